@@ -1,0 +1,40 @@
+// Elementwise reduction of one block over all ranks: the only arithmetic of the engine.
+//
+// Called by the allreduce algorithms with one source per rank, in rank order. The sum of an element
+// depends on the sources' order alone: ((s0 + s1) + s2) + ..., never on the instruction set, on the
+// element's place in the block or on the block's size, so results are bitwise repeatable.
+// Half-precision floats accumulate in float32 and round once, to nearest even.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/dtype.h"
+#include "core/reduce_op.h"
+
+namespace hvd {
+
+// What happens around the reduction: every source is multiplied by `prescale` before it, the result
+// by `postscale` after it, and for Average divided by `divisor` (the number of ranks).
+struct ReduceSpec {
+  Dtype dtype;
+  ReduceOp op;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int divisor = 1;
+};
+
+// dst[i] = reduce over sources of source[i], for i in [0, count). `dst` may equal any one source.
+// `copy`, when not null, receives the same bytes as `dst` (it must not overlap anything else).
+// Pointers need no alignment beyond that of the element type. REQUIRES: is_supported(spec).
+void reduce(const ReduceSpec& spec, std::span<const std::byte* const> sources, std::byte* dst,
+            std::byte* copy, std::size_t count);
+
+// Null when the combination is supported, else the reason in words fit for an error message
+// ("bool has no average; use Sum (logical or), ...").
+const char* unsupported_reason(const ReduceSpec& spec);
+
+// The instruction set chosen at run time: "avx512", "avx2", "neon" or "portable".
+const char* kernel_isa();
+
+}  // namespace hvd

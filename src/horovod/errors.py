@@ -1,0 +1,86 @@
+"""Every error that the package raises on purpose, in one tree.
+
+    ValueError                      a bad argument, seen on this rank before anything was sent
+    │ InitError                     ``init`` could not make a world: who is missing, what was refused
+    │ SettingError                  an environment variable with a value that cannot be used
+    RuntimeError
+    └ HorovodInternalError          a collective failed; elastic training restores and retries
+      ├ MismatchError               ranks disagree about a collective: a bug in the script, never retried
+      ├ PeerLostError               a rank died, left or stopped answering
+      ├ StallError                  a rank did not submit within the stall shutdown time
+      └ ShutdownError               this rank shut the engine down with the operation unfinished
+
+The engine reports a code and a text; ``from_code`` turns them into the exception.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "ErrorCode",
+    "HorovodInternalError",
+    "InitError",
+    "MismatchError",
+    "PeerLostError",
+    "SettingError",
+    "ShutdownError",
+    "StallError",
+    "from_code",
+]
+
+
+class ErrorCode(IntEnum):
+    """The engine's error codes; the same numbers as ``engine/core/error.h``."""
+
+    INVALID_ARGUMENT = 1
+    MISMATCH = 2
+    PEER_LOST = 3
+    TIMEOUT = 4
+    ABORTED = 5
+    SYSTEM = 6
+    INTERNAL = 7
+
+
+class HorovodInternalError(RuntimeError):
+    """A collective failed on this rank; the text names operation, tensor, rank and reason."""
+
+
+class MismatchError(HorovodInternalError):
+    """Ranks submitted one name with different operations, dtypes, shapes, roots or factors."""
+
+
+class PeerLostError(HorovodInternalError):
+    """Another rank died, shut down or stopped answering; only a new ``init`` helps."""
+
+
+class StallError(HorovodInternalError):
+    """Some rank did not submit a tensor within ``HOROVOD_STALL_SHUTDOWN_TIME_SECONDS``."""
+
+
+class ShutdownError(HorovodInternalError):
+    """``shutdown`` was called on this rank while the operation was unfinished."""
+
+
+class InitError(ValueError):
+    """``init`` failed: the text says which ranks or settings were the reason."""
+
+
+class SettingError(ValueError):
+    """An environment variable or flag has a value that cannot be used."""
+
+
+_BY_CODE: dict[int, type[Exception]] = {
+    ErrorCode.INVALID_ARGUMENT: ValueError,
+    ErrorCode.MISMATCH: MismatchError,
+    ErrorCode.PEER_LOST: PeerLostError,
+    ErrorCode.TIMEOUT: StallError,
+    ErrorCode.ABORTED: ShutdownError,
+    ErrorCode.SYSTEM: HorovodInternalError,
+    ErrorCode.INTERNAL: HorovodInternalError,
+}
+
+
+def from_code(code: int, text: str) -> Exception:
+    """The exception for an engine error code, ready to raise."""
+    return _BY_CODE.get(code, HorovodInternalError)(text)
