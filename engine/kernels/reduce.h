@@ -1,9 +1,12 @@
 // Elementwise reduction of one block over all ranks: the only arithmetic of the engine.
 //
-// Called by the allreduce algorithms with one source per rank, in rank order. The sum of an element
-// depends on the sources' order alone: ((s0 + s1) + s2) + ..., never on the instruction set, on the
-// element's place in the block or on the block's size, so results are bitwise repeatable.
-// Half-precision floats accumulate in float32 and round once, to nearest even.
+// Called by the allreduce algorithms with one source per rank, in rank order, on any thread. The
+// sum of an element depends on the sources' order alone: ((s0 + s1) + s2) + ..., never on the
+// instruction set, on the element's place in the block or on the block's size, so results are
+// bitwise repeatable (the payload of a NaN aside). float16 and bfloat16 accumulate in float32 and
+// round once, to nearest even. Sums and products of integers wrap around. Min and Max keep the
+// first NaN in source order, and the first of two equal zeros. For bool, Sum and Max are "or",
+// Product and Min are "and"; any non-zero byte is true.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +18,10 @@
 namespace hvd {
 
 // What happens around the reduction: every source is multiplied by `prescale` before it, the result
-// by `postscale` after it, and for Average divided by `divisor` (the number of ranks).
+// by `postscale` after it, and for Average divided by `divisor` (the number of ranks; other ops
+// ignore it). Floats are multiplied by postscale / divisor, a single factor, in the type that
+// accumulates. Integers are multiplied as doubles, cut off toward zero and kept within their range;
+// a factor of 1 leaves them alone, and Average with postscale 1 is exact integer division.
 struct ReduceSpec {
   Dtype dtype;
   ReduceOp op;
@@ -26,7 +32,7 @@ struct ReduceSpec {
 
 // dst[i] = reduce over sources of source[i], for i in [0, count). `dst` may equal any one source.
 // `copy`, when not null, receives the same bytes as `dst` (it must not overlap anything else).
-// Pointers need no alignment beyond that of the element type. REQUIRES: is_supported(spec).
+// Pointers need no alignment. REQUIRES: at least one source; unsupported_reason(spec) is null.
 void reduce(const ReduceSpec& spec, std::span<const std::byte* const> sources, std::byte* dst,
             std::byte* copy, std::size_t count);
 

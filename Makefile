@@ -1,0 +1,131 @@
+# Every task of the project. A fresh machine needs Python >= 3.10 with its headers, make and a
+# C++20 compiler; everything else goes into .venv and build/.
+
+PYTHON ?= python3
+NP ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+CONSTRAINTS := requirements/constraints.txt
+ifeq ($(origin CXX),default)
+CXX := c++
+endif
+
+SOURCES := pyproject.toml $(wildcard CMakeLists.txt) \
+	$(shell find engine bindings src -type f ! -name '*.pyc')
+CXX_FILES = $(shell find engine bindings tests -name '*.h' -o -name '*.cc')
+CMAKE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHOROVOD_TESTS=ON
+CTEST = $(BIN)/ctest --output-on-failure --timeout 300 --test-dir
+
+# A stamp is a file that says when something was last put into .venv.
+VENV_STAMP := $(VENV)/.made
+BUILD_STAMP := $(VENV)/.built
+DEMO_STAMP := $(VENV)/.demo-tools
+TEST_STAMP := $(VENV)/.test-tools
+BENCH_STAMP := $(VENV)/.bench-tools
+
+.PHONY: help setup demo build check test test-unit test-cpp test-parallel test-integration \
+	bench sanitize clean tools
+.DELETE_ON_ERROR:
+
+help: ## print this list
+	@echo "make TARGET   (PYTHON=$(PYTHON), NP=$(NP) ranks for the demo)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(BUILD_STAMP) $(DEMO_STAMP) ## train on handwritten digits with NP ranks
+	$(BIN)/horovodrun -np $(NP) $(BIN)/python examples/pytorch/digits.py
+
+setup: $(BUILD_STAMP) $(TEST_STAMP) ## make .venv with the project, its torch extra and the test tools
+
+build: $(BUILD_STAMP) ## build the engine and install the project into .venv
+
+check: setup ## format, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+test: setup test-cpp ## all tests
+	$(BIN)/pytest tests/unit tests/parallel tests/integration
+
+test-unit: setup test-cpp ## one process: C++ and Python
+	$(BIN)/pytest tests/unit
+
+test-parallel: setup ## several ranks under horovodrun
+	$(BIN)/pytest tests/parallel
+
+test-integration: setup ## whole jobs: examples, killed ranks
+	$(BIN)/pytest tests/integration
+
+test-cpp: $(TEST_STAMP) build/doctest.flags
+	$(CMAKE) -S . -B build/tests $$(cat build/doctest.flags)
+	$(BIN)/cmake --build build/tests
+	$(CTEST) build/tests
+
+sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, then under TSan
+	@set -e; for kind in asan=address,undefined tsan=thread; do \
+	  dir=build/$${kind%%=*}; \
+	  $(CMAKE) -S . -B $$dir -DHOROVOD_SANITIZE=$${kind#*=} $$(cat build/doctest.flags); \
+	  $(BIN)/cmake --build $$dir; \
+	  $(CTEST) $$dir; \
+	done
+
+bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; tables here, JSON in build/bench
+	@mkdir -p build/bench
+	$(BIN)/python benchmarks/collectives.py --json build/bench/collectives.json
+	$(BIN)/python benchmarks/training.py --json build/bench/training.json
+	$(BIN)/python benchmarks/startup.py --json build/bench/startup.json
+	$(BIN)/python benchmarks/memory.py --json build/bench/memory.json
+
+clean: ## remove everything that make made, .venv too
+	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+tools:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) is missing: sudo apt-get install python3 python3-venv python3-dev"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "$$($(PYTHON) --version) is too old, 3.10 is needed: sudo apt-get install" \
+	    "python3.11 python3.11-venv python3.11-dev; make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "Python's venv is missing: sudo apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sysconfig, os; os.stat(sysconfig.get_path("include") + "/Python.h")' \
+	  2>/dev/null || { echo "Python.h is missing: sudo apt-get install python3-dev"; exit 1; }
+	@echo '#include <concepts>' | $(CXX) -std=c++20 -x c++ -fsyntax-only - 2>/dev/null || { \
+	  echo "a C++20 compiler ($(CXX)) is missing: sudo apt-get install g++"; exit 1; }
+
+$(VENV_STAMP): | tools
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Without build isolation the build tools stay where they are, so that a rebuild compiles only
+# what changed.
+$(BUILD_STAMP): $(VENV_STAMP) $(SOURCES) requirements/build.txt $(CONSTRAINTS) | tools
+	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/build.txt
+	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) '.[pytorch]'
+	@touch $@
+
+$(DEMO_STAMP): $(VENV_STAMP) requirements/demo.txt $(CONSTRAINTS)
+	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/demo.txt
+	@touch $@
+
+$(TEST_STAMP): $(VENV_STAMP) requirements/build.txt requirements/test.txt requirements/demo.txt $(CONSTRAINTS)
+	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/build.txt -r requirements/test.txt
+	@touch $@
+
+$(BENCH_STAMP): $(VENV_STAMP) requirements/bench.txt $(CONSTRAINTS)
+	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/bench.txt
+	@touch $@
+
+# The C++ tests need doctest's header: the system's, else out of Debian's package, without root.
+build/doctest.flags:
+	@mkdir -p build/doctest
+	@if echo '#include <doctest/doctest.h>' | $(CXX) -x c++ -fsyntax-only - 2>/dev/null; then \
+	  : > $@; \
+	elif (cd build/doctest && apt-get download doctest-dev && dpkg-deb -x doctest-dev_*.deb .) \
+	    >/dev/null 2>&1; then \
+	  echo "-DDOCTEST_INCLUDE_DIR=$(CURDIR)/build/doctest/usr/include" > $@; \
+	else \
+	  echo "doctest's header is missing: sudo apt-get install doctest-dev"; exit 1; \
+	fi

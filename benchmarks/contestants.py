@@ -1,0 +1,177 @@
+"""Who is measured: one small adapter per library, all with the same few methods.
+
+Runs in the worker processes. Adapters import their library when they are made, because no worker
+has all of them (MPICH lives in a venv of its own, without torch).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["CONTESTANTS", "Contestant", "Horovod"]
+
+Operation = Callable[[], Any]
+
+
+class Contestant(Protocol):
+    """What a measured loop needs of a library. Tensors are of the library's native kind."""
+
+    rank: int
+    size: int
+
+    def tensor(self, count: int) -> Any:
+        """``count`` float32 zeros in pages that were written: they stay finite however often
+        they are summed."""
+
+    def blocking(self, tensor: Any) -> Operation:
+        """A call that sums ``tensor`` over all ranks in place and returns when it is done."""
+
+    def many(self, tensors: Sequence[Any]) -> Operation:
+        """A call that starts the sums of all ``tensors`` in place, then waits for all of them."""
+
+    def barrier(self) -> None: ...
+
+
+class _OnTorch:
+    def __init__(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._torch = torch
+
+    def tensor(self, count: int) -> Any:
+        return self._torch.full((count,), 0.0, dtype=self._torch.float32)
+
+
+class Horovod(_OnTorch):
+    """Ours, as a script uses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import horovod.torch as hvd
+
+        hvd.init()
+        self._hvd = hvd
+        self.rank, self.size = hvd.rank(), hvd.size()
+
+    def blocking(self, tensor: Any) -> Operation:
+        return partial(self._hvd.allreduce_, tensor, name="blocking", op=self._hvd.Sum)
+
+    def many(self, tensors: Sequence[Any]) -> Operation:
+        start, wait, op = self._hvd.allreduce_async_, self._hvd.synchronize, self._hvd.Sum
+        named = [(tensor, f"many.{index}") for index, tensor in enumerate(tensors)]
+
+        def run() -> None:
+            handles = [start(tensor, name=name, op=op) for tensor, name in named]
+            for handle in handles:
+                wait(handle)
+
+        return run
+
+    def barrier(self) -> None:
+        self._hvd.barrier()
+
+    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """``model`` and ``optimizer`` as data-parallel training with this library uses them."""
+        named = model.named_parameters()
+        optimizer = self._hvd.DistributedOptimizer(optimizer, named_parameters=named)
+        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model, optimizer
+
+
+class Gloo(_OnTorch):
+    """torch.distributed on Gloo; ranks meet in a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import torch.distributed as dist
+
+        self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
+        store = f"file://{os.environ['BENCH_STORE']}"
+        dist.init_process_group("gloo", init_method=store, rank=self.rank, world_size=self.size)
+        self._dist = dist
+
+    def blocking(self, tensor: Any) -> Operation:
+        return partial(self._dist.all_reduce, tensor)
+
+    def many(self, tensors: Sequence[Any]) -> Operation:
+        all_reduce = self._dist.all_reduce
+
+        def run() -> None:
+            for work in [all_reduce(tensor, async_op=True) for tensor in tensors]:
+                work.wait()
+
+        return run
+
+    def barrier(self) -> None:
+        self._dist.barrier()
+
+    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        return self._torch.nn.parallel.DistributedDataParallel(model), optimizer
+
+
+class Alone(Gloo):
+    """No communication: a rank copies its tensor where others reduce it, and trains by itself.
+
+    The ranks still start each loop together, so that all cores are equally busy.
+    """
+
+    def tensor(self, count: int) -> Any:
+        return np.full(count, 0, dtype=np.float32)
+
+    def blocking(self, tensor: Any) -> Operation:
+        return partial(np.copyto, self.tensor(tensor.size), tensor)
+
+    def many(self, tensors: Sequence[Any]) -> Operation:
+        copies = [self.blocking(tensor) for tensor in tensors]
+
+        def run() -> None:
+            for copy in copies:
+                copy()
+
+        return run
+
+    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        return model, optimizer
+
+
+class Mpi:
+    """mpi4py on whichever MPI started this process; numpy arrays, its cheapest kind of buffer."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = MPI.COMM_WORLD
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+
+    def tensor(self, count: int) -> Any:
+        return np.full(count, 0, dtype=np.float32)
+
+    def blocking(self, tensor: Any) -> Operation:
+        return partial(self._comm.Allreduce, self._mpi.IN_PLACE, tensor)
+
+    def many(self, tensors: Sequence[Any]) -> Operation:
+        start, wait_all, in_place = self._comm.Iallreduce, self._mpi.Request.Waitall, self._mpi.IN_PLACE
+
+        def run() -> None:
+            wait_all([start(in_place, tensor) for tensor in tensors])
+
+        return run
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+
+CONTESTANTS: dict[str, Callable[[], Any]] = {
+    "horovod": Horovod,
+    "gloo": Gloo,
+    "alone": Alone,
+    "mpi": Mpi,
+    "none": lambda: None,
+}

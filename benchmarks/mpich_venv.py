@@ -1,0 +1,31 @@
+"""The virtual environment of the MPICH peer, made once and reused.
+
+It is separate because the Open MPI and MPICH wheels both bring a library named libmpi.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["ensure_mpich_venv"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+_VENV = _ROOT / "build" / "bench-mpich"
+_REQUIREMENTS = _ROOT / "requirements" / "bench-mpich.txt"
+_CONSTRAINTS = _ROOT / "requirements" / "constraints.txt"
+
+
+def ensure_mpich_venv() -> Path:
+    """The folder of its programs, after having installed what ``requirements`` now says."""
+    wanted = _REQUIREMENTS.read_text() + _CONSTRAINTS.read_text()
+    stamp = _VENV / ".installed"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print("making build/bench-mpich ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", _VENV], check=True)
+        install = ["install", "-q", "--disable-pip-version-check"]
+        files = ["-r", _REQUIREMENTS, "-c", _CONSTRAINTS]
+        subprocess.run([_VENV / "bin" / "pip", *install, *files], check=True)
+        stamp.write_text(wanted)
+    return _VENV / "bin"

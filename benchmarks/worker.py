@@ -1,0 +1,39 @@
+"""A worker process: joins its peers, then does what the driver says, blocked in a read in between.
+
+    python worker.py SOCKET CONTESTANT MODULE:CLASS
+
+Started by ``worker_groups.WorkerGroup``, by way of the contestant's own launcher.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+from contestants import CONTESTANTS
+
+
+def main() -> None:
+    address, contestant, bench_path = sys.argv[1:]
+    module, name = bench_path.split(":")
+    bench = getattr(importlib.import_module(module), name)(CONTESTANTS[contestant]())
+    driver = _connect(address)
+    while (request := driver.recv()) is not None:
+        method, arguments = request
+        try:
+            driver.send((True, getattr(bench, method)(**arguments)))
+        except Exception:
+            driver.send((False, traceback.format_exc()))
+
+
+def _connect(address: str) -> Connection:
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(address)
+        return Connection(channel.detach())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Groups of worker processes that stay alive together and are measured in turns.
+
+The driver has a socket to every worker. A group that is not being measured is blocked in a read
+on it, not inside its library, so it takes no core from the group that is: that is what makes peers
+in one run comparable.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from mpich_venv import ensure_mpich_venv
+
+__all__ = ["GroupSpec", "WorkerGroup", "measure_in_turns", "open_groups"]
+
+_WORKER = Path(__file__).with_name("worker.py")
+_BIN = Path(sys.executable).parent
+_START_TIMEOUT_S = 120.0
+_CALL_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """A contestant: its name in tables, what starts it, and its adapter in ``contestants``."""
+
+    name: str
+    launcher: str
+    contestant: str
+
+
+class WorkerGroup:
+    """The workers of one contestant; ``call`` runs a method of their bench object on all."""
+
+    def __init__(self, spec: GroupSpec, rank_count: int, bench_path: str) -> None:
+        self.name = spec.name
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Connection] = []
+        address = f"{self._folder.name}/driver"
+        store = f"{self._folder.name}/store"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(rank_count)
+            words = [str(_WORKER), address, spec.contestant, bench_path]
+            for command, environment in _commands(spec.launcher, rank_count, words, store):
+                self._processes.append(_start(command, environment))
+            try:
+                self._accept(listener, rank_count)
+            except BaseException:
+                self.close()
+                raise
+
+    def call(self, method: str, **arguments: Any) -> list[Any]:
+        """Results of ``method`` on every worker; raises ``RuntimeError`` if one of them failed."""
+        for worker in self._workers:
+            worker.send((method, arguments))
+        return [self._receive(worker, method) for worker in self._workers]
+
+    def close(self) -> None:
+        """End the workers, by force where asking does not help; leaves nothing behind."""
+        for worker in self._workers:
+            with worker:
+                worker.send(None)
+        for process in self._processes:
+            try:
+                process.wait(timeout=20 if self._workers else 0)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(timeout=20)
+        self._folder.cleanup()
+
+    def _accept(self, listener: socket.socket, rank_count: int) -> None:
+        listener.settimeout(0.2)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while len(self._workers) < rank_count:
+            try:
+                channel, _ = listener.accept()
+            except TimeoutError:
+                ended = [p for p in self._processes if p.poll() is not None]
+                if ended or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.name}: the workers did not start") from None
+            else:
+                channel.setblocking(True)
+                self._workers.append(Connection(channel.detach()))
+
+    def _receive(self, worker: Connection, method: str) -> Any:
+        if not worker.poll(_CALL_TIMEOUT_S):
+            raise RuntimeError(f"{self.name}: no answer to {method} in {_CALL_TIMEOUT_S:.0f} s")
+        is_fine, result = worker.recv()
+        if not is_fine:
+            raise RuntimeError(f"{self.name}: {method} failed in a worker\n{result}")
+        return result
+
+
+@contextmanager
+def open_groups(
+    specs: Sequence[GroupSpec], rank_count: int, bench_path: str
+) -> Iterator[list[WorkerGroup]]:
+    """All groups alive together, closed at the end."""
+    with ExitStack() as stack:
+        groups = []
+        for spec in specs:
+            group = WorkerGroup(spec, rank_count, bench_path)
+            stack.callback(group.close)
+            groups.append(group)
+        yield groups
+
+
+def measure_in_turns(
+    groups: Sequence[WorkerGroup], *, rounds: int, loop_s: float
+) -> dict[str, list[float]]:
+    """Seconds per iteration of each group's ``measure``, one figure per round.
+
+    Every round measures each group once, the first one being another each time. A loop has as
+    many iterations as fill about ``loop_s``; its figure is that of the slowest rank.
+    """
+    iterations = {group.name: _iterations(group, loop_s) for group in groups}
+    times: dict[str, list[float]] = {group.name: [] for group in groups}
+    for index in range(rounds):
+        first = index % len(groups)
+        for group in [*groups[first:], *groups[:first]]:
+            seconds = group.call("measure", iterations=iterations[group.name])
+            times[group.name].append(max(seconds))
+    return times
+
+
+def _iterations(group: WorkerGroup, loop_s: float) -> int:
+    first = max(group.call("measure", iterations=3))  # also warms up
+    estimate = max(group.call("measure", iterations=max(3, min(100, int(loop_s / 4 / first)))))
+    return max(3, min(20_000, int(loop_s / estimate)))
+
+
+def _commands(
+    launcher: str, rank_count: int, words: Sequence[str], store: str
+) -> list[tuple[list[str], dict[str, str]]]:
+    count = str(rank_count)
+    if launcher == "processes":
+        shared = {"BENCH_SIZE": count, "BENCH_STORE": store}
+        own = [{**shared, "BENCH_RANK": str(rank)} for rank in range(rank_count)]
+        return [([sys.executable, *words], environment) for environment in own]
+    if launcher == "horovodrun":
+        return [([str(_BIN / "horovodrun"), "-np", count, sys.executable, *words], {})]
+    if launcher == "openmpi":
+        crowded = ["--oversubscribe"] if rank_count > (os.cpu_count() or 1) else []
+        flags = ["--allow-run-as-root", *crowded, "-n", count]
+        return [([str(_BIN / "mpiexec"), *flags, sys.executable, *words], {})]
+    if launcher == "mpich":
+        folder = ensure_mpich_venv()
+        return [([str(folder / "mpiexec"), "-n", count, str(folder / "python"), *words], {})]
+    raise ValueError(f"no launcher {launcher!r}")
+
+
+def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """``command`` in a session of its own, with one compute thread per rank."""
+    if not Path(command[0]).exists():
+        raise RuntimeError(f"{command[0]} is missing: `make bench` installs what it needs")
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )

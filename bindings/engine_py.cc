@@ -1,0 +1,256 @@
+// The engine for Python. Calls that may block release the GIL; waits look for signals ten times a
+// second, so Ctrl-C works in the middle of a collective.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/tensor_py.h"
+#include "runtime/engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hvd {
+
+namespace {
+
+constexpr auto kSignalInterval = std::chrono::milliseconds(100);
+
+// What an operation is, apart from its tensors.
+struct Operation {
+  Kind kind = Kind::kAllreduce;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+
+  Request request() const {
+    Request request;
+    request.kind = kind;
+    request.op = op;
+    request.root = root;
+    request.prescale = prescale;
+    request.postscale = postscale;
+    return request;
+  }
+};
+
+Submission from_tensor(const TensorReader& reader, const Operation& operation, nb::handle name,
+                       nb::handle in, nb::handle out) {
+  Submission submission{.name = {}, .request = operation.request(), .in = nullptr, .out = nullptr};
+  submission.in = reader.read(in, submission.request);
+  if (out.is(in)) {
+    submission.out = const_cast<std::byte*>(submission.in);
+  } else if (!out.is_none()) {
+    Request ignored = submission.request;
+    submission.out = reader.read(out, ignored);
+  }
+  if (!name.is_none()) submission.name = nb::cast<std::string_view>(name);
+  return submission;
+}
+
+Submission from_address(const Operation& operation, std::optional<std::string_view> name,
+                        std::uintptr_t in, std::uintptr_t out,
+                        const std::vector<std::int64_t>& shape, int dtype) {
+  Submission submission{.name = name.value_or(std::string_view{}),
+                        .request = operation.request(),
+                        .in = reinterpret_cast<const std::byte*>(in),
+                        .out = reinterpret_cast<std::byte*>(out)};
+  if (shape.size() > Request::kMaxDims) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name_of(operation.kind)) + ": the tensor has " +
+                    std::to_string(shape.size()) + " dimensions; at most " +
+                    std::to_string(Request::kMaxDims) + " are supported");
+  }
+  submission.request.dtype = static_cast<Dtype>(dtype);
+  submission.request.dims_count = static_cast<std::int32_t>(shape.size());
+  std::copy(shape.begin(), shape.end(), submission.request.dims.begin());
+  return submission;
+}
+
+void wait_done(Engine& engine, HandleId handle) {
+  for (;;) {
+    bool is_done = false;
+    {
+      const nb::gil_scoped_release release;
+      is_done = engine.wait(handle, kSignalInterval);
+    }
+    if (is_done) return;
+    if (PyErr_CheckSignals() != 0) {
+      engine.leave_to_background();
+      throw nb::python_error();
+    }
+  }
+}
+
+std::vector<Output> result_of(Engine& engine, HandleId handle) {
+  wait_done(engine, handle);
+  if (!engine.contains(handle)) return {};  // another thread took it
+  HandleTable::Result result = engine.take(handle);
+  if (result.error) throw *result.error;
+  return std::move(result.outputs);
+}
+
+std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::vector<int>& pids) {
+  std::vector<WatchedProcess> processes;
+  for (std::size_t rank = 0; rank < pids.size(); ++rank) {
+    if (pids[rank] > 0) {
+      processes.push_back(
+          {.rank = static_cast<int>(rank), .pidfd = pidfds[rank], .pid = pids[rank]});
+    }
+  }
+  return processes;
+}
+
+void make_engine(Engine* self, const EngineConfig& config, int region_fd,
+                 const std::vector<int>& pidfds, const std::vector<int>& pids) {
+  const std::size_t size_bytes = Engine::region_bytes(config.size);
+  auto region =
+      region_fd < 0 ? Region::allocate(size_bytes) : Region::map(region_fd, size_bytes);
+  new (self) Engine(config, std::move(region), watched(pidfds, pids));
+}
+
+// The engine's memory handed to Python; freed with the last array over it.
+template <typename... Format>
+nb::object as_array(Output& output, int dtype_code) {
+  const auto dtype = static_cast<Dtype>(dtype_code);
+  const std::vector<std::size_t> shape(output.shape.begin(), output.shape.end());
+  nb::dlpack::dtype type{.code = 0, .bits = static_cast<std::uint8_t>(8 * size_of(dtype)), .lanes = 1};
+  switch (dtype) {
+    case Dtype::kUint8:
+      type.code = dlpack::kUint;
+      break;
+    case Dtype::kFloat16:
+    case Dtype::kFloat32:
+    case Dtype::kFloat64:
+      type.code = dlpack::kFloat;
+      break;
+    case Dtype::kBfloat16:
+      type.code = dlpack::kBfloat;
+      break;
+    case Dtype::kBool:
+      type.code = dlpack::kBool;
+      break;
+    default:
+      type.code = dlpack::kInt;
+  }
+  std::byte* bytes = output.bytes.release();
+  const nb::capsule owner(bytes, [](void* data) noexcept { std::free(data); });
+  return nb::cast(nb::ndarray<Format...>(bytes, shape.size(), shape.data(), owner, nullptr, type));
+}
+
+void bind_config(nb::module_& module) {
+  nb::class_<EngineConfig>(module, "Config")
+      .def(nb::init<>())
+      .def_rw("rank", &EngineConfig::rank)
+      .def_rw("size", &EngineConfig::size)
+      .def_rw("usable_cores", &EngineConfig::usable_cores)
+      .def_rw("fusion_threshold_bytes", &EngineConfig::fusion_threshold_bytes)
+      .def_rw("cache_capacity", &EngineConfig::cache_capacity)
+      .def_rw("cycle_time_s", &EngineConfig::cycle_time_s)
+      .def_rw("stall_check", &EngineConfig::stall_check)
+      .def_rw("stall_check_time_s", &EngineConfig::stall_check_time_s)
+      .def_rw("stall_shutdown_time_s", &EngineConfig::stall_shutdown_time_s)
+      .def_rw("peer_names", &EngineConfig::peer_names)
+      .def_prop_rw(
+          "log_level", [](const EngineConfig& c) { return static_cast<int>(c.log.level); },
+          [](EngineConfig& c, int level) { c.log.level = static_cast<LogLevel>(level); })
+      .def_prop_rw(
+          "log_hide_time", [](const EngineConfig& c) { return c.log.hide_time; },
+          [](EngineConfig& c, bool hide) { c.log.hide_time = hide; });
+}
+
+void bind_values(nb::module_& module) {
+  nb::class_<Operation>(module, "Operation")
+      .def(
+          "__init__",
+          [](Operation* self, int kind, int op, int root, double prescale, double postscale) {
+            new (self) Operation{.kind = static_cast<Kind>(kind),
+                                 .op = static_cast<ReduceOp>(op),
+                                 .root = root,
+                                 .prescale = prescale,
+                                 .postscale = postscale};
+          },
+          "kind"_a, "op"_a = static_cast<int>(ReduceOp::kSum), "root"_a = 0, "prescale"_a = 1.0,
+          "postscale"_a = 1.0);
+  nb::class_<TensorReader>(module, "TensorReader").def(nb::init<nb::handle>(), "capsule"_a);
+  nb::class_<Output>(module, "Output")
+      .def_prop_ro("shape", [](const Output& output) { return output.shape; })
+      .def("as_numpy", &as_array<nb::numpy>, "dtype"_a)
+      .def("as_dlpack", &as_array<>, "dtype"_a);
+}
+
+HandleId submit_address(Engine& engine, const Operation& operation,
+                        std::optional<std::string_view> name, std::uintptr_t in, std::uintptr_t out,
+                        const std::vector<std::int64_t>& shape, int dtype, int intent) {
+  const Submission submission = from_address(operation, name, in, out, shape, dtype);
+  return engine.submit({&submission, 1}, static_cast<Intent>(intent));
+}
+
+HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
+                       nb::handle name, nb::handle in, nb::handle out, int intent) {
+  const Submission submission = from_tensor(reader, operation, name, in, out);
+  return engine.submit({&submission, 1}, static_cast<Intent>(intent));
+}
+
+HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
+                        nb::list names, nb::list tensors, int intent) {
+  std::vector<Submission> submissions;
+  submissions.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const nb::handle tensor = tensors[i];
+    submissions.push_back(from_tensor(reader, operation, names[i], tensor, tensor));
+  }
+  return engine.submit(submissions, static_cast<Intent>(intent));
+}
+
+void run_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
+                nb::handle name, nb::handle in, nb::handle out) {
+  const Submission submission = from_tensor(reader, operation, name, in, out);
+  result_of(engine, engine.submit({&submission, 1}, Intent::kWait));
+}
+
+nb::list events_of(const Engine& engine) {
+  nb::list events;
+  for (const Event& event : engine.events()) {
+    events.append(nb::make_tuple(event.time_ns, static_cast<std::uint32_t>(event.kind),
+                                 event.subject, event.value));
+  }
+  return events;
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  bind_config(module);
+  bind_values(module);
+  module.def("region_bytes", &Engine::region_bytes, "size"_a);
+  module.def("kernel_isa", &kernel_isa);
+  nb::class_<Engine>(module, "Engine")
+      .def("__init__", &make_engine, "config"_a, "region_fd"_a = -1,
+           "pidfds"_a = std::vector<int>(), "pids"_a = std::vector<int>())
+      .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
+           "shape"_a, "dtype"_a, "intent"_a)
+      .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
+           "output"_a.none(), "intent"_a)
+      .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
+           "intent"_a)
+      .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
+           "output"_a)
+      .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("contains", &Engine::contains, "handle"_a)
+      .def("wait", &result_of, "handle"_a)
+      .def("shutdown", &Engine::shutdown, nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon",
+           [](nb::handle self) {
+             nb::cast<Engine&>(self).abandon();
+             self.inc_ref();  // its locks may be held by threads that are gone: never destroy it
+           })
+      .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
+      .def("events", &events_of);
+}
+
+}  // namespace hvd

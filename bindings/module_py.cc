@@ -1,0 +1,40 @@
+// The extension module horovod._native.
+#include <nanobind/nanobind.h>
+
+#include "core/error.h"
+
+namespace nb = nanobind;
+
+namespace hvd {
+
+void bind_engine(nb::module_& module);
+
+namespace {
+
+// Engine errors become the exceptions of horovod.errors, which is imported when the first one comes.
+void raise(const Error& error) {
+  const std::string text = error.what();
+  // Texts that crossed shared memory may be cut in the middle of a character.
+  const nb::object message = nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  const nb::object exception = nb::module_::import_("horovod.errors")
+                                   .attr("from_code")(static_cast<int>(error.code()), message);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+}
+
+}  // namespace
+
+}  // namespace hvd
+
+NB_MODULE(_native, module) {
+  nb::register_exception_translator(
+      [](const std::exception_ptr& pointer, void*) {
+        try {
+          std::rethrow_exception(pointer);
+        } catch (const hvd::Error& error) {
+          hvd::raise(error);
+        }
+      },
+      nullptr);
+  hvd::bind_engine(module);
+}

@@ -1,0 +1,89 @@
+#include "bindings/tensor_py.h"
+
+#include <string>
+
+namespace nb = nanobind;
+
+namespace hvd {
+
+namespace {
+
+Error invalid(const Request& request, const std::string& what) {
+  return Error(ErrorCode::kInvalidArgument, std::string(name_of(request.kind)) + ": " + what);
+}
+
+Dtype dtype_of(const dlpack::DataType& type, const Request& request) {
+  const int bits = type.bits;
+  switch (type.code) {
+    case dlpack::kInt:
+      if (bits == 8) return Dtype::kInt8;
+      if (bits == 16) return Dtype::kInt16;
+      if (bits == 32) return Dtype::kInt32;
+      if (bits == 64) return Dtype::kInt64;
+      break;
+    case dlpack::kUint:
+      if (bits == 8) return Dtype::kUint8;
+      break;
+    case dlpack::kFloat:
+      if (bits == 16) return Dtype::kFloat16;
+      if (bits == 32) return Dtype::kFloat32;
+      if (bits == 64) return Dtype::kFloat64;
+      break;
+    case dlpack::kBfloat:
+      if (bits == 16) return Dtype::kBfloat16;
+      break;
+    case dlpack::kBool:
+      if (bits == 8) return Dtype::kBool;
+      break;
+    default:
+      break;
+  }
+  throw invalid(request, "the tensor's dtype is not supported (DLPack code " +
+                             std::to_string(type.code) + ", " + std::to_string(bits) +
+                             " bits); supported are uint8, int8, int16, int32, int64, float16, "
+                             "bfloat16, float32, float64 and bool");
+}
+
+bool is_dense(const dlpack::Tensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  std::int64_t expected = 1;
+  for (int i = tensor.dims_count - 1; i >= 0; --i) {
+    if (tensor.shape[i] == 0) return true;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+}  // namespace
+
+TensorReader::TensorReader(nb::handle capsule)
+    : api_(static_cast<const dlpack::ExchangeApi*>(
+          PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsuleName))) {
+  if (api_ == nullptr) throw nb::python_error();
+  if (api_->version.major != dlpack::kSupportedMajor || api_->tensor_from_object == nullptr) {
+    throw nb::value_error("the DLPack exchange table is of another version");
+  }
+}
+
+std::byte* TensorReader::read(nb::handle object, Request& request) const {
+  dlpack::Tensor tensor{};
+  if (api_->tensor_from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+  if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost) {
+    throw invalid(request, "the tensor is not in host memory; move it with .cpu() first");
+  }
+  if (!is_dense(tensor)) {
+    throw invalid(request, "the tensor is not contiguous; pass tensor.contiguous()");
+  }
+  if (tensor.dims_count > Request::kMaxDims) {
+    throw invalid(request, "the tensor has " + std::to_string(tensor.dims_count) +
+                               " dimensions; at most " + std::to_string(Request::kMaxDims) +
+                               " are supported");
+  }
+  request.dtype = dtype_of(tensor.dtype, request);
+  request.dims_count = tensor.dims_count;
+  std::copy_n(tensor.shape, tensor.dims_count, request.dims.begin());
+  return static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+}
+
+}  // namespace hvd

@@ -1,0 +1,47 @@
+// Runs buckets on host memory: turns the tensors of a bucket into views and picks the algorithm.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collective/allreduce.h"
+#include "collective/exchange.h"
+#include "control/request.h"
+
+namespace hvd {
+
+// One tensor of a bucket on this rank.
+struct Work {
+  const Request* request = nullptr;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::vector<std::int64_t> rows;  // allgather: first dimension on every rank
+};
+
+class HostBackend {
+ public:
+  explicit HostBackend(Peers& peers);
+
+  // Starts a bucket: works of one kind, in the same order on all ranks; they outlive the run.
+  void begin(Kind kind, std::span<const Work> works);
+  // Runs as far as possible. True when the bucket is complete.
+  bool advance(PeerWait& blocked);
+  // A rank whose kFinished counter is here has done its part of the bucket.
+  std::uint32_t end_block() const { return next_block_; }
+
+ private:
+  void fill_allreduce(std::span<const Work> works);
+  void fill_broadcast(std::span<const Work> works);
+  void fill_allgather(std::span<const Work> works);
+
+  Peers& peers_;
+  Allreduce allreduce_;
+  Exchange exchange_;
+  ViewList views_;
+  std::vector<ViewList> streams_;
+  Collective* running_ = nullptr;
+  std::uint32_t next_block_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,174 @@
+#include "collective/allreduce.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hvd {
+
+namespace {
+
+// Up to here one synchronisation is worth more than the doubled arithmetic (measured, two ranks).
+constexpr std::size_t kOneStepBytes = 32 * 1024;
+constexpr std::size_t kMinBlockBytes = 64 * 1024;
+
+constexpr std::size_t align_up(std::size_t bytes) {
+  return (bytes + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
+}
+
+}  // namespace
+
+AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes) {
+  if (stream_bytes == 0 || size == 1) return {};
+  const std::size_t one_step_limit = std::min(kOneStepBytes * 2 / size, cell_bytes);
+  if (stream_bytes <= one_step_limit) {
+    return {.one_step = true, .block_bytes = stream_bytes, .blocks = 1};
+  }
+  // At least four blocks for the pipeline, as long as blocks stay worth a synchronisation.
+  const std::size_t wanted = std::max(align_up(stream_bytes / 4), kMinBlockBytes);
+  const std::size_t block_bytes = std::min(wanted, cell_bytes);
+  const std::size_t blocks = (stream_bytes + block_bytes - 1) / block_bytes;
+  return {.one_step = false,
+          .block_bytes = block_bytes,
+          .blocks = static_cast<std::uint32_t>(blocks)};
+}
+
+Allreduce::Allreduce(Peers& peers) : peers_(peers), sources_(peers.size()) {}
+
+std::uint32_t Allreduce::begin(const ViewList& views, std::uint32_t first_block) {
+  views_ = &views;
+  first_block_ = first_block;
+  plan_ = plan_allreduce(views.size_bytes(), peers_.size(), peers_.staging_cell_bytes());
+  phase_ = Phase::kStage;
+  block_ = plan_.one_step ? 0 : -1;
+  return plan_.blocks;
+}
+
+bool Allreduce::advance(PeerWait& blocked) {
+  if (plan_.one_step) return advance_one_step(blocked);
+  const auto blocks = static_cast<std::int64_t>(plan_.blocks);
+  for (; block_ <= blocks; ++block_, phase_ = Phase::kStage) {
+    if (phase_ == Phase::kStage) {
+      if (block_ + 1 < blocks) {
+        if (!may_stage(blocked)) return false;
+        stage(block_ + 1);
+      }
+      phase_ = Phase::kReduce;
+    }
+    if (phase_ == Phase::kReduce) {
+      if (block_ >= 0 && block_ < blocks) {
+        if (!may_reduce(blocked)) return false;
+        reduce_own_share(block_);
+      }
+      phase_ = Phase::kCopy;
+    }
+    if (block_ >= 1) {
+      if (!peers_.all_reached(Counter::kReduced, number(block_), blocked)) return false;
+      copy_shares(block_ - 1);
+    }
+  }
+  return true;
+}
+
+bool Allreduce::advance_one_step(PeerWait& blocked) {
+  if (plan_.blocks == 0) {
+    if (peers_.size() == 1) reduce_everything();
+    return true;
+  }
+  if (phase_ == Phase::kStage) {
+    if (!peers_.all_reached(Counter::kReduced, number(0) - (kCells - 1), blocked)) return false;
+    stage_range(0, range_of(0));
+    peers_.publish(Counter::kStaged, number(0) + 1);
+    phase_ = Phase::kReduce;
+  }
+  if (!peers_.all_reached(Counter::kStaged, number(0) + 1, blocked)) return false;
+  reduce_everything();
+  peers_.publish(Counter::kReduced, number(0) + 1);
+  peers_.publish(Counter::kFinished, number(0) + 1);
+  return true;
+}
+
+bool Allreduce::may_stage(PeerWait& blocked) const {
+  const std::uint32_t oldest = number(block_ + 1) - (kCells - 1);
+  return peers_.all_reached(Counter::kReduced, oldest, blocked);
+}
+
+bool Allreduce::may_reduce(PeerWait& blocked) const {
+  return peers_.all_reached(Counter::kStaged, number(block_) + 1, blocked) &&
+         peers_.all_reached(Counter::kFinished, number(block_) - (kCells - 1), blocked);
+}
+
+void Allreduce::stage(std::int64_t block) {
+  const Range range = range_of(block);
+  const Range own = share_of(peers_.rank(), range);
+  stage_range(block, {range.begin, own.begin});
+  stage_range(block, {own.end, range.end});
+  peers_.publish(Counter::kStaged, number(block) + 1);
+}
+
+void Allreduce::stage_range(std::int64_t block, Range range) {
+  std::byte* cell = peers_.staging_cell(peers_.rank(), number(block));
+  const std::size_t origin = range_of(block).begin;
+  views_->for_each_piece(range.begin, range.end,
+                         [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
+                           std::memcpy(cell + (stream - origin), view.in + at, n);
+                         });
+}
+
+void Allreduce::reduce_own_share(std::int64_t block) {
+  const Range range = range_of(block);
+  const Range own = share_of(peers_.rank(), range);
+  std::byte* result = peers_.result_cell(peers_.rank(), number(block));
+  views_->for_each_piece(own.begin, own.end,
+                         [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
+                           reduce_piece(view, at, stream - range.begin, n, number(block),
+                                        result + (stream - own.begin));
+                         });
+  peers_.publish(Counter::kReduced, number(block) + 1);
+}
+
+void Allreduce::reduce_everything() {
+  views_->for_each_piece(0, views_->size_bytes(),
+                         [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
+                           reduce_piece(view, at, stream, n, number(0), nullptr);
+                         });
+}
+
+void Allreduce::reduce_piece(const View& view, std::size_t in_view, std::size_t in_cell,
+                             std::size_t length, std::uint32_t number, std::byte* copy) {
+  for (int rank = 0; rank < peers_.size(); ++rank) {
+    sources_[rank] = rank == peers_.rank() ? view.in + in_view
+                                           : peers_.staging_cell(rank, number) + in_cell;
+  }
+  reduce(view.spec, sources_, view.out + in_view, copy, length / size_of(view.spec.dtype));
+}
+
+void Allreduce::copy_shares(std::int64_t block) {
+  const Range range = range_of(block);
+  for (int rank = 0; rank < peers_.size(); ++rank) {
+    if (rank == peers_.rank()) continue;
+    const Range share = share_of(rank, range);
+    const std::byte* result = peers_.result_cell(rank, number(block));
+    views_->for_each_piece(
+        share.begin, share.end,
+        [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
+          std::memcpy(view.out + at, result + (stream - share.begin), n);
+        });
+  }
+  peers_.publish(Counter::kFinished, number(block) + 1);
+}
+
+Allreduce::Range Allreduce::range_of(std::int64_t block) const {
+  const std::size_t begin = static_cast<std::size_t>(block) * plan_.block_bytes;
+  return {begin, std::min(begin + plan_.block_bytes, views_->size_bytes())};
+}
+
+Allreduce::Range Allreduce::share_of(int rank, Range range) const {
+  const std::size_t length = range.end - range.begin;
+  const std::size_t size = static_cast<std::size_t>(peers_.size());
+  const std::size_t share = align_up((length + size - 1) / size);
+  const std::size_t index = static_cast<std::size_t>(rank);
+  return {range.begin + std::min(index * share, length),
+          range.begin + std::min((index + 1) * share, length)};
+}
+
+}  // namespace hvd

@@ -1,0 +1,75 @@
+// Allreduce over shared memory.
+//
+// Words: the tensors are one stream (ViewList), cut into blocks; a block is cut into one share per
+// rank. Small streams take one step: every rank stages all it has, then reduces everything itself.
+// Larger ones take two: a rank stages what the others own, reduces its own share from all ranks into
+// its tensor and its result cell, and copies the others' shares from theirs. Blocks are pipelined:
+// while block b is reduced, b + 1 is already staged and b - 1 is copied out, so a rank waits only
+// when another is a whole block behind.
+//
+// Both ways sum every element in rank order, so they give the same bits. Bytes touched per rank for a
+// stream of S bytes and n ranks: reads S of the tensor, stages S (n-1)/n, reduces S, copies S (n-1)/n.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "collective/collective.h"
+#include "collective/views.h"
+
+namespace hvd {
+
+struct AllreducePlan {
+  bool one_step = true;
+  std::size_t block_bytes = 0;
+  std::uint32_t blocks = 0;
+};
+
+// The same on all ranks, since it depends on what all agreed on.
+AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes);
+
+class Allreduce final : public Collective {
+ public:
+  explicit Allreduce(Peers& peers);
+
+  // Starts on `views`, which outlives the run, at block number `first_block`. Returns how many block
+  // numbers it takes.
+  std::uint32_t begin(const ViewList& views, std::uint32_t first_block);
+  bool advance(PeerWait& blocked) override;
+
+ private:
+  enum class Phase { kStage, kReduce, kCopy };
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  bool advance_one_step(PeerWait& blocked);
+  bool may_stage(PeerWait& blocked) const;
+  bool may_reduce(PeerWait& blocked) const;
+
+  void stage(std::int64_t block);
+  void stage_range(std::int64_t block, Range range);
+  void reduce_own_share(std::int64_t block);
+  void reduce_everything();
+  void copy_shares(std::int64_t block);
+  void reduce_piece(const View& view, std::size_t in_view, std::size_t in_cell, std::size_t length,
+                    std::uint32_t number, std::byte* copy);
+
+  Range range_of(std::int64_t block) const;
+  Range share_of(int rank, Range range) const;
+  std::uint32_t number(std::int64_t block) const {
+    return first_block_ + static_cast<std::uint32_t>(block);
+  }
+
+  Peers& peers_;
+  std::vector<const std::byte*> sources_;
+  const ViewList* views_ = nullptr;
+  AllreducePlan plan_;
+  std::uint32_t first_block_ = 0;
+  std::int64_t block_ = 0;  // the block being reduced; -1 while the first is staged
+  Phase phase_ = Phase::kStage;
+};
+
+}  // namespace hvd

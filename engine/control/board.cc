@@ -1,0 +1,360 @@
+#include "control/board.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::uint32_t kHeads = kMaxSlots;
+// Every slot may have two rounds under way, so rings of this length never overflow.
+constexpr std::uint32_t kRing = 2 * kMaxSlots;
+constexpr std::uint32_t kParityBit = 1U << 31;
+constexpr std::size_t kErrorBytes = 512;
+constexpr std::size_t kAlarmBytes = 1024;
+constexpr std::size_t kPage = 4096;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+void copy_text(char* to, std::size_t capacity, const std::string& text) {
+  const std::size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+}  // namespace
+
+// Links are slot + 1, 0 for none, so that zeroed memory is an empty board.
+struct Board::Header {
+  SharedMutex mutex;
+  std::uint32_t slots_used;
+  std::uint32_t free_head;
+  std::uint32_t oldest, newest;  // resting slots, least recently used first
+  std::uint32_t resting_count;
+  alignas(64) SharedWord ready_tail;
+  SharedWord bucketed;
+  SharedWord bucket_tail;
+  std::atomic<std::uint64_t> ready_bytes;
+  alignas(64) SharedWord alarm_count;
+  SharedWord alarm_claimed;
+  SharedWord alarm_set;
+  std::int32_t alarm_code;
+  std::int32_t alarm_rank;
+  char alarm_text[kAlarmBytes];
+};
+
+struct Board::Round {
+  std::uint64_t signature;
+  Request request;  // of the first rank to arrive
+  bool has_error;
+  char error[kErrorBytes];
+};
+
+struct Board::Slot {
+  NameKey key;
+  std::uint32_t generation;
+  std::uint32_t next;  // in the hash chain or the free list
+  std::uint32_t older, newer;
+  bool is_resting;
+  std::uint32_t round;          // rounds completed by arrival of all
+  std::uint32_t arrived_count;  // in the round being collected
+  std::uint32_t unfinished;     // rounds ready but not yet run by all ranks
+  Round rounds[2];
+};
+
+struct Board::Bucket {
+  std::uint32_t begin;  // first item
+  std::uint32_t count;
+  std::uint32_t finished;  // ranks that have run it
+};
+
+namespace {
+
+struct Offsets {
+  std::size_t heads, items, buckets, slots, end;
+};
+
+}  // namespace
+
+static std::size_t slot_stride(std::size_t slot_bytes, int size) {
+  return round_up(slot_bytes + static_cast<std::size_t>(size) * (2 * 8 + 4), 64);
+}
+
+static Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, std::size_t stride) {
+  Offsets at{};
+  at.heads = round_up(header_bytes, kPage);
+  at.items = at.heads + kHeads * sizeof(std::uint32_t);
+  at.buckets = at.items + kRing * sizeof(std::uint32_t);
+  at.slots = round_up(at.buckets + kRing * bucket_bytes, kPage);
+  at.end = round_up(at.slots + kMaxSlots * stride, kPage);
+  return at;
+}
+
+NameKey key_of(std::string_view name) {
+  return {.low = hash_bytes(name.data(), name.size(), 1),
+          .high = hash_bytes(name.data(), name.size(), 2)};
+}
+
+std::size_t Board::region_bytes(int size) {
+  return offsets(sizeof(Header), sizeof(Bucket), slot_stride(sizeof(Slot), size)).end;
+}
+
+Board::Board(std::byte* base, const BoardConfig& config)
+    : config_(config),
+      header_(reinterpret_cast<Header*>(base)),
+      heads_(reinterpret_cast<std::uint32_t*>(
+          base + offsets(sizeof(Header), sizeof(Bucket), 64).heads)),
+      items_(reinterpret_cast<std::uint32_t*>(
+          base + offsets(sizeof(Header), sizeof(Bucket), 64).items)),
+      buckets_(
+          reinterpret_cast<Bucket*>(base + offsets(sizeof(Header), sizeof(Bucket), 64).buckets)),
+      slots_(base + offsets(sizeof(Header), sizeof(Bucket), 64).slots) {}
+
+SharedLock Board::lock() const {
+  return SharedLock(header_->mutex, header_->alarm_count, alarm_count());
+}
+
+bool Board::arrive(const NameKey& key, const Request& request, std::uint64_t signature,
+                   SlotRef& ref) {
+  if (ref.slot == SlotRef::kNone || slot(ref.slot).generation != ref.generation) {
+    ref.slot = find_or_create(key);
+    ref.generation = slot(ref.slot).generation;
+  }
+  Slot& slot = this->slot(ref.slot);
+  if (slot.is_resting) wake_up(ref.slot);
+  const std::uint32_t round = slot.round + 1;
+  record(slot.rounds[round & 1], slot.arrived_count == 0, request, signature);
+  arrived_rounds(slot)[config_.rank] = round;
+  rows(slot, round & 1)[config_.rank] = request.dims_count > 0 ? request.dims[0] : 0;
+  if (++slot.arrived_count < static_cast<std::uint32_t>(config_.size)) return false;
+  make_ready(ref.slot, slot);
+  return true;
+}
+
+void Board::record(Round& round, bool first, const Request& request, std::uint64_t signature) {
+  std::optional<std::string> error;
+  if (first) {
+    round.has_error = false;
+    if (round.signature != signature) round.request = request;
+    round.signature = signature;
+    round.request.rank = request.rank;
+    round.request.dims[0] = request.dims[0];
+    error = impossible(request);
+  } else if (round.signature != signature && !round.has_error) {
+    error = mismatch(round.request, request);
+    if (!error) error = "ranks sent different requests";
+  }
+  if (!error) return;
+  round.has_error = true;
+  copy_text(round.error, kErrorBytes, *error);
+}
+
+void Board::make_ready(std::uint32_t index, Slot& slot) {
+  slot.arrived_count = 0;
+  ++slot.round;
+  ++slot.unfinished;
+  const std::uint32_t tail = header_->ready_tail.load(std::memory_order_relaxed);
+  const std::uint32_t item = index | ((slot.round & 1) != 0 ? kParityBit : 0);
+  items_[tail % kRing] = item;
+  header_->ready_bytes.fetch_add(fusion_item(item).size_bytes, std::memory_order_relaxed);
+  header_->ready_tail.store(tail + 1, std::memory_order_release);
+}
+
+FusionItem Board::fusion_item(std::uint32_t item) const {
+  Slot& slot = this->slot(item & ~kParityBit);
+  const Round& round = slot.rounds[(item & kParityBit) != 0 ? 1 : 0];
+  FusionItem result{.fusion_class = FusionClass::kNothing, .root = 0, .size_bytes = 0};
+  if (round.has_error || round.request.kind == Kind::kBarrier) return result;
+  result.size_bytes = round.request.size_bytes();
+  switch (round.request.kind) {
+    case Kind::kAllreduce:
+      result.fusion_class = FusionClass::kAllreduce;
+      break;
+    case Kind::kBroadcast:
+      result.fusion_class = FusionClass::kBroadcast;
+      result.root = round.request.root;
+      break;
+    case Kind::kAllgather:
+      result.fusion_class = FusionClass::kAllgather;
+      result.size_bytes *= static_cast<std::size_t>(config_.size);
+      break;
+    case Kind::kBarrier:
+      break;
+  }
+  return result;
+}
+
+bool Board::form_bucket() {
+  const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
+  const std::uint32_t available = header_->ready_tail.load(std::memory_order_relaxed) - begin;
+  if (available == 0) return false;
+  BucketPlan plan(config_.fusion_threshold_bytes);
+  std::uint32_t count = 0;
+  std::uint64_t size_bytes = 0;
+  for (; count < available; ++count) {
+    const FusionItem item = fusion_item(items_[(begin + count) % kRing]);
+    if (!plan.accepts(item)) break;
+    size_bytes += item.size_bytes;
+  }
+  const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
+  buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0};
+  header_->ready_bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
+  header_->bucketed.store(begin + count, std::memory_order_relaxed);
+  header_->bucket_tail.store(index + 1, std::memory_order_release);
+  return true;
+}
+
+void Board::finish_bucket(std::uint32_t index) {
+  Bucket& bucket = buckets_[index % kRing];
+  if (++bucket.finished < static_cast<std::uint32_t>(config_.size)) return;
+  for (std::uint32_t i = 0; i < bucket.count; ++i) {
+    const std::uint32_t index_of_slot = items_[(bucket.begin + i) % kRing] & ~kParityBit;
+    Slot& slot = this->slot(index_of_slot);
+    if (--slot.unfinished == 0 && slot.arrived_count == 0) rest(index_of_slot);
+  }
+}
+
+bool Board::has_ready() const {
+  return header_->ready_tail.load(std::memory_order_acquire) !=
+         header_->bucketed.load(std::memory_order_acquire);
+}
+
+std::size_t Board::ready_bytes() const {
+  return header_->ready_bytes.load(std::memory_order_relaxed);
+}
+
+bool Board::has_bucket(std::uint32_t index) const {
+  return static_cast<std::int32_t>(header_->bucket_tail.load(std::memory_order_acquire) - index) >
+         0;
+}
+
+void Board::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) const {
+  const Bucket& bucket = buckets_[index % kRing];
+  items.clear();
+  for (std::uint32_t i = 0; i < bucket.count; ++i) {
+    const std::uint32_t item = items_[(bucket.begin + i) % kRing];
+    items.push_back({.slot = item & ~kParityBit, .parity = (item & kParityBit) != 0 ? 1U : 0U});
+  }
+}
+
+std::optional<std::string> Board::error_of(const BucketItem& item) const {
+  const Round& round = slot(item.slot).rounds[item.parity];
+  if (!round.has_error) return std::nullopt;
+  return std::string(round.error);
+}
+
+std::int64_t Board::rows_of(const BucketItem& item, int rank) const {
+  return rows(slot(item.slot), item.parity)[rank];
+}
+
+std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
+  std::vector<int> missing;
+  if (ref.slot == SlotRef::kNone || slot(ref.slot).generation != ref.generation) return missing;
+  Slot& slot = this->slot(ref.slot);
+  if (arrived_rounds(slot)[config_.rank] != slot.round + 1) return missing;  // complete already
+  for (int rank = 0; rank < config_.size; ++rank) {
+    if (arrived_rounds(slot)[rank] != slot.round + 1) missing.push_back(rank);
+  }
+  return missing;
+}
+
+std::uint32_t Board::alarm_count() const {
+  return header_->alarm_count.load(std::memory_order_acquire);
+}
+
+void Board::touch_alarm() { header_->alarm_count.fetch_add(1, std::memory_order_acq_rel); }
+
+void Board::raise_alarm(const Alarm& alarm) {
+  if (header_->alarm_claimed.exchange(1, std::memory_order_acq_rel) == 0) {
+    header_->alarm_code = static_cast<std::int32_t>(alarm.code);
+    header_->alarm_rank = alarm.rank;
+    copy_text(header_->alarm_text, kAlarmBytes, alarm.text);
+    header_->alarm_set.store(1, std::memory_order_release);
+  }
+  touch_alarm();
+}
+
+std::optional<Alarm> Board::alarm() const {
+  if (header_->alarm_set.load(std::memory_order_acquire) == 0) return std::nullopt;
+  return Alarm{.code = static_cast<ErrorCode>(header_->alarm_code),
+               .rank = header_->alarm_rank,
+               .text = header_->alarm_text};
+}
+
+Board::Slot& Board::slot(std::uint32_t index) const {
+  return *reinterpret_cast<Slot*>(slots_ + index * slot_stride(sizeof(Slot), config_.size));
+}
+
+std::int64_t* Board::rows(Slot& slot, std::uint32_t parity) const {
+  return reinterpret_cast<std::int64_t*>(&slot + 1) + parity * config_.size;
+}
+
+std::uint32_t* Board::arrived_rounds(Slot& slot) const {
+  return reinterpret_cast<std::uint32_t*>(rows(slot, 2));
+}
+
+std::uint32_t Board::find_or_create(const NameKey& key) {
+  std::uint32_t& head = heads_[key.low % kHeads];
+  for (std::uint32_t link = head; link != 0; link = slot(link - 1).next) {
+    if (slot(link - 1).key == key) return link - 1;
+  }
+  const std::uint32_t index = new_slot();
+  Slot& slot = this->slot(index);
+  slot.key = key;
+  slot.next = head;
+  head = index + 1;
+  return index;
+}
+
+std::uint32_t Board::new_slot() {
+  if (header_->free_head != 0) {
+    const std::uint32_t index = header_->free_head - 1;
+    header_->free_head = slot(index).next;
+    return index;
+  }
+  if (header_->slots_used == kMaxSlots) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::to_string(kMaxSlots) +
+                    " tensors are in flight on this host already; synchronize some first");
+  }
+  return header_->slots_used++;
+}
+
+void Board::forget(std::uint32_t index) {
+  Slot& slot = this->slot(index);
+  std::uint32_t* link = &heads_[slot.key.low % kHeads];
+  while (*link != index + 1) link = &this->slot(*link - 1).next;
+  *link = slot.next;
+  ++slot.generation;
+  slot.next = header_->free_head;
+  header_->free_head = index + 1;
+}
+
+void Board::rest(std::uint32_t index) {
+  Slot& slot = this->slot(index);
+  slot.is_resting = true;
+  slot.newer = 0;
+  slot.older = header_->newest;
+  (header_->newest != 0 ? this->slot(header_->newest - 1).newer : header_->oldest) = index + 1;
+  header_->newest = index + 1;
+  if (++header_->resting_count <= config_.cache_capacity) return;
+  const std::uint32_t oldest = header_->oldest - 1;
+  wake_up(oldest);
+  forget(oldest);
+}
+
+void Board::wake_up(std::uint32_t index) {
+  Slot& slot = this->slot(index);
+  slot.is_resting = false;
+  (slot.older != 0 ? this->slot(slot.older - 1).newer : header_->oldest) = slot.newer;
+  (slot.newer != 0 ? this->slot(slot.newer - 1).older : header_->newest) = slot.older;
+  --header_->resting_count;
+}
+
+}  // namespace hvd

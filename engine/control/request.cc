@@ -1,0 +1,152 @@
+#include "control/request.h"
+
+#include <bit>
+
+#include "core/hash.h"
+
+namespace hvd {
+
+namespace {
+
+std::string shape_text(const Request& request) {
+  std::string text = "[";
+  for (const std::int64_t dim : request.shape()) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(dim);
+  }
+  return text + "]";
+}
+
+std::string sent(const Request& request, const std::string& what) {
+  return "rank " + std::to_string(request.rank) + " sent " + what;
+}
+
+std::string disagree(const std::string& title, const Request& first, const std::string& of_first,
+                     const Request& other, const std::string& of_other, const std::string& rule) {
+  return title + ": " + sent(other, of_other) + ", " + sent(first, of_first) + "; " + rule;
+}
+
+std::string shape_and_dtype(const Request& request) {
+  return shape_text(request) + " " + name_of(request.dtype);
+}
+
+std::string factors(const Request& request) {
+  return "prescale " + std::to_string(request.prescale) + " and postscale " +
+         std::to_string(request.postscale);
+}
+
+bool same_shape(const Request& first, const Request& other, int from) {
+  if (first.dims_count != other.dims_count) return false;
+  for (int i = from; i < first.dims_count; ++i) {
+    if (first.dims[i] != other.dims[i]) return false;
+  }
+  return true;
+}
+
+std::optional<std::string> shape_mismatch(const Request& first, const Request& other) {
+  const bool rows_may_differ = first.kind == Kind::kAllgather;
+  if (same_shape(first, other, rows_may_differ ? 1 : 0)) return std::nullopt;
+  return disagree("Mismatched " + std::string(upper_name_of(first.kind)) + " tensor shapes", first,
+                  shape_and_dtype(first), other, shape_and_dtype(other),
+                  rows_may_differ ? "all dimensions but the first must match on all ranks"
+                                  : "shapes must match on all ranks");
+}
+
+std::optional<std::string> reduction_mismatch(const Request& first, const Request& other) {
+  if (first.op != other.op) {
+    return disagree("Mismatched reduction operation", first, name_of(first.op), other,
+                    name_of(other.op), "op must match on all ranks");
+  }
+  if (first.prescale != other.prescale || first.postscale != other.postscale) {
+    return disagree("Mismatched prescale and/or postscale factors", first, factors(first), other,
+                    factors(other), "factors must match on all ranks");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllreduce:
+      return "allreduce";
+    case Kind::kAllgather:
+      return "allgather";
+    case Kind::kBroadcast:
+      return "broadcast";
+    case Kind::kBarrier:
+      return "barrier";
+  }
+  return "unknown operation";
+}
+
+const char* upper_name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllreduce:
+      return "ALLREDUCE";
+    case Kind::kAllgather:
+      return "ALLGATHER";
+    case Kind::kBroadcast:
+      return "BROADCAST";
+    case Kind::kBarrier:
+      return "BARRIER";
+  }
+  return "UNKNOWN";
+}
+
+std::size_t Request::element_count() const {
+  std::size_t count = 1;
+  for (const std::int64_t dim : shape()) count *= static_cast<std::size_t>(dim);
+  return count;
+}
+
+std::size_t Request::row_count() const {
+  std::size_t count = 1;
+  for (int i = 1; i < dims_count; ++i) count *= static_cast<std::size_t>(dims[i]);
+  return count;
+}
+
+std::uint64_t signature_of(const Request& request) {
+  const std::uint64_t head[] = {
+      static_cast<std::uint64_t>(request.kind) | static_cast<std::uint64_t>(request.dtype) << 8 |
+          static_cast<std::uint64_t>(request.op) << 16 |
+          static_cast<std::uint64_t>(request.dims_count) << 24 |
+          static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root)) << 32,
+      std::bit_cast<std::uint64_t>(request.prescale),
+      std::bit_cast<std::uint64_t>(request.postscale)};
+  const std::uint64_t seed = hash_bytes(head, sizeof head, 0);
+  const int from = request.kind == Kind::kAllgather && request.dims_count > 0 ? 1 : 0;
+  const std::size_t dims_bytes = sizeof(std::int64_t) * (request.dims_count - from);
+  return hash_bytes(request.dims.data() + from, dims_bytes, seed);
+}
+
+std::optional<std::string> mismatch(const Request& first, const Request& other) {
+  if (first.kind != other.kind) {
+    return disagree("Mismatched operations", first, upper_name_of(first.kind), other,
+                    upper_name_of(other.kind), "one name means one operation on all ranks");
+  }
+  if (first.kind == Kind::kBarrier) return std::nullopt;
+  if (first.dtype != other.dtype) {
+    return disagree("Mismatched data types", first, shape_and_dtype(first), other,
+                    shape_and_dtype(other), "dtypes must match on all ranks");
+  }
+  if (auto text = shape_mismatch(first, other)) return text;
+  if (first.kind == Kind::kAllreduce) return reduction_mismatch(first, other);
+  if (first.kind == Kind::kBroadcast && first.root != other.root) {
+    return disagree("Mismatched BROADCAST root ranks", first,
+                    "root rank " + std::to_string(first.root), other,
+                    "root rank " + std::to_string(other.root), "root must match on all ranks");
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> impossible(const Request& request) {
+  if (request.kind == Kind::kAllgather && request.dims_count == 0) {
+    return "rank " + std::to_string(request.rank) +
+           " sent a rank-zero tensor (0 dimensions); allgather joins tensors along their first "
+           "dimension, so reshape it to [1]";
+  }
+  return std::nullopt;
+}
+
+}  // namespace hvd

@@ -1,0 +1,56 @@
+// What a rank asks for, and how two ranks' requests are compared.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/dtype.h"
+#include "core/reduce_op.h"
+
+namespace hvd {
+
+// The numbers are part of the seam to Python.
+enum class Kind : std::uint8_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kBarrier = 3 };
+inline constexpr int kKindCount = 4;
+
+const char* name_of(Kind kind);        // "allreduce": names, messages
+const char* upper_name_of(Kind kind);  // "ALLREDUCE": mismatch texts, timeline
+
+// Everything that ranks must agree on. Trivially copyable: it lies in shared memory as it is.
+struct Request {
+  static constexpr int kMaxDims = 32;
+
+  Kind kind = Kind::kAllreduce;
+  Dtype dtype = Dtype::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::int32_t root = 0;  // broadcast only
+  std::int32_t rank = 0;  // who asks
+  std::int32_t dims_count = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::array<std::int64_t, kMaxDims> dims{};
+
+  std::span<const std::int64_t> shape() const {
+    return {dims.data(), static_cast<std::size_t>(dims_count)};
+  }
+  std::size_t element_count() const;
+  std::size_t size_bytes() const { return element_count() * size_of(dtype); }
+  // Elements in one row: the product of all dimensions but the first.
+  std::size_t row_count() const;
+};
+
+// Equal signatures mean equal requests, but for `rank` and an allgather's first dimension.
+std::uint64_t signature_of(const Request& request);
+
+// Why two ranks' requests of one name cannot run together; nothing when they can. The text names
+// both ranks, what they sent and what must hold; the caller puts operation and tensor in front.
+std::optional<std::string> mismatch(const Request& first, const Request& other);
+
+// Why a request can never run, whatever the others send (an allgather of a 0-dimensional tensor).
+std::optional<std::string> impossible(const Request& request);
+
+}  // namespace hvd

@@ -1,0 +1,57 @@
+// Inside the kernels folder: one table of kernels per instruction set, and the block they work on.
+//
+// reduce.cc chooses a table once, when the library is loaded. Unit tests reach the other tables
+// through kernel_table() to show that all instruction sets give the same bits. The files that are
+// compiled with special flags include this header and must emit nothing that the linker could share
+// with the rest of the program: declarations and plain structs only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/dtype.h"
+#include "core/reduce_op.h"
+
+namespace hvd {
+
+struct ReduceSpec;
+
+// One call of reduce(), flattened.
+struct Block {
+  const std::byte* const* sources;
+  std::size_t source_count;
+  std::byte* dst;
+  std::byte* copy;  // null: no second destination
+  std::size_t count;
+  double prescale;
+  double postscale;
+  int divisor;
+};
+
+using Kernel = void (*)(const Block& block);
+
+inline constexpr int kReduceOpSlots = 6;  // the largest ReduceOp, plus one
+
+struct KernelTable {
+  const char* isa;
+  // The first index is 1 when prescale or postscale differ from 1. Null where unsupported.
+  Kernel kernels[2][kDtypeCount][kReduceOpSlots];
+};
+
+enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
+
+// Null when this build or this processor lacks the instruction set. The portable table is compiled
+// for the baseline of the architecture and always exists (on arm64 it is called "neon").
+const KernelTable* kernel_table(Isa isa);
+
+// reduce() with a chosen table.
+void reduce_with(const KernelTable& table, const ReduceSpec& spec,
+                 std::span<const std::byte* const> sources, std::byte* dst, std::byte* copy,
+                 std::size_t count);
+
+extern const KernelTable kPortableKernels;
+extern const KernelTable kAvx2Kernels;    // only linked on x86-64
+extern const KernelTable kAvx512Kernels;  // only linked on x86-64
+
+}  // namespace hvd

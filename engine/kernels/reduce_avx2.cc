@@ -1,0 +1,17 @@
+// The kernels for AVX2 with F16C; compiled with the flags for both.
+#include "kernels/f16c.h"
+#include "kernels/kernel_table.h"
+#include "kernels/sweep.h"
+
+namespace hvd {
+namespace {
+
+struct Avx2 : F16c {
+  static constexpr int kVectorBytes = 32;
+};
+
+}  // namespace
+
+constexpr KernelTable kAvx2Kernels = kernels_of<Avx2>("avx2");
+
+}  // namespace hvd

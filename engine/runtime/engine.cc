@@ -1,0 +1,212 @@
+// Construction, submission, results and the end. What runs collectives is in progress.cc, what waits
+// in waiting.cc, what looks after stalled tensors and lost peers in health.cc.
+#include "runtime/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/quiet_thread.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr auto kSpin = std::chrono::microseconds(50);
+// How long ready tensors wait for company when no thread waits for them. Without a spare core the
+// background thread would only take turns with the computation, so it lets more come together.
+constexpr auto kLingerWithSpareCores = std::chrono::microseconds(50);
+constexpr auto kLingerWithoutSpareCores = std::chrono::microseconds(1000);
+
+Nanoseconds linger_of(const EngineConfig& config) {
+  if (config.cycle_time_s > 0) return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
+  return config.usable_cores > config.size ? Nanoseconds(kLingerWithSpareCores)
+                                           : Nanoseconds(kLingerWithoutSpareCores);
+}
+
+}  // namespace
+
+std::size_t Engine::region_bytes(int size) {
+  return Board::region_bytes(size) + Peers::region_bytes(size);
+}
+
+Engine::Engine(EngineConfig config, std::shared_ptr<Region> region,
+               std::vector<WatchedProcess> processes)
+    : config_(std::move(config)),
+      region_(std::move(region)),
+      board_(region_->data(), {.rank = config_.rank,
+                               .size = config_.size,
+                               .cache_capacity = config_.cache_capacity,
+                               .fusion_threshold_bytes = config_.fusion_threshold_bytes}),
+      peers_(region_->data() + Board::region_bytes(config_.size), config_.rank, config_.size),
+      backend_(peers_),
+      spin_(config_.usable_cores >= config_.size && config_.usable_cores > 1 ? Nanoseconds(kSpin)
+                                                                             : Nanoseconds(0)),
+      linger_(linger_of(config_)),
+      auto_names_(kKindCount, 0) {
+  background_ = quiet_thread([this] { run_background(); });
+  watcher_ = std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });
+}
+
+Engine::~Engine() { shutdown(); }
+
+HandleId Engine::submit(std::span<const Submission> submissions, Intent intent) {
+  bool became_ready = false;
+  HandleId handle = 0;
+  {
+    const std::lock_guard guard(mutex_);
+    throw_if_over();
+    submitted_.clear();
+    for (const Submission& submission : submissions) submitted_.push_back(&prepare(submission));
+    refuse_duplicates(submitted_);
+    handle = handles_.open(submitted_.size());
+    became_ready = arrive_all(submitted_, handle);
+  }
+  wake_after_submit(became_ready, intent);
+  return handle;
+}
+
+Entry& Engine::prepare(const Submission& submission) {
+  std::string generated;
+  std::string_view name = submission.name;
+  if (name.empty()) {
+    const Kind kind = submission.request.kind;
+    generated = std::string(name_of(kind)) + ".noname." +
+                std::to_string(++auto_names_[static_cast<std::size_t>(kind)]);
+    name = generated;
+  }
+  Entry& entry = tensors_.find_or_create(name);
+  if (entry.is_in_flight) {
+    throw Error(ErrorCode::kInvalidArgument,
+                entry.title() + ": a tensor of this name is still being processed on rank " +
+                    std::to_string(config_.rank) +
+                    "; synchronize it first or use another name");
+  }
+  refuse_impossible(entry, submission.request);
+  entry.request = submission.request;
+  entry.request.rank = config_.rank;
+  entry.in = submission.in;
+  entry.out = submission.out;
+  return entry;
+}
+
+// What this rank can see alone.
+void Engine::refuse_impossible(Entry& entry, const Request& request) const {
+  const auto refuse = [&](const std::string& reason) {
+    throw Error(ErrorCode::kInvalidArgument, entry.name + ": " + reason);
+  };
+  if (request.kind == Kind::kBroadcast && (request.root < 0 || request.root >= config_.size)) {
+    refuse("invalid root rank " + std::to_string(request.root) + "; the world has ranks 0 to " +
+           std::to_string(config_.size - 1));
+  }
+  if (request.kind != Kind::kAllreduce) return;
+  const char* reason = unsupported_reason({.dtype = request.dtype,
+                                           .op = request.op,
+                                           .prescale = request.prescale,
+                                           .postscale = request.postscale,
+                                           .divisor = config_.size});
+  if (reason != nullptr) refuse(reason);
+}
+
+void Engine::refuse_duplicates(std::span<Entry* const> entries) {
+  // Two submissions of one call under one name share an entry.
+  std::size_t chosen = 0;
+  for (; chosen < entries.size() && !entries[chosen]->is_submitting; ++chosen) {
+    entries[chosen]->is_submitting = true;
+  }
+  if (chosen == entries.size()) return;
+  for (std::size_t i = 0; i < chosen; ++i) entries[i]->is_submitting = false;
+  throw Error(ErrorCode::kInvalidArgument,
+              entries[chosen]->title() + ": the name occurs twice in one call");
+}
+
+bool Engine::arrive_all(std::span<Entry* const> entries, HandleId handle) {
+  bool became_ready = false;
+  const std::int64_t now = now_ns();
+  last_submit_ns_.store(now, std::memory_order_relaxed);
+  std::size_t position = 0;
+  std::optional<Error> error;
+  try {
+    const SharedLock lock = board_.lock();
+    for (; position < entries.size(); ++position) {
+      became_ready |= arrive(*entries[position], handle, position, now);
+    }
+  } catch (const Error& caught) {
+    error = caught;
+  }
+  for (; position < entries.size(); ++position) {
+    entries[position]->is_submitting = false;
+    handles_.complete(handle, position, error, {});
+  }
+  return became_ready;
+}
+
+// Under the board's lock.
+bool Engine::arrive(Entry& entry, HandleId handle, std::size_t position, std::int64_t now) {
+  const std::uint64_t signature = signature_of(entry.request);
+  const bool is_ready = board_.arrive(entry.key, entry.request, signature, entry.ref);
+  entry.handle = handle;
+  entry.position = position;
+  entry.submitted_ns = now;
+  entry.is_submitting = false;
+  tensors_.bind_slot(entry);
+  tensors_.take_off(entry);
+  recorder_.record(EventKind::kSubmit, entry.ref.slot, entry.request.size_bytes());
+  if (is_ready) recorder_.record(EventKind::kReady, entry.ref.slot, 0);
+  return is_ready;
+}
+
+void Engine::wake_after_submit(bool became_ready, Intent intent) {
+  if (became_ready) {
+    for (int rank = 0; rank < config_.size; ++rank) {
+      if (peers_.attention(rank) == Attention::kHelperAsleep) peers_.ring(rank);
+    }
+  }
+  if (intent == Intent::kWait) return;
+  const bool must_arm = !background_armed_.load(std::memory_order_relaxed);
+  const bool must_run = became_ready && (intent == Intent::kCompute || has_spare_cores()) &&
+                        peers_.attention(config_.rank) == Attention::kBackground;
+  if (must_arm || must_run) ring_background();
+}
+
+void Engine::throw_if_over() const {
+  if (fatal_) throw *fatal_;
+}
+
+bool Engine::contains(HandleId handle) {
+  const std::lock_guard guard(mutex_);
+  return handles_.contains(handle);
+}
+
+HandleTable::Result Engine::take(HandleId handle) {
+  const std::lock_guard guard(mutex_);
+  return handles_.close(handle);
+}
+
+void Engine::shutdown() {
+  if (is_abandoned_ || is_shut_down_.exchange(true)) return;
+  stopping_.store(true);
+  ring_background();
+  kick_sleeper();
+  if (background_.joinable()) background_.join();
+  watcher_.reset();
+  std::unique_lock lock(mutex_);
+  const Error error(ErrorCode::kAborted,
+                    "Horovod has been shut down on rank " + std::to_string(config_.rank));
+  fatal_ = error;
+  // A helper sees stopping_ within one slice of its wait.
+  changed_.wait(lock, [this] { return !role_taken_; });
+  role_taken_ = true;
+  lock.unlock();
+  fail_everything(error);
+  peers_.set_liveness(config_.rank, Liveness::kLeft);
+  board_.touch_alarm();
+  wake_everyone();
+}
+
+void Engine::abandon() {
+  is_abandoned_ = true;
+  background_.detach();
+  static_cast<void>(watcher_.release());
+}
+
+}  // namespace hvd

@@ -1,0 +1,60 @@
+#include "runtime/handle_table.h"
+
+#include <new>
+#include <utility>
+
+namespace hvd {
+
+std::unique_ptr<std::byte, FreeBytes> Output::allocate(std::size_t size_bytes) {
+  constexpr std::size_t kAlignment = 64;
+  const std::size_t rounded = (size_bytes / kAlignment + 1) * kAlignment;
+  void* bytes = std::aligned_alloc(kAlignment, rounded);
+  if (bytes == nullptr) throw std::bad_alloc();
+  return std::unique_ptr<std::byte, FreeBytes>(static_cast<std::byte*>(bytes));
+}
+
+HandleId HandleTable::open(std::size_t tensors) {
+  if (free_.empty()) {
+    if (handles_.size() > static_cast<std::size_t>(kIndexMask)) {
+      throw Error(ErrorCode::kInvalidArgument, "too many handles are open; synchronize some first");
+    }
+    free_.push_back(static_cast<HandleId>(handles_.size()));
+    handles_.emplace_back();
+  }
+  const HandleId id = (++serial_ << kIndexBits) | free_.back();
+  free_.pop_back();
+  Handle& handle = at(id);
+  handle.id = id;
+  handle.remaining = tensors;
+  handle.result.error.reset();
+  handle.result.outputs.clear();
+  handle.pending_id.store(tensors == 0 ? 0 : id, std::memory_order_release);
+  return id;
+}
+
+bool HandleTable::complete(HandleId id, std::size_t position, const std::optional<Error>& error,
+                           Output output) {
+  Handle& handle = at(id);
+  if (error && !handle.result.error) handle.result.error = error;
+  if (output.bytes != nullptr) {
+    if (handle.result.outputs.size() <= position) handle.result.outputs.resize(position + 1);
+    handle.result.outputs[position] = std::move(output);
+  }
+  if (--handle.remaining != 0) return false;
+  handle.pending_id.store(0, std::memory_order_release);
+  return true;
+}
+
+bool HandleTable::contains(HandleId id) const {
+  const auto index = static_cast<std::size_t>(id & kIndexMask);
+  return id > 0 && index < handles_.size() && handles_[index].id == id;
+}
+
+HandleTable::Result HandleTable::close(HandleId id) {
+  Handle& handle = at(id);
+  handle.id = 0;
+  free_.push_back(id & kIndexMask);
+  return std::exchange(handle.result, Result{});
+}
+
+}  // namespace hvd

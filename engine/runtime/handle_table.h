@@ -1,0 +1,68 @@
+// Handles: what a caller waits on. A handle covers one or more tensors and is done with the last.
+//
+// All methods need the engine's mutex; a Pending taken under it can be asked without. A handle stays
+// until it is closed, so its error and outputs can be fetched by whoever waited.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "runtime/output.h"
+
+namespace hvd {
+
+using HandleId = std::int64_t;
+
+// Whether a handle is still pending; valid as long as its table.
+class Pending {
+ public:
+  Pending(const std::atomic<HandleId>& word, HandleId id) : word_(&word), id_(id) {}
+  explicit operator bool() const { return word_->load(std::memory_order_acquire) == id_; }
+
+ private:
+  const std::atomic<HandleId>* word_;
+  HandleId id_;
+};
+
+class HandleTable {
+ public:
+  HandleId open(std::size_t tensors);
+  // One tensor of the handle is done. True when it was the last.
+  bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,
+                Output output);
+  bool contains(HandleId id) const;
+  Pending pending(HandleId id) const { return Pending(at(id).pending_id, id); }
+
+  struct Result {
+    std::optional<Error> error;
+    std::vector<Output> outputs;  // by position; empty ones for operations in place
+  };
+  // Removes a done handle.
+  Result close(HandleId id);
+
+ private:
+  struct Handle {
+    std::atomic<HandleId> pending_id{0};  // the id while not done
+    HandleId id = 0;                      // 0 while free
+    std::size_t remaining = 0;
+    Result result;
+  };
+
+  Handle& at(HandleId id) { return handles_[static_cast<std::size_t>(id & kIndexMask)]; }
+  const Handle& at(HandleId id) const {
+    return handles_[static_cast<std::size_t>(id & kIndexMask)];
+  }
+
+  static constexpr int kIndexBits = 24;
+  static constexpr HandleId kIndexMask = (HandleId{1} << kIndexBits) - 1;
+
+  std::deque<Handle> handles_;  // never shrinks, so references stay valid
+  std::vector<HandleId> free_;
+  HandleId serial_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,144 @@
+// Peers that are lost, tensors that some rank never submits: every wait ends, with a name.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::size_t kNamesPerMessage = 6;
+
+std::string seconds(double value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+std::string Engine::peer_name(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < config_.peer_names.size() ? config_.peer_names[index]
+                                           : "rank " + std::to_string(rank);
+}
+
+void Engine::on_peer_death(int rank) {
+  if (!peers_.set_liveness(rank, Liveness::kDead) &&
+      peers_.liveness(rank) != Liveness::kDead) {
+    return;  // it said good-bye before
+  }
+  recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(rank), 0);
+  board_.touch_alarm();
+  ring_background();
+  kick_sleeper();
+}
+
+void Engine::wake_everyone() {
+  for (int rank = 0; rank < config_.size; ++rank) {
+    for (SharedWord* bell : {&peers_.line(rank).background_bell, &peers_.line(rank).helper_bell}) {
+      bell->fetch_add(1, std::memory_order_seq_cst);
+      futex_wake_all(*bell);
+    }
+  }
+  for (SharedWord& counter : peers_.own().counters) futex_wake_all(counter);
+}
+
+void Engine::handle_alarm() {
+  alarms_seen_ = board_.alarm_count();
+  if (const auto alarm = board_.alarm()) throw Error(alarm->code, alarm->text);
+  for (int rank = 0; rank < config_.size; ++rank) {
+    has_departures_ = has_departures_ || peers_.liveness(rank) != Liveness::kRunning;
+  }
+}
+
+// A rank that shut down may have finished its part of what is still under way here: only what needs
+// more of it is over. A rank that died ends everything.
+bool Engine::is_over_for(int departed) const {
+  if (peers_.liveness(departed) == Liveness::kDead) return true;
+  const PeerWait done{
+      .rank = departed, .counter = Counter::kFinished, .target = backend_.end_block()};
+  if (bucket_running_) return !peers_.reached(done);
+  return !board_.has_bucket(cursor_) && !board_.has_ready();
+}
+
+bool Engine::fail_if_lost() {
+  for (int rank = 0; rank < config_.size; ++rank) {
+    if (peers_.liveness(rank) == Liveness::kRunning || !is_over_for(rank)) continue;
+    const bool died = peers_.liveness(rank) == Liveness::kDead;
+    fail_everything(Error(ErrorCode::kPeerLost, peer_name(rank) +
+                                                    (died ? " died" : " has shut down") +
+                                                    "; no further operation can complete"));
+    return true;
+  }
+  return false;
+}
+
+void Engine::note_blocked(const PeerWait& wait) {
+  const bool is_new = wait.rank != blocked_on_.rank || wait.counter != blocked_on_.counter ||
+                      wait.target != blocked_on_.target;
+  if (is_new) {
+    blocked_since_ns_ = now_ns();
+    blocked_reported_ = false;
+    recorder_.record(EventKind::kWait, static_cast<std::uint32_t>(wait.rank), wait.target);
+  }
+  blocked_on_ = wait;
+}
+
+void Engine::check_stalls() {
+  if (!config_.stall_check) return;
+  const std::int64_t now = now_ns();
+  const auto warn_ns = static_cast<std::int64_t>(config_.stall_check_time_s * 1e9);
+  const auto shutdown_ns = static_cast<std::int64_t>(config_.stall_shutdown_time_s * 1e9);
+  const std::lock_guard guard(mutex_);
+  if (bucket_running_ && blocked_on_.rank >= 0 && now - blocked_since_ns_ >= warn_ns) {
+    const std::string text = peer_name(blocked_on_.rank) + " has not moved for " +
+                             seconds(static_cast<double>(now - blocked_since_ns_) / 1e9) +
+                             " in the middle of " +
+                             (entries_.empty() ? "a collective" : entries_.front()->title());
+    if (!std::exchange(blocked_reported_, true)) log(config_.log, LogLevel::kWarning, text);
+    if (shutdown_ns > 0 && now - blocked_since_ns_ >= shutdown_ns) {
+      board_.raise_alarm({.code = ErrorCode::kTimeout, .rank = blocked_on_.rank, .text = text});
+      wake_everyone();
+    }
+  }
+  for (Entry* entry : tensors_.in_flight()) check_stalled_entry(*entry, now - entry->submitted_ns);
+}
+
+void Engine::check_stalled_entry(Entry& entry, std::int64_t age_ns) {
+  const double age_s = static_cast<double>(age_ns) / 1e9;
+  const bool must_end =
+      config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
+  if (age_s < config_.stall_check_time_s || (entry.stall_reported && !must_end)) return;
+  std::vector<int> missing;
+  {
+    const SharedLock lock = board_.lock();
+    missing = board_.missing_ranks(entry.ref);
+  }
+  if (missing.empty()) return;
+  std::string who;
+  for (const int rank : missing) who += (who.empty() ? "" : ", ") + peer_name(rank);
+  const std::string text = entry.title() + " waits for ranks that did not submit it for " +
+                           seconds(age_s) + ". Missing ranks: " + list(missing) + " (" + who +
+                           "). They may run other operations, be slower or have ended their loop.";
+  // One voice is enough: the lowest rank that did submit.
+  int speaker = 0;
+  while (std::find(missing.begin(), missing.end(), speaker) != missing.end()) ++speaker;
+  if (!std::exchange(entry.stall_reported, true) && speaker == config_.rank) {
+    log(config_.log, LogLevel::kWarning, text);
+  }
+  if (must_end) {
+    board_.raise_alarm({.code = ErrorCode::kTimeout, .rank = missing.front(), .text = text});
+    wake_everyone();
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,49 @@
+#include "runtime/tensor_table.h"
+
+namespace hvd {
+
+std::string Entry::title() const {
+  // Names carry "<operation>." in front; messages say the operation once.
+  const std::string operation = name_of(request.kind);
+  const bool prefixed = name.starts_with(operation + ".");
+  return operation + " '" + (prefixed ? name.substr(operation.size() + 1) : name) + "'";
+}
+
+Entry& TensorTable::find_or_create(std::string_view name) {
+  const NameKey key = key_of(name);
+  std::unique_ptr<Entry>& entry = by_key_[key];
+  if (entry == nullptr) {
+    entry = std::make_unique<Entry>();
+    entry->name = name;
+    entry->key = key;
+  }
+  return *entry;
+}
+
+void TensorTable::bind_slot(Entry& entry) {
+  const std::uint32_t slot = entry.ref.slot;
+  if (slot >= by_slot_.size()) by_slot_.resize(slot + 1, nullptr);
+  Entry* previous = by_slot_[slot];
+  if (previous == &entry) return;
+  by_slot_[slot] = &entry;
+  if (previous == nullptr || previous->ref.slot != slot) return;
+  previous->ref = {};
+  if (!previous->is_in_flight && !previous->is_submitting) by_key_.erase(previous->key);
+}
+
+void TensorTable::take_off(Entry& entry) {
+  entry.is_in_flight = true;
+  entry.stall_reported = false;
+  entry.flight_index = in_flight_.size();
+  in_flight_.push_back(&entry);
+}
+
+void TensorTable::land(Entry& entry) {
+  entry.is_in_flight = false;
+  Entry* last = in_flight_.back();
+  in_flight_[entry.flight_index] = last;
+  last->flight_index = entry.flight_index;
+  in_flight_.pop_back();
+}
+
+}  // namespace hvd

@@ -1,0 +1,59 @@
+// The tensors of this rank by name and by slot, and which of them are in flight.
+//
+// An entry outlives its flight: a name that comes again finds its slot at once. It goes when its slot
+// is given to another name. All methods need the engine's mutex.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "control/board.h"
+#include "runtime/handle_table.h"
+
+namespace hvd {
+
+struct Entry {
+  std::string name;
+  NameKey key;
+  SlotRef ref;
+  Request request;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  HandleId handle = 0;
+  std::size_t position = 0;  // in the handle
+  bool is_submitting = false;  // chosen by a submit call that has not placed it yet
+  bool is_in_flight = false;
+  bool stall_reported = false;
+  std::int64_t submitted_ns = 0;
+  std::size_t flight_index = 0;
+  Output output;
+
+  // "allreduce 'grad/fc1'", for messages.
+  std::string title() const;
+};
+
+class TensorTable {
+ public:
+  Entry& find_or_create(std::string_view name);
+  // To be called when the entry has its slot, which may have belonged to another name before.
+  void bind_slot(Entry& entry);
+  Entry& by_slot(std::uint32_t slot) { return *by_slot_[slot]; }
+
+  void take_off(Entry& entry);
+  void land(Entry& entry);
+  const std::vector<Entry*>& in_flight() const { return in_flight_; }
+
+ private:
+  struct KeyHash {
+    std::size_t operator()(const NameKey& key) const { return key.low; }
+  };
+
+  std::unordered_map<NameKey, std::unique_ptr<Entry>, KeyHash> by_key_;
+  std::vector<Entry*> by_slot_;
+  std::vector<Entry*> in_flight_;
+};
+
+}  // namespace hvd

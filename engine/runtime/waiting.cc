@@ -1,0 +1,222 @@
+// Who makes progress and how a thread waits: spinning while every rank has a core, sleeping otherwise.
+//
+// Before a thread sleeps on a peer it rings the peer's bell, unless one of the peer's threads is awake:
+// a rank is woken when somebody needs it, not when something happened.
+#include <algorithm>
+
+#include "runtime/engine.h"
+
+namespace hvd {
+
+namespace {
+
+// Every sleep ends after this long, to look at alarms that a lost wake-up would hide.
+constexpr Nanoseconds kSlice = std::chrono::milliseconds(100);
+// A peer in the middle of a call is here by then.
+constexpr Nanoseconds kPatience = std::chrono::microseconds(10);
+constexpr Nanoseconds kForever = std::chrono::hours(24);
+// Looking at the clock costs more than looking at a word; do it once in a while.
+constexpr int kLooksPerClock = 64;
+// With this much ready the background thread does not wait for company.
+constexpr std::size_t kEnoughBytes = 1UL << 20;
+
+std::uint64_t pack(const PeerWait& wait) {
+  return 1 + (static_cast<std::uint64_t>(wait.rank) << 8) +
+         (static_cast<std::uint64_t>(wait.counter) << 1);
+}
+
+PeerWait unpack(std::uint64_t packed) {
+  return {.rank = static_cast<int>(packed >> 8),
+          .counter = static_cast<Counter>((packed >> 1) & 3),
+          .target = 0};
+}
+
+Nanoseconds until(std::int64_t deadline_ns) {
+  return std::clamp(Nanoseconds(deadline_ns - now_ns()), Nanoseconds(0), kSlice);
+}
+
+}  // namespace
+
+Pending Engine::pending(HandleId handle) {
+  const std::lock_guard guard(mutex_);
+  return handles_.pending(handle);
+}
+
+bool Engine::poll(HandleId handle) {
+  const Pending pending = this->pending(handle);
+  if (pending && take_role(false)) {
+    while (pending && step(true) == Step::kProgressed) {
+    }
+    release_role();
+  }
+  return !pending;
+}
+
+bool Engine::wait(HandleId handle, Nanoseconds limit) {
+  const Pending pending = this->pending(handle);
+  if (!pending) return true;
+  const std::int64_t deadline_ns = now_ns() + limit.count();
+  while (pending && now_ns() < deadline_ns) {
+    if (!take_role(true)) continue;
+    drive_until(pending, std::min(deadline_ns, now_ns() + kSlice.count()));
+    release_role();
+  }
+  // What became ready meanwhile and nobody waits for.
+  if (!pending && board_.has_ready()) ring_background();
+  return !pending;
+}
+
+void Engine::leave_to_background() { ring_background(); }
+
+// A helper waits a moment for the role and asks the background thread to give it up.
+bool Engine::take_role(bool as_helper) {
+  std::unique_lock lock(mutex_);
+  if (role_taken_ && as_helper) {
+    helpers_waiting_.fetch_add(1);
+    kick_sleeper();
+    changed_.wait_for(lock, std::chrono::milliseconds(1));
+    helpers_waiting_.fetch_sub(1);
+  }
+  if (role_taken_ || stopping_.load()) return false;
+  role_taken_ = true;
+  peers_.set_attention(Attention::kAwake);
+  return true;
+}
+
+void Engine::release_role() {
+  peers_.set_attention(Attention::kBackground);
+  const std::lock_guard guard(mutex_);
+  role_taken_ = false;
+  if (helpers_waiting_.load() != 0 || stopping_.load()) changed_.notify_all();
+}
+
+void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
+  while (pending && !stopping_.load(std::memory_order_relaxed)) {
+    switch (step(true)) {
+      case Step::kProgressed:
+        continue;
+      case Step::kBlocked:
+        wait_for_peer(blocked_on_, deadline_ns, true);
+        break;
+      case Step::kIdle:
+        wait_for_work(pending, deadline_ns);
+        break;
+    }
+    if (now_ns() >= deadline_ns) {
+      check_stalls();
+      return;
+    }
+  }
+}
+
+bool Engine::spin_until(Nanoseconds limit, auto&& condition) const {
+  if (limit.count() == 0) return condition();
+  const std::int64_t end_ns = now_ns() + limit.count();
+  do {
+    for (int look = 0; look < kLooksPerClock; ++look) {
+      if (condition()) return true;
+      cpu_relax();
+    }
+  } while (now_ns() < end_ns);
+  return false;
+}
+
+void Engine::wait_for_peer(const PeerWait& wait, std::int64_t deadline_ns, bool is_helper) {
+  const auto wanted = [&] { return peers_.reached(wait); };
+  // A peer that has just submitted comes by itself; ringing would wake a second thread of it.
+  if (spin_until(std::min(spin_, kPatience), wanted)) return;
+  if (spin_.count() != 0) {
+    peers_.ring(wait.rank);
+    if (spin_until(spin_, wanted)) return;
+  }
+  sleeping_on_.store(pack(wait));
+  const bool must_go = (!is_helper && helpers_waiting_.load() != 0) || stopping_.load() ||
+                       board_.alarm_count() != alarms_seen_;
+  if (!must_go) {
+    peers_.ring(wait.rank);
+    peers_.sleep(wait, until(deadline_ns));
+  }
+  sleeping_on_.store(0);
+}
+
+void Engine::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
+  const auto wanted = [&] {
+    return board_.has_bucket(cursor_) || board_.has_ready() || !pending ||
+           board_.alarm_count() != alarms_seen_;
+  };
+  if (spin_until(spin_, wanted)) return;
+  SharedWord& bell = peers_.own().helper_bell;
+  const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
+  peers_.set_attention(Attention::kHelperAsleep);
+  if (!wanted() && !stopping_.load()) futex_wait(bell, seen, until(deadline_ns));
+  peers_.set_attention(Attention::kAwake);
+}
+
+// Wakes the thread of this process that sleeps in the progress role, wherever it sleeps.
+void Engine::kick_sleeper() {
+  if (const std::uint64_t packed = sleeping_on_.load(); packed != 0) peers_.wake(unpack(packed));
+  peers_.own().helper_bell.fetch_add(1);
+  futex_wake_all(peers_.own().helper_bell);
+}
+
+void Engine::ring_background() {
+  peers_.own().background_bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(peers_.own().background_bell);
+}
+
+void Engine::run_background() {
+  while (!stopping_.load()) {
+    SharedWord& bell = peers_.own().background_bell;
+    const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
+    const bool had_role = take_role(false);
+    if (had_role) {
+      drive_in_background();
+      release_role();
+    }
+    const Nanoseconds nap = background_nap(had_role);
+    if (!stopping_.load()) futex_wait(bell, seen, nap);
+  }
+}
+
+void Engine::drive_in_background() {
+  check_stalls();
+  while (!stopping_.load() && helpers_waiting_.load() == 0) {
+    switch (step(may_form_in_background())) {
+      case Step::kProgressed:
+        break;
+      case Step::kBlocked:
+        wait_for_peer(blocked_on_, now_ns() + kSlice.count(), false);
+        check_stalls();
+        break;
+      case Step::kIdle:
+        return;
+    }
+  }
+}
+
+bool Engine::may_form_in_background() {
+  if (!board_.has_ready()) {
+    ready_since_ns_ = 0;
+    return false;
+  }
+  if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
+  return board_.ready_bytes() >= kEnoughBytes || now_ns() - ready_since_ns_ >= linger_.count();
+}
+
+Nanoseconds Engine::background_nap(bool had_role) {
+  if (had_role && board_.has_ready()) {
+    background_armed_.store(true);
+    if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
+    return std::max(Nanoseconds(ready_since_ns_ + linger_.count() - now_ns()), Nanoseconds(1000));
+  }
+  const auto stall_interval =
+      Nanoseconds(static_cast<std::int64_t>(config_.stall_check_time_s * 1e9)) / 2;
+  const bool recently_used =
+      now_ns() - last_submit_ns_.load(std::memory_order_relaxed) < stall_interval.count();
+  const std::lock_guard guard(mutex_);
+  const bool must_watch = config_.stall_check && (recently_used || !tensors_.in_flight().empty());
+  background_armed_.store(must_watch || !config_.stall_check);
+  return must_watch ? std::max(stall_interval, kSlice) : kForever;
+}
+
+}  // namespace hvd

@@ -1,0 +1,80 @@
+#include "runtime/watcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "core/error.h"
+#include "runtime/quiet_thread.h"
+
+namespace hvd {
+
+namespace {
+constexpr int kAskIntervalMs = 250;
+constexpr int kForever = -1;
+}  // namespace
+
+Watcher::Watcher(std::vector<WatchedProcess> processes, std::function<void(int rank)> on_death)
+    : processes_(std::move(processes)), on_death_(std::move(on_death)) {
+  if (processes_.empty()) return;
+  if (pipe(stop_pipe_) != 0) {
+    close_descriptors();
+    throw system_error("making a pipe for the watcher", errno);
+  }
+  for (const int fd : stop_pipe_) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  thread_ = quiet_thread([this] { run(); });
+}
+
+Watcher::~Watcher() {
+  if (thread_.joinable()) {
+    close(std::exchange(stop_pipe_[1], -1));  // the read end reports the hang-up
+    thread_.join();
+  }
+  close_descriptors();
+}
+
+void Watcher::run() {
+  std::vector<pollfd> polled;
+  for (;;) {
+    polled.assign(1, {.fd = stop_pipe_[0], .events = POLLIN, .revents = 0});
+    bool must_ask = false;
+    for (const WatchedProcess& process : processes_) {
+      polled.push_back({.fd = process.pidfd, .events = POLLIN, .revents = 0});
+      must_ask = must_ask || process.pidfd < 0;
+    }
+    if (processes_.empty()) polled.resize(1);
+    poll(polled.data(), polled.size(), must_ask ? kAskIntervalMs : kForever);
+    if (polled[0].revents != 0) return;
+    std::vector<WatchedProcess> alive;
+    for (std::size_t i = 0; i < processes_.size(); ++i) {
+      if (!has_ended(processes_[i], polled[i + 1].revents)) {
+        alive.push_back(processes_[i]);
+        continue;
+      }
+      if (processes_[i].pidfd >= 0) close(processes_[i].pidfd);
+      on_death_(processes_[i].rank);
+    }
+    processes_ = std::move(alive);
+  }
+}
+
+bool Watcher::has_ended(const WatchedProcess& process, short events) const {
+  if (process.pidfd >= 0) return events != 0;
+  return process.pid > 0 && kill(process.pid, 0) != 0 && errno == ESRCH;
+}
+
+void Watcher::close_descriptors() {
+  for (const WatchedProcess& process : processes_) {
+    if (process.pidfd >= 0) close(process.pidfd);
+  }
+  for (int& fd : stop_pipe_) {
+    if (fd >= 0) close(std::exchange(fd, -1));
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,117 @@
+#include "transport/peers.h"
+
+#include <algorithm>
+
+namespace hvd {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kStagingCellBytes = 512 * 1024;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::size_t lines_bytes(int size) { return round_up(sizeof(RankLine) * size, kPage); }
+
+std::size_t cells_bytes(const StagingSizes& sizes) {
+  return kCells * (sizes.staging_cell_bytes + sizes.result_cell_bytes);
+}
+
+bool at_least(std::uint32_t value, std::uint32_t target) {
+  return static_cast<std::int32_t>(value - target) >= 0;
+}
+
+}  // namespace
+
+StagingSizes staging_sizes(int size) {
+  const std::size_t share = kStagingCellBytes / static_cast<std::size_t>(std::max(size, 1));
+  return {.staging_cell_bytes = kStagingCellBytes,
+          .result_cell_bytes = round_up(share + kCacheLine, kPage)};
+}
+
+std::size_t Peers::region_bytes(int size) {
+  return lines_bytes(size) + static_cast<std::size_t>(size) * cells_bytes(staging_sizes(size));
+}
+
+Peers::Peers(std::byte* base, int rank, int size)
+    : rank_(rank),
+      size_(size),
+      sizes_(staging_sizes(size)),
+      lines_(reinterpret_cast<RankLine*>(base)),
+      cells_(base + lines_bytes(size)) {}
+
+std::byte* Peers::staging_cell(int rank, std::uint32_t block) const {
+  return cells_ + static_cast<std::size_t>(rank) * cells_bytes(sizes_) +
+         (block % kCells) * sizes_.staging_cell_bytes;
+}
+
+std::byte* Peers::result_cell(int rank, std::uint32_t block) const {
+  return cells_ + static_cast<std::size_t>(rank) * cells_bytes(sizes_) +
+         kCells * sizes_.staging_cell_bytes + (block % kCells) * sizes_.result_cell_bytes;
+}
+
+void Peers::publish(Counter counter, std::uint32_t value) {
+  SharedWord& word = own().counters[static_cast<int>(counter)];
+  // Sequentially consistent with sleep(): either the sleeper sees the value or we see the sleeper.
+  word.store(value, std::memory_order_seq_cst);
+  if (own().sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(word);
+}
+
+bool Peers::reached(const PeerWait& wait) const {
+  return at_least(word(wait).load(std::memory_order_acquire), wait.target);
+}
+
+bool Peers::all_reached(Counter counter, std::uint32_t target, PeerWait& blocked) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    const PeerWait wait{.rank = rank, .counter = counter, .target = target};
+    if (reached(wait)) continue;
+    blocked = wait;
+    return false;
+  }
+  return true;
+}
+
+void Peers::sleep(const PeerWait& wait, Nanoseconds timeout) {
+  SharedWord& sleepers = line(wait.rank).sleepers;
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t seen = word(wait).load(std::memory_order_seq_cst);
+  if (!at_least(seen, wait.target)) futex_wait(word(wait), seen, timeout);
+  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Peers::wake(const PeerWait& wait) { futex_wake_all(word(wait)); }
+
+SharedWord& Peers::word(const PeerWait& wait) const {
+  return line(wait.rank).counters[static_cast<int>(wait.counter)];
+}
+
+Attention Peers::attention(int rank) const {
+  return static_cast<Attention>(line(rank).attention.load(std::memory_order_seq_cst));
+}
+
+void Peers::set_attention(Attention attention) {
+  own().attention.store(static_cast<std::uint32_t>(attention), std::memory_order_seq_cst);
+}
+
+void Peers::ring(int rank) {
+  const Attention attention = this->attention(rank);
+  if (attention == Attention::kAwake) return;
+  SharedWord& bell = attention == Attention::kBackground ? line(rank).background_bell
+                                                         : line(rank).helper_bell;
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(bell);
+}
+
+Liveness Peers::liveness(int rank) const {
+  return static_cast<Liveness>(line(rank).liveness.load(std::memory_order_acquire));
+}
+
+bool Peers::set_liveness(int rank, Liveness liveness) {
+  auto running = static_cast<std::uint32_t>(Liveness::kRunning);
+  return line(rank).liveness.compare_exchange_strong(running, static_cast<std::uint32_t>(liveness));
+}
+
+}  // namespace hvd

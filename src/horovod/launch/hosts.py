@@ -1,0 +1,97 @@
+"""Hosts and slots as text, and which rank each slot becomes. Pure functions.
+
+Rules: hosts in the order given, all slots of a host consecutively; ``local_rank`` counts on a host;
+``cross_rank`` counts the hosts that have the same local rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["HostSlots", "Slot", "assign_ranks", "parse_hosts"]
+
+_HOST = re.compile(r"([\w.-]+):([0-9]{1,6})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class HostSlots:
+    """A host and how many processes it may run."""
+
+    hostname: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of one process in the world."""
+
+    hostname: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def parse_hosts(text: str) -> tuple[HostSlots, ...]:
+    """Hosts of ``name:slots[,name:slots...]``; a name that comes twice keeps its first place.
+
+    Raises:
+        ValueError: a part is not ``name:slots`` with at least one slot.
+    """
+    slots: dict[str, int] = {}
+    for part in text.split(","):
+        match = _HOST.fullmatch(part.strip())
+        if match is None or int(match[2]) < 1:
+            raise ValueError(
+                f"invalid host input {part.strip()!r}: expected name:slots[,name:slots...] with at "
+                "least one slot each, for example localhost:4"
+            )
+        slots[match[1]] = slots.get(match[1], 0) + int(match[2])
+    return tuple(HostSlots(name, count) for name, count in slots.items())
+
+
+def assign_ranks(hosts: Sequence[HostSlots], process_count: int) -> tuple[Slot, ...]:
+    """Exactly ``process_count`` slots, by rank; later hosts stay empty when earlier ones suffice.
+
+    Raises:
+        ValueError: the hosts have fewer slots than that.
+    """
+    available = sum(host.slots for host in hosts)
+    if available < process_count:
+        raise ValueError(
+            f"{process_count} processes were asked for, but the hosts have {available} slots: "
+            + ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
+        )
+    used = _fill(hosts, process_count)
+    slots: list[Slot] = []
+    for index, host in enumerate(used):
+        for local_rank in range(host.slots):
+            # The hosts that have this local rank: their order gives cross_rank.
+            column = [i for i, other in enumerate(used) if other.slots > local_rank]
+            slots.append(
+                Slot(
+                    hostname=host.hostname,
+                    rank=len(slots),
+                    size=process_count,
+                    local_rank=local_rank,
+                    local_size=host.slots,
+                    cross_rank=column.index(index),
+                    cross_size=len(column),
+                )
+            )
+    return tuple(slots)
+
+
+def _fill(hosts: Sequence[HostSlots], process_count: int) -> list[HostSlots]:
+    """The hosts that are used, with as many slots as are used there."""
+    used: list[HostSlots] = []
+    left = process_count
+    for host in hosts:
+        if left > 0:
+            used.append(HostSlots(host.hostname, min(host.slots, left)))
+            left -= used[-1].slots
+    return used

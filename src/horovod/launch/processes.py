@@ -1,0 +1,132 @@
+"""Starting worker processes and ending them with all that they started.
+
+A worker is the leader of a session of its own: its pid names the process group that its children
+belong to unless they leave it, and Ctrl-C in the terminal reaches the launcher alone. Started with
+posix_spawn, which needs no copy of the launcher and reports a command that cannot run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "Pipes",
+    "adopt_orphans",
+    "descendants",
+    "describe_exit",
+    "signal_group",
+    "signal_processes",
+    "spawn",
+    "words_to_run",
+]
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+
+
+@dataclass(frozen=True)
+class Pipes:
+    """A started worker: its pid and the read ends of its output."""
+
+    pid: int
+    stdout_fd: int
+    stderr_fd: int
+
+
+def words_to_run(command: Sequence[str]) -> list[str]:
+    """What to execute: several words are run as they are, one that has spaces by ``/bin/sh``."""
+    if len(command) == 1 and any(character.isspace() for character in command[0]):
+        return ["/bin/sh", "-c", command[0]]
+    return list(command)
+
+
+def spawn(words: Sequence[str], environment: Mapping[str, str], *, inherits_stdin: bool) -> Pipes:
+    """Start ``words`` in a new session, found along the launcher's PATH; never blocks.
+
+    Raises:
+        OSError: the command cannot be run (FileNotFoundError, PermissionError) or the system has
+            no more processes or descriptors. Nothing was started then.
+    """
+    fds: list[int] = []
+    try:
+        fds += os.pipe()
+        fds += os.pipe()
+        stdout_fd, stdout_write, stderr_fd, stderr_write = fds
+        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_DUP2, stdout_write, 1),
+            (os.POSIX_SPAWN_DUP2, stderr_write, 2),
+        ]
+        if not inherits_stdin:
+            actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+        # Python ignores these two; a worker should meet them as from a shell.
+        defaults = [signal.SIGPIPE, signal.SIGXFSZ]
+        pid = os.posix_spawnp(
+            words[0],
+            list(words),
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigdef=defaults,
+        )
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    os.close(stdout_write)
+    os.close(stderr_write)
+    return Pipes(pid, stdout_fd, stderr_fd)
+
+
+def describe_exit(exit_code: int) -> str:
+    """``exited with code 3``, or ``was ended by SIGKILL`` for a negative one."""
+    if exit_code >= 0:
+        return f"exited with code {exit_code}"
+    try:
+        return f"was ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was ended by signal {-exit_code}"
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants that lose theirs, so that their end is seen.
+
+    Linux only; elsewhere nothing happens, and ends are seen at the next deadline instead.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def signal_group(group: int, signum: int) -> bool:
+    """Send ``signum`` (0: nothing) to a process group; False when none of it is left."""
+    try:
+        os.killpg(group, signum)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it has changed its user: not ours to end
+        return False
+    return True
+
+
+def descendants(but_not: Collection[int]) -> list[int]:
+    """Pids of all living descendants, whatever group or session they have moved to."""
+    import psutil  # here, because only a job that failed has to pay the 20 ms
+
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.pid not in but_not and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def signal_processes(pids: Collection[int], signum: int) -> None:
+    """Send ``signum`` to those of ``pids`` that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)

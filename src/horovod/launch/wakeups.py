@@ -1,0 +1,88 @@
+"""Signals and notes from other threads as something that a selector can wait for.
+
+Python's own signal handlers run between two bytecodes of the main thread; the numbers that the
+interpreter writes into a socket wake the launcher's only wait, with no race and no polling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections import deque
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["Wakeups"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """A handler must exist for the wakeup to be written, and need do nothing."""
+
+
+class Wakeups:
+    """Within ``with``: SIGCHLD, SIGINT, SIGTERM and SIGHUP make ``fileno`` readable.
+
+    A signal that was ignored on entry (``nohup``, a shell's background job) stays ignored. Main
+    thread only, except for ``note``.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._notes: deque[str] = deque()
+        self._handlers: dict[int, Any] = {}
+        self._wakeup_fd = -1
+
+    def __enter__(self) -> Wakeups:
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        for signum in (signal.SIGCHLD, *_ENDING):
+            if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
+                self._handlers[signum] = signal.signal(signum, _ignore)
+        self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restore()
+        self._reader.close()
+        self._writer.close()
+
+    def restore(self) -> None:
+        """Give the signals back to whom they belonged on entry."""
+        if self._handlers:
+            signal.set_wakeup_fd(self._wakeup_fd)
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+        self._handlers.clear()
+
+    def fileno(self) -> int:
+        """What to wait for."""
+        return self._reader.fileno()
+
+    def note(self, text: str) -> None:
+        """Leave a line for the main thread; from any thread."""
+        self._notes.append(text)
+        with contextlib.suppress(BlockingIOError):
+            self._writer.send(b"\0")
+
+    def take_signals(self) -> list[int]:
+        """The signals since the last call, in their order; never blocks."""
+        numbers: list[int] = []
+        with contextlib.suppress(BlockingIOError):
+            while received := self._reader.recv(4096):
+                numbers += [number for number in received if number]
+        return numbers
+
+    def take_notes(self) -> list[str]:
+        """The lines left since the last call."""
+        notes: list[str] = []
+        while self._notes:
+            notes.append(self._notes.popleft())
+        return notes

@@ -1,0 +1,209 @@
+"""The messages by which a rank joins rank 0's mesh, over a Unix socket that keeps message borders.
+
+    rank 0 -> peer   CHALLENGE   magic, version, nonce
+    peer -> rank 0   HELLO       magic, version, nonce, claims, proof as peer
+    rank 0 -> peer   WELCOME     proof as root, seconds that rank 0 still waits
+    rank 0 -> peer   MEMBERS     pid of every rank, which pidfds follow; descriptors attached
+    rank 0 -> peer   MORE        further descriptors
+    peer -> rank 0   READY       all descriptors are here
+    rank 0 -> peer   GO          all ranks are ready
+    rank 0 -> peer   FAILED      proof as root over the text, text; ends the meeting at any point
+
+Each message is one byte of kind and a payload. Encoding and decoding only; ``mesh`` moves them.
+Decoders raise ``ProtocolError`` for anything that is not the message they expect.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, is_proof, prove
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "VERSION",
+    "Claims",
+    "Hello",
+    "Kind",
+    "Members",
+    "ProtocolError",
+    "check_challenge",
+    "decode_hello",
+    "decode_members",
+    "describe_mismatch",
+    "encode_challenge",
+    "encode_failed",
+    "encode_hello",
+    "encode_members",
+    "encode_welcome",
+    "text_of_failed",
+    "wait_of_welcome",
+]
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 65536
+MAX_TEXT_BYTES = 4096
+_MAGIC = b"hvdmesh"
+_PEER_ROLE = b"horovod mesh peer"
+_ROOT_ROLE = b"horovod mesh root"
+_FAILED_ROLE = b"horovod mesh failed"
+_VERSION = struct.Struct("!I")
+_CLAIMS = struct.Struct("!IIQQ")
+_SECONDS = struct.Struct("!d")
+_MEMBER = struct.Struct("!I?")
+
+
+class ProtocolError(Exception):
+    """Bytes that are not what the protocol says comes now, or a proof that does not hold."""
+
+
+class Kind(IntEnum):
+    """First byte of every message."""
+
+    CHALLENGE = 1
+    HELLO = 2
+    WELCOME = 3
+    MEMBERS = 4
+    MORE = 5
+    READY = 6
+    GO = 7
+    FAILED = 8
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a rank believes; all but ``rank`` must be the same everywhere."""
+
+    rank: int
+    size: int
+    generation: int
+    region_bytes: int
+
+    def encode(self) -> bytes:
+        """Fixed-size form that is sent and that the proofs cover."""
+        return _CLAIMS.pack(self.rank, self.size, self.generation, self.region_bytes)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A peer's hello whose proof has been verified."""
+
+    claims: Claims
+    version: int
+    nonce: bytes
+
+
+@dataclass(frozen=True)
+class Members:
+    """Pids by rank, and for which ranks a pidfd is sent."""
+
+    pids: tuple[int, ...]
+    has_pidfd: tuple[bool, ...]
+
+
+def encode_challenge(nonce: bytes, version: int = VERSION) -> bytes:
+    """CHALLENGE."""
+    return _message(Kind.CHALLENGE, _MAGIC + _VERSION.pack(version) + nonce)
+
+
+def check_challenge(message: bytes) -> bytes:
+    """Rank 0's nonce; another version of rank 0 is answered all the same and told by it."""
+    payload = _payload(message, Kind.CHALLENGE, len(_MAGIC) + _VERSION.size + NONCE_BYTES)
+    if not payload.startswith(_MAGIC):
+        raise ProtocolError("no challenge of a mesh")
+    return payload[len(_MAGIC) + _VERSION.size :]
+
+
+def encode_hello(
+    secret: bytes, claims: Claims, nonce: bytes, root_nonce: bytes, version: int = VERSION
+) -> bytes:
+    """HELLO."""
+    stated = _MAGIC + _VERSION.pack(version) + nonce + claims.encode()
+    return _message(Kind.HELLO, stated + prove(secret, _PEER_ROLE, root_nonce, stated))
+
+
+def decode_hello(message: bytes, secret: bytes, root_nonce: bytes) -> Hello:
+    """The hello, once its proof holds; what it claims is not yet compared with anything."""
+    stated_bytes = len(_MAGIC) + _VERSION.size + NONCE_BYTES + _CLAIMS.size
+    payload = _payload(message, Kind.HELLO, stated_bytes + PROOF_BYTES)
+    stated, proof = payload[:stated_bytes], payload[stated_bytes:]
+    if not is_proof(proof, secret, _PEER_ROLE, root_nonce, stated):
+        raise ProtocolError("it does not know the job's secret")
+    (version,) = _VERSION.unpack_from(stated, len(_MAGIC))
+    nonce_at = len(_MAGIC) + _VERSION.size
+    claims = Claims(*_CLAIMS.unpack_from(stated, nonce_at + NONCE_BYTES))
+    return Hello(claims, version, stated[nonce_at : nonce_at + NONCE_BYTES])
+
+
+def describe_mismatch(root: Claims, peer: Claims, peer_version: int) -> str | None:
+    """In what ``peer`` differs from rank 0, in words; None when they can meet."""
+    pairs = (
+        ("protocol version", peer_version, VERSION),
+        ("size", peer.size, root.size),
+        ("generation", peer.generation, root.generation),
+        ("region of bytes", peer.region_bytes, root.region_bytes),
+    )
+    for what, theirs, ours in pairs:
+        if theirs != ours:
+            return f"rank {peer.rank} has {what} {theirs}, rank 0 has {ours}"
+    if not 0 < peer.rank < root.size:
+        return f"a process says it is rank {peer.rank}; expected 1 to {root.size - 1}"
+    return None
+
+
+def encode_welcome(secret: bytes, nonce: bytes, root: Claims, seconds: float) -> bytes:
+    """WELCOME, to the peer that sent ``nonce``; rank 0 decides within ``seconds``."""
+    stated = _SECONDS.pack(seconds)
+    proof = prove(secret, _ROOT_ROLE, nonce, root.encode(), stated)
+    return _message(Kind.WELCOME, stated + proof)
+
+
+def wait_of_welcome(message: bytes, secret: bytes, nonce: bytes, root: Claims) -> float:
+    """Seconds within which rank 0 decides, once the proof holds."""
+    payload = _payload(message, Kind.WELCOME, _SECONDS.size + PROOF_BYTES)
+    stated, proof = payload[: _SECONDS.size], payload[_SECONDS.size :]
+    if not is_proof(proof, secret, _ROOT_ROLE, nonce, root.encode(), stated):
+        raise ProtocolError("it does not know the job's secret")
+    return float(_SECONDS.unpack(stated)[0])
+
+
+def encode_members(members: Members) -> bytes:
+    """MEMBERS."""
+    rows = zip(members.pids, members.has_pidfd, strict=True)
+    return _message(Kind.MEMBERS, b"".join(_MEMBER.pack(pid, has) for pid, has in rows))
+
+
+def decode_members(message: bytes, size: int) -> Members:
+    """Pids and pidfd flags of ``size`` ranks."""
+    payload = _payload(message, Kind.MEMBERS, size * _MEMBER.size)
+    rows = list(_MEMBER.iter_unpack(payload))
+    return Members(tuple(pid for pid, _ in rows), tuple(has for _, has in rows))
+
+
+def encode_failed(secret: bytes, nonce: bytes, text: str) -> bytes:
+    """FAILED, to the peer that sent ``nonce``; long texts are cut."""
+    stated = text.encode(errors="replace")[:MAX_TEXT_BYTES]
+    return _message(Kind.FAILED, prove(secret, _FAILED_ROLE, nonce, stated) + stated)
+
+
+def text_of_failed(message: bytes, secret: bytes, nonce: bytes) -> str | None:
+    """Rank 0's reason if this is a FAILED whose proof holds, else None."""
+    if message[:1] != bytes((Kind.FAILED,)) or len(message) < 1 + PROOF_BYTES:
+        return None
+    proof, stated = message[1 : 1 + PROOF_BYTES], message[1 + PROOF_BYTES :]
+    if not is_proof(proof, secret, _FAILED_ROLE, nonce, stated):
+        raise ProtocolError("it does not know the job's secret")
+    return stated.decode(errors="replace")
+
+
+def _message(kind: Kind, payload: bytes) -> bytes:
+    return bytes((kind,)) + payload
+
+
+def _payload(message: bytes, kind: Kind, payload_bytes: int) -> bytes:
+    if message[:1] != bytes((kind,)) or len(message) != 1 + payload_bytes:
+        found = f"kind {message[0]}" if message else "nothing"
+        raise ProtocolError(f"expected {kind.name} of {payload_bytes} bytes, got {found}")
+    return message[1:]

@@ -1,0 +1,109 @@
+"""Who this process is in the world, read from what its launcher put into the environment.
+
+First step of ``init``: no connection is made here. Sources in order: ``HOROVOD_*`` (our launcher),
+torchrun's variables, and without either a world of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from horovod.errors import InitError
+
+__all__ = ["Identity", "Launcher", "identify"]
+
+Launcher = Literal["horovodrun", "torchrun", "none"]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Position of one process: in the world, on its host, and among equal local ranks across hosts.
+
+    ``launcher`` says who started it and so where the store and the job's secret come from.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    hostname: str
+    launcher: Launcher
+
+
+def identify(environ: Mapping[str, str]) -> Identity:
+    """The identity that ``environ`` gives this process; touches nothing else.
+
+    Raises:
+        InitError: a variable is missing, not a number or contradicts another one, or torchrun
+            spans several machines. The text names the variable, what it holds and what fits.
+    """
+    if "HOROVOD_RANK" in environ or "HOROVOD_SIZE" in environ:
+        return _from_horovodrun(environ)
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return _from_torchrun(environ)
+    return Identity(0, 1, 0, 1, 0, 1, _hostname(environ), "none")
+
+
+def _from_horovodrun(environ: Mapping[str, str]) -> Identity:
+    rank, size = _position(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
+    local_rank, local_size = _position(environ, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", size)
+    cross_rank, cross_size = _position(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", size)
+    _check_local_rank(rank, size, local_rank, local_size, "HOROVOD_LOCAL_RANK", "HOROVOD_RANK")
+    hostname = _hostname(environ)
+    return Identity(
+        rank, size, local_rank, local_size, cross_rank, cross_size, hostname, "horovodrun"
+    )
+
+
+def _from_torchrun(environ: Mapping[str, str]) -> Identity:
+    rank, size = _position(environ, "RANK", "WORLD_SIZE")
+    local_rank, local_size = _position(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE", size)
+    if local_size != size:
+        raise InitError(
+            f"init: torchrun started {size} processes (WORLD_SIZE), {local_size} of them on this "
+            "machine (LOCAL_WORLD_SIZE); this version supports torchrun on one machine only: use "
+            "'torchrun --nnodes 1' or 'horovodrun -np N' on a single machine"
+        )
+    _check_local_rank(rank, size, local_rank, local_size, "LOCAL_RANK", "RANK")
+    return Identity(rank, size, local_rank, local_size, 0, 1, _hostname(environ), "torchrun")
+
+
+def _position(
+    environ: Mapping[str, str], rank_name: str, size_name: str, largest_size: int | None = None
+) -> tuple[int, int]:
+    """A rank and its size, both checked: 0 <= rank < size <= largest_size."""
+    size = _integer(environ, size_name, 1, largest_size)
+    return _integer(environ, rank_name, 0, size - 1), size
+
+
+def _integer(environ: Mapping[str, str], name: str, low: int, high: int | None) -> int:
+    expected = f"an integer from {low} to {high}" if high is not None else f"an integer >= {low}"
+    text = environ.get(name)
+    if text is None:
+        raise InitError(f"init: {name} is not set; expected {expected}, as the launcher sets it")
+    # isdecimal alone lets other scripts' digits through, int alone lets "1_0" and " 1" through.
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise InitError(f"init: {name}={text!r}: expected {expected}")
+    value = int(text)
+    if value < low or (high is not None and value > high):
+        raise InitError(f"init: {name}={text!r}: expected {expected}")
+    return value
+
+
+def _check_local_rank(
+    rank: int, size: int, local_rank: int, local_size: int, local_name: str, name: str
+) -> None:
+    if local_size == size and local_rank != rank:
+        raise InitError(
+            f"init: {local_name}={local_rank} but {name}={rank}; on a single host "
+            f"(local size = size = {size}) both are the same"
+        )
+
+
+def _hostname(environ: Mapping[str, str]) -> str:
+    return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename

@@ -1,0 +1,294 @@
+"""Rank 0's side of the meeting: listen, authenticate, hand out the region and the pidfds.
+
+All or none: every rank confirms that it holds everything before any is told to go; whatever fails
+before that fails on all of them, with one text. Runs on the thread that called ``init``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+from dataclasses import dataclass
+
+from horovod.errors import InitError
+from horovod.rendezvous import handshake
+from horovod.rendezvous.authentication import new_nonce
+from horovod.rendezvous.handshake import Claims, Hello, Kind, Members, ProtocolError
+from horovod.rendezvous.membership import Deadline, Mesh, close_all, ranks_text
+from horovod.rendezvous.peer_socket import (
+    MAX_FDS_PER_MESSAGE,
+    credentials,
+    new_socket,
+    open_pidfd,
+    receive,
+)
+from horovod.rendezvous.region import make_region
+from horovod.rendezvous.store import Store
+
+__all__ = ["host_mesh"]
+
+_HELLO_TIMEOUT_S = 5.0
+# Descriptors in flight count against RLIMIT_NOFILE of the sender's user (unix(7), ETOOMANYREFS).
+_MAX_FDS_IN_FLIGHT = 512
+
+
+@dataclass(eq=False)
+class _Peer:
+    """A connection; it is a member once ``hello`` is there."""
+
+    socket: socket.socket
+    pid: int
+    nonce: bytes
+    patience: Deadline
+    hello: Hello | None = None
+    pidfd: int = -1
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"rank {self.hello.claims.rank} (pid {self.pid})" if self.hello else f"{self.pid}"
+
+
+def host_mesh(claims: Claims, store: Store, secret: bytes, deadline: Deadline) -> Mesh:
+    """Wait for the other ranks and give each its part; blocks until ``deadline`` at most.
+
+    Raises:
+        InitError: a rank is missing, died or does not fit; the others are told the same.
+    """
+    region_fd = make_region(claims.region_bytes)
+    try:
+        with _Root(claims, secret, deadline) as root:
+            try:
+                store.set(f"mesh/{claims.generation}", root.name.encode())
+                root.gather()
+                return root.hand_out(region_fd)
+            except BaseException as error:
+                known = isinstance(error, InitError)
+                root.tell_failure(str(error) if known else f"init: rank 0 gave up: {error!r}")
+                raise
+    except BaseException:
+        os.close(region_fd)
+        raise
+
+
+class _Root:
+    """The listening socket and the connections of one meeting."""
+
+    def __init__(self, claims: Claims, secret: bytes, deadline: Deadline) -> None:
+        self._claims = claims
+        self._secret = secret
+        self._deadline = deadline
+        self._strangers: set[_Peer] = set()
+        self._members: dict[int, _Peer] = {}
+        self._refused: list[_Peer] = []
+        self._selector = selectors.DefaultSelector()
+        self._listener = new_socket()
+        # Abstract (no file, gone with the socket) and, so that nobody takes it first, a random one.
+        self.name = f"horovod-{os.urandom(16).hex()}"
+
+    def __enter__(self) -> _Root:
+        try:
+            self._listener.bind(f"\0{self.name}")
+            self._listener.listen(self._claims.size + 128)
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        self._listener.close()
+        for peer in (*self._strangers, *self._members.values(), *self._refused):
+            peer.socket.close()
+            close_all((peer.pidfd,))
+
+    def gather(self) -> None:
+        """Accept and authenticate until all ranks are members."""
+        while len(self._members) < self._claims.size - 1:
+            if self._deadline.remaining_s() <= 0:
+                raise self._missing_error()
+            waits = [s.patience.remaining_s() for s in self._strangers]
+            for key, _ in self._selector.select(min([*waits, self._deadline.remaining_s()])):
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._hear(key.data)
+            for late in [s for s in self._strangers if s.patience.remaining_s() <= 0]:
+                self._drop(late, f"no proof of the secret within {_HELLO_TIMEOUT_S:g} s")
+
+    def hand_out(self, region_fd: int) -> Mesh:
+        """Send every member its descriptors, wait until all have them, then let all go."""
+        size = self._claims.size
+        peers = [self._members[rank] for rank in range(1, size)]
+        own_pidfd = open_pidfd(os.getpid())
+        try:
+            pidfds = (own_pidfd, *(peer.pidfd for peer in peers))
+            pids = (os.getpid(), *(peer.pid for peer in peers))
+            at_once = max(1, _MAX_FDS_IN_FLIGHT // (size + 1))
+            for first in range(0, len(peers), at_once):
+                batch = peers[first : first + at_once]
+                for peer in batch:
+                    self._send_descriptors(peer, region_fd, pidfds, pids)
+                self._wait_until_ready(set(batch))
+        finally:
+            close_all((own_pidfd,))
+        for peer in peers:
+            # Whoever died now is found dead through its pidfd; the others must not wait for it.
+            with contextlib.suppress(OSError):
+                peer.socket.send(bytes((Kind.GO,)))
+        for peer in peers:
+            peer.pidfd = -1  # now the mesh's
+        return Mesh(region_fd, (-1, *pidfds[1:]), pids)
+
+    def tell_failure(self, text: str) -> None:
+        """Send every member the reason; who cannot be told has left or sees the end of stream."""
+        for peer in (*self._members.values(), *self._refused):
+            if peer.hello:
+                failed = handshake.encode_failed(self._secret, peer.hello.nonce, text)
+                with contextlib.suppress(OSError):
+                    peer.socket.send(failed)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise InitError(f"init: rank 0 cannot accept the other ranks: {error}") from None
+        accepted.setblocking(False)
+        who = credentials(accepted)
+        peer = _Peer(accepted, who.pid, new_nonce(), Deadline(_HELLO_TIMEOUT_S))
+        self._strangers.add(peer)
+        self._selector.register(accepted, selectors.EVENT_READ, peer)
+        if not who.is_same_user:
+            self._drop(peer, "it belongs to another user")
+            return
+        try:
+            accepted.send(handshake.encode_challenge(peer.nonce))
+        except OSError as error:
+            self._drop(peer, str(error))
+
+    def _hear(self, peer: _Peer) -> None:
+        if peer.hello is not None:
+            self._expect(peer, None)
+            return
+        try:
+            message = self._receive(peer)
+            if not message:
+                raise ProtocolError("it left without proving that it knows the job's secret")
+            hello = handshake.decode_hello(message, self._secret, peer.nonce)
+        except (ProtocolError, OSError) as error:
+            self._drop(peer, str(error))
+        else:
+            self._admit(peer, hello)
+
+    def _admit(self, peer: _Peer, hello: Hello) -> None:
+        """An authentic process of this job: from here on its troubles are everybody's."""
+        peer.hello = hello
+        rank = hello.claims.rank
+        mismatch = handshake.describe_mismatch(self._claims, hello.claims, hello.version)
+        if mismatch is None and rank in self._members:
+            mismatch = f"two processes are rank {rank}: pids {self._members[rank].pid}, {peer.pid}"
+        self._strangers.discard(peer)
+        if mismatch is not None:
+            self._refused.append(peer)
+            raise InitError(
+                f"init: ranks do not fit together: {mismatch}; all of them need the same version "
+                "of horovod, the same settings and one launcher"
+            )
+        self._members[rank] = peer
+        self._watch(peer)
+        seconds = self._deadline.remaining_s()
+        self._send(
+            peer, handshake.encode_welcome(self._secret, hello.nonce, self._claims, seconds), []
+        )
+
+    def _watch(self, peer: _Peer) -> None:
+        try:
+            peer.pidfd = open_pidfd(peer.pid)
+            # Only if it still holds the connection is the pid certainly still its own.
+            if not peer.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                raise ProcessLookupError
+        except BlockingIOError:
+            return
+        except OSError:
+            raise self._lost_error(peer) from None
+
+    def _wait_until_ready(self, waiting: set[_Peer]) -> None:
+        while waiting:
+            remaining_s = self._deadline.remaining_s()
+            if remaining_s <= 0:
+                names = ranks_text(p.hello.claims.rank for p in waiting if p.hello)
+                raise InitError(
+                    f"init: {names} of {self._claims.size} stopped answering within "
+                    f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)"
+                )
+            for key, _ in self._selector.select(remaining_s):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data in waiting:
+                    self._expect(key.data, Kind.READY)
+                    waiting.discard(key.data)
+                else:
+                    self._hear(key.data)
+
+    def _send_descriptors(
+        self, peer: _Peer, region_fd: int, pidfds: tuple[int, ...], pids: tuple[int, ...]
+    ) -> None:
+        assert peer.hello is not None
+        own_rank = peer.hello.claims.rank
+        has_pidfd = tuple(fd >= 0 and rank != own_rank for rank, fd in enumerate(pidfds))
+        fds = [region_fd, *(fd for fd, has in zip(pidfds, has_pidfd, strict=True) if has)]
+        message = handshake.encode_members(Members(pids, has_pidfd))
+        for first in range(0, len(fds), MAX_FDS_PER_MESSAGE):
+            self._send(peer, message, fds[first : first + MAX_FDS_PER_MESSAGE])
+            message = bytes((Kind.MORE,))
+
+    def _send(self, peer: _Peer, message: bytes, fds: list[int]) -> None:
+        try:
+            socket.send_fds(peer.socket, [message], fds)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._lost_error(peer) from None
+        except OSError as error:
+            raise InitError(f"init: cannot reach {peer.name}: {error}") from None
+
+    def _expect(self, member: _Peer, kind: Kind | None) -> None:
+        """The member's next message must be ``kind``; none is due for None."""
+        try:
+            message = self._receive(member)
+        except OSError:
+            message = b""
+        if not message:
+            raise self._lost_error(member)
+        if kind is None or message != bytes((kind,)):
+            raise InitError(f"init: {member.name} broke the protocol: it sent kind {message[0]}")
+
+    def _receive(self, peer: _Peer) -> bytes:
+        """One message; nobody sends descriptors to rank 0, so none stay open."""
+        fds: list[int] = []
+        try:
+            return receive(peer.socket, fds)
+        finally:
+            close_all(fds)
+
+    def _drop(self, stranger: _Peer, reason: str) -> None:
+        self._strangers.discard(stranger)
+        self._selector.unregister(stranger.socket)
+        stranger.socket.close()
+        sys.stderr.write(f"horovod: init: dropped a connection from pid {stranger.pid}: {reason}\n")
+
+    def _missing_error(self) -> InitError:
+        size = self._claims.size
+        missing = ranks_text(set(range(1, size)) - set(self._members))
+        return InitError(
+            f"init: {missing} of {size} did not arrive within {self._deadline.timeout_s:g} s "
+            "(HOROVOD_START_TIMEOUT)"
+        )
+
+    def _lost_error(self, peer: _Peer) -> InitError:
+        return InitError(f"init: {peer.name} died or gave up before all ranks had met")

@@ -1,0 +1,62 @@
+"""The piece of memory that all ranks of a host map: made without a name, so it cannot be left over.
+
+Called by local rank 0 while the mesh is built; the descriptor travels to the other ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+from horovod.errors import InitError
+
+__all__ = ["make_region"]
+
+_SHM = "/dev/shm"
+
+
+def make_region(size_bytes: int) -> int:
+    """A descriptor of ``size_bytes`` of zeroed shared memory, close-on-exec; the caller closes it.
+
+    Raises:
+        InitError: neither an anonymous region nor a file in /dev/shm could be made.
+    """
+    try:
+        return _anonymous(size_bytes)
+    except (OSError, AttributeError) as first:  # refused by a sandbox, or not Linux
+        try:
+            return _unlinked_file(size_bytes)
+        except OSError as second:
+            raise InitError(
+                f"init: cannot make {size_bytes} bytes of shared memory: memfd_create: {first}; "
+                f"file in {_SHM}: {second}"
+            ) from None
+
+
+def _anonymous(size_bytes: int) -> int:
+    fd = os.memfd_create("horovod", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    # Nobody can shrink it under a mapping (SIGBUS). A sandbox may know memfd but no seals.
+    with contextlib.suppress(OSError):
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def _unlinked_file(size_bytes: int) -> int:
+    path = f"{_SHM}/horovod-{os.urandom(16).hex()}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
+    try:
+        os.unlink(path)
+        # Claims the space now: where /dev/shm is small, an error here instead of SIGBUS later.
+        os.posix_fallocate(fd, 0, size_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

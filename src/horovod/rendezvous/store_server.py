@@ -1,0 +1,295 @@
+"""The store inside our launcher: one thread, one selector, no work while nobody asks.
+
+Bound to the loopback interface. A connection proves that it knows the job's secret before anything
+it sends is interpreted; one that is slow, wrong, oversized or broken off in the middle is dropped
+and reported, and the others never notice. ``get`` of an absent key is parked here until it is set.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from horovod.rendezvous import wire
+from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
+
+__all__ = ["StoreServer"]
+
+_MAX_REPORTS = 20
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(f"horovod: {text}\n")
+
+
+@dataclass(eq=False)
+class _Connection:
+    """One client. ``deadline`` is set while it owes us bytes or does not take ours."""
+
+    socket: socket.socket
+    peer: str
+    nonce: bytes
+    deadline: float | None
+    is_authentic: bool = False
+    received: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+    parked_key: bytes | None = None
+    parked_until: float = 0.0
+
+
+class _DropError(Exception):
+    """The connection must go; the text says why."""
+
+
+class StoreServer:
+    """Serves ``StoreClient``s that know ``secret``; ``address`` is where, from construction on.
+
+    ``start`` begins to serve on a thread of its own, ``close`` ends that thread and every
+    connection. ``io_timeout_s`` bounds the hello and each frame, not the silence between frames.
+    ``report`` gets one line per dropped connection, on the server's thread.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        io_timeout_s: float = 5.0,
+        max_connections: int = 4096,
+        report: Callable[[str], None] = _to_stderr,
+    ) -> None:
+        self._secret = secret
+        self._io_timeout_s = io_timeout_s
+        self._max_connections = max_connections
+        self._report = report
+        self._reported = 0
+        self._values: dict[bytes, bytes] = {}
+        self._connections: set[_Connection] = set()
+        self._listen_again_at: float | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener.setblocking(False)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="horovod-store", daemon=True)
+        self.address: tuple[str, int] = self._listener.getsockname()
+
+    def start(self) -> None:
+        """Begin to serve; connections made since construction have waited in the backlog."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and drop every connection; blocks until the thread has ended."""
+        if self._thread.is_alive():
+            self._wake_writer.send(b"x")
+            self._thread.join()
+        for connection in self._connections:
+            connection.socket.close()
+        self._connections.clear()
+        self._selector.close()
+        for each in (self._listener, self._wake_reader, self._wake_writer):
+            each.close()
+
+    def __enter__(self) -> StoreServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        while True:
+            for key, events in self._selector.select(self._seconds_to_next_deadline()):
+                if key.fileobj is self._wake_reader:
+                    return
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data in self._connections:
+                    self._advance(key.data, events)
+            self._expire(time.monotonic())
+
+    def _seconds_to_next_deadline(self) -> float | None:
+        deadlines = [c.deadline for c in self._connections if c.deadline is not None]
+        deadlines += [c.parked_until for c in self._connections if c.parked_key is not None]
+        deadlines += [] if self._listen_again_at is None else [self._listen_again_at]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _expire(self, now: float) -> None:
+        if self._listen_again_at is not None and self._listen_again_at <= now:
+            self._listen_again_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        for connection in list(self._connections):
+            if connection.deadline is not None and connection.deadline <= now:
+                what = "a whole message" if connection.is_authentic else "a proof of the secret"
+                self._drop(connection, f"no {what} within {self._io_timeout_s:g} s")
+            elif connection.parked_key is not None and connection.parked_until <= now:
+                connection.parked_key = None
+                self._answer(connection, wire.Status.TIMEOUT)
+
+    def _accept(self) -> None:
+        if len(self._connections) >= self._max_connections:
+            self._make_room(f"{len(self._connections)} connections are open")
+            return
+        try:
+            accepted, address = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._make_room(str(error))
+            return
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = f"{address[0]}:{address[1]}"
+        deadline = time.monotonic() + self._io_timeout_s
+        connection = _Connection(accepted, peer, new_nonce(), deadline)
+        self._connections.add(connection)
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        self._send(connection, wire.MAGIC + connection.nonce)
+
+    def _make_room(self, reason: str) -> None:
+        """Too many connections: those that have not proved anything go first, oldest first."""
+        strangers = [c for c in self._connections if not c.is_authentic]
+        if strangers:
+            oldest = min(strangers, key=lambda c: c.deadline or 0.0)
+            self._drop(oldest, f"no proof of the secret yet and {reason}")
+        elif self._listen_again_at is None:
+            self._report(f"store: no new connections for a second: {reason}")
+            self._selector.unregister(self._listener)
+            self._listen_again_at = time.monotonic() + 1.0
+
+    def _advance(self, connection: _Connection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(connection)
+            if events & selectors.EVENT_READ:
+                self._read(connection)
+        except _DropError as reason:
+            self._drop(connection, str(reason))
+        except OSError as error:
+            self._drop(connection, str(error))
+
+    def _read(self, connection: _Connection) -> None:
+        data = connection.socket.recv(wire.MAX_BODY_BYTES)
+        if not data:
+            self._finish(connection)
+            return
+        if connection.parked_key is not None:
+            raise _DropError("it asked again before it was answered")
+        connection.received += data
+        while self._take_message(connection):
+            connection.deadline = None
+        self._set_deadline(connection)
+
+    def _finish(self, connection: _Connection) -> None:
+        """End of stream: a goodbye between two frames, else worth a report."""
+        if not connection.is_authentic:
+            raise _DropError("it left without proving that it knows the job's secret")
+        if connection.received:
+            raise _DropError("it left in the middle of a message")
+        self._forget(connection)
+
+    def _take_message(self, connection: _Connection) -> bool:
+        received = connection.received
+        if not connection.is_authentic:
+            if len(received) < wire.HELLO_BYTES:
+                return False
+            hello = bytes(received[: wire.HELLO_BYTES])
+            del received[: wire.HELLO_BYTES]
+            self._authenticate(connection, hello)
+            return True
+        if len(received) < wire.LENGTH.size:
+            return False
+        (body_bytes,) = wire.LENGTH.unpack_from(received)
+        if body_bytes > wire.MAX_BODY_BYTES:
+            raise _DropError(f"a message of {body_bytes} bytes, at most {wire.MAX_BODY_BYTES} fit")
+        end = wire.LENGTH.size + body_bytes
+        if len(received) < end:
+            return False
+        body = bytes(received[wire.LENGTH.size : end])
+        del received[:end]
+        self._handle(connection, body)
+        return True
+
+    def _authenticate(self, connection: _Connection, hello: bytes) -> None:
+        if not hello.startswith(wire.MAGIC):
+            raise _DropError("it does not speak this protocol")
+        nonce_end = len(wire.MAGIC) + NONCE_BYTES
+        theirs, proof = hello[len(wire.MAGIC) : nonce_end], hello[nonce_end:]
+        if not is_proof(proof, self._secret, wire.CLIENT_ROLE, connection.nonce, theirs):
+            raise _DropError("it does not know the job's secret")
+        connection.is_authentic = True
+        self._send(connection, prove(self._secret, wire.SERVER_ROLE, theirs, connection.nonce))
+
+    def _handle(self, connection: _Connection, body: bytes) -> None:
+        if connection.parked_key is not None or connection.unsent:
+            raise _DropError("it asked again before it was answered")
+        try:
+            request = wire.decode_request(body)
+        except ValueError as error:
+            raise _DropError(str(error)) from None
+        if request.operation == wire.Operation.SET:
+            self._values[request.key] = request.value
+            self._answer(connection, wire.Status.DONE)
+            self._answer_parked(request.key, request.value)
+        elif request.key in self._values:
+            self._answer(connection, wire.Status.DONE, self._values[request.key])
+        else:
+            connection.parked_key = request.key
+            connection.parked_until = time.monotonic() + request.timeout_ms / 1000
+
+    def _answer_parked(self, key: bytes, value: bytes) -> None:
+        for waiting in [c for c in self._connections if c.parked_key == key]:
+            waiting.parked_key = None
+            self._answer(waiting, wire.Status.DONE, value)
+
+    def _answer(self, connection: _Connection, status: wire.Status, value: bytes = b"") -> None:
+        self._send(connection, wire.frame(bytes((status,)) + value))
+
+    def _send(self, connection: _Connection, data: bytes) -> None:
+        connection.unsent += data
+        try:
+            self._flush(connection)
+        except OSError as error:
+            self._drop(connection, str(error))
+
+    def _flush(self, connection: _Connection) -> None:
+        try:
+            while connection.unsent:
+                del connection.unsent[: connection.socket.send(connection.unsent)]
+        except BlockingIOError:
+            pass
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        self._selector.modify(connection.socket, events, connection)
+        self._set_deadline(connection)
+
+    def _set_deadline(self, connection: _Connection) -> None:
+        """A deadline runs from the first byte of a message, and is not moved by later ones."""
+        if connection.is_authentic and not connection.received and not connection.unsent:
+            connection.deadline = None
+        elif connection.deadline is None:
+            connection.deadline = time.monotonic() + self._io_timeout_s
+
+    def _drop(self, connection: _Connection, reason: str) -> None:
+        if connection not in self._connections:
+            return
+        self._forget(connection)
+        self._reported += 1
+        if self._reported <= _MAX_REPORTS:
+            last = "; further ones are not reported" if self._reported == _MAX_REPORTS else ""
+            self._report(f"store: dropped the connection from {connection.peer}: {reason}{last}")
+
+    def _forget(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()

@@ -1,0 +1,1 @@
+"""The import paths of the launcher that existing scripts and tools use; the code is elsewhere."""

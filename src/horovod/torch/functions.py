@@ -1,0 +1,226 @@
+"""Give all ranks one rank's parameters, optimizer state or objects; gather objects from all.
+
+Called once before training and after a restore, so these favour exactness over speed: whatever can
+go wrong on one rank (an object that does not pickle, another model) is told to all ranks before
+they wait for each other's tensors. Objects are unpickled only from authenticated peers: the mesh
+checks the job's secret before ``init`` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from horovod.torch import adapter
+from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
+from horovod.world import rank, size
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
+_PICKLING_FAILED = -1
+
+# What the engine moves as it is; tensors of other dtypes travel as their bytes.
+_ENGINE_DTYPES = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Overwrite tensors on all ranks with the root's; blocks until all are there.
+
+    Args:
+        params: ``model.state_dict()`` or another dict of name to tensor, or a list of ``(name,
+            tensor)`` tuples or plain tensors. Any shapes and dtypes, in any memory order; the same
+            names, shapes and dtypes on every rank. ``None`` values are skipped.
+        root_rank: the rank whose values all ranks get; the same on every rank.
+
+    Raises:
+        ValueError: ``params`` is something else, for example a generator, or there is no such root.
+        HorovodInternalError: ranks disagree about a tensor, or a rank was lost.
+    """
+    _broadcast_in_place(_named_tensors(params), root_rank)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Give the optimizers of all ranks the root's state and options; blocks until done.
+
+    Afterwards state entries have the root's shapes and dtypes on every rank, and parameters without
+    state on the root have none anywhere, whatever they had before: one restored checkpoint on the
+    root is enough. Parameters and gradients are not touched, and no step is made.
+
+    Args:
+        optimizer: any optimizer but ``LBFGS``, over the same parameters on every rank.
+        root_rank: the rank whose state all ranks get; the same on every rank.
+        model: accepted because existing scripts pass it; not needed.
+
+    Raises:
+        ValueError: the optimizer is an ``LBFGS``, or has other parameters on some rank; the latter
+            is raised on all ranks.
+        HorovodInternalError: a rank was lost.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("broadcast_optimizer_state cannot handle torch.optim.LBFGS")
+    if size() == 1:
+        return
+    is_root = rank() == root_rank
+    layout: StateLayout = broadcast_object(
+        describe_state(optimizer) if is_root else None, root_rank, "optimizer_state"
+    )
+    conflicts = allgather_object(find_conflict(optimizer, layout), "optimizer_state.conflict")
+    _raise_for_ranks("broadcast_optimizer_state", conflicts, ValueError)
+    _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank)
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Give all ranks a copy of the root's object; blocks until it is there.
+
+    Args:
+        obj: on the root anything that cloudpickle can pickle; ignored elsewhere.
+        root_rank: the rank whose object all ranks get; the same on every rank.
+        name: name of the operation, the same on every rank; by default the name of ``obj``'s type,
+            so give one if the types differ.
+
+    Returns:
+        On the root ``obj`` itself, elsewhere a copy.
+
+    Raises:
+        ValueError: there is no such root rank.
+        RuntimeError: the root's object cannot be pickled; the root gets the reason.
+        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
+    """
+    if size() == 1:
+        return obj
+    name = name or type(obj).__name__
+    is_root = rank() == root_rank
+    payload, failure = _try_pickle(obj) if is_root else (b"", None)
+    length = torch.tensor([_PICKLING_FAILED if failure else len(payload)], dtype=torch.int64)
+    adapter.broadcast_(length, root_rank, f"{name}.sz")
+    if failure is not None:
+        raise failure
+    if int(length) == _PICKLING_FAILED:
+        raise RuntimeError(f"broadcast_object {name!r}: rank {root_rank} could not pickle it")
+    data = bytearray(payload) if is_root else bytearray(int(length))
+    adapter.broadcast_(_bytes_tensor(data), root_rank, f"{name}.t")
+    return obj if is_root else cloudpickle.loads(data)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Give all ranks the objects of all ranks; blocks until they are there.
+
+    Args:
+        obj: anything that cloudpickle can pickle; types and sizes may differ between ranks.
+        name: name of the operation, the same on every rank; by default the name of ``obj``'s type,
+            so give one if the types differ.
+
+    Returns:
+        The objects by rank, copies all of them unless the world has one rank.
+
+    Raises:
+        RuntimeError: the object of some rank cannot be pickled; that rank gets the reason.
+        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
+    """
+    if size() == 1:
+        return [obj]
+    name = name or type(obj).__name__
+    payload, failure = _try_pickle(obj)
+    length = torch.tensor([_PICKLING_FAILED if failure else len(payload)], dtype=torch.int64)
+    lengths = adapter.synchronize(adapter.allgather_async(length, f"{name}.sz")).tolist()
+    if failure is not None:
+        raise failure
+    reasons = ["could not pickle it" if n == _PICKLING_FAILED else None for n in lengths]
+    _raise_for_ranks(f"allgather_object {name!r}", reasons, RuntimeError)
+    payload_tensor = _bytes_tensor(bytearray(payload))
+    gathered = adapter.synchronize(adapter.allgather_async(payload_tensor, f"{name}.t"))
+    parts = torch.split(gathered, lengths)
+    return [cloudpickle.loads(part.numpy()) for part in parts]
+
+
+def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
+    """What ``broadcast_parameters`` sends, in the same order on every rank."""
+    if isinstance(params, dict):
+        entries: list[Any] = sorted(params.items())
+    elif isinstance(params, list):
+        entries = [
+            entry if isinstance(entry, tuple) else (f"parameter.{index}", entry)
+            for index, entry in enumerate(params)
+        ]
+    else:
+        raise ValueError(
+            f"invalid params of type {type(params).__name__}: broadcast_parameters takes "
+            "model.state_dict(), another dict, or a list such as list(model.named_parameters())"
+        )
+    entries = [(name, tensor) for name, tensor in entries if tensor is not None]
+    for name, tensor in entries:
+        if not isinstance(tensor, Tensor):
+            raise ValueError(
+                f"invalid params: {name!r} is of type {type(tensor).__name__}, not a tensor; "
+                "send other objects by broadcast_object"
+            )
+    return entries
+
+
+@torch.no_grad()
+def _broadcast_in_place(named: list[tuple[str, Tensor]], root_rank: int) -> None:
+    """Broadcast all tensors at once; in logical order where they are not contiguous."""
+    started: list[tuple[int, Tensor, Tensor]] = []
+    failure: Exception | None = None
+    for name, tensor in named:
+        dense = tensor.detach().contiguous()
+        wire = dense if dense.dtype in _ENGINE_DTYPES else dense.reshape(-1).view(torch.uint8)
+        try:
+            started.append((adapter.broadcast_async_(wire, root_rank, name), tensor, dense))
+        except (ValueError, RuntimeError) as error:
+            failure = error
+            break
+    for handle, tensor, dense in started:  # all are waited for, also after a failure
+        try:
+            adapter.synchronize(handle)
+        except RuntimeError as error:
+            failure = failure or error
+            continue
+        if not tensor.is_contiguous():
+            tensor.copy_(dense)
+    if failure is not None:
+        raise failure
+
+
+def _try_pickle(obj: Any) -> tuple[bytes, Exception | None]:
+    """The pickled object, or why there is none: the other ranks have to learn that."""
+    try:
+        return cloudpickle.dumps(obj), None
+    except Exception as error:
+        return b"", RuntimeError(f"rank {rank()} could not pickle {type(obj).__name__}: {error}")
+
+
+def _bytes_tensor(data: bytearray) -> Tensor:
+    """A uint8 tensor ``[len(data)]`` over the same memory."""
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def _raise_for_ranks(
+    operation: str, reasons: list[str | None], make_error: Callable[[str], Exception]
+) -> None:
+    """Raise on every rank alike if some rank has a reason."""
+    found = [f"rank {index} {reason}" for index, reason in enumerate(reasons) if reason]
+    if found:
+        raise make_error(f"{operation}: " + "; ".join(found))

@@ -1,0 +1,124 @@
+"""DistributedOptimizer: misuse is told in words, and leaves a working optimizer."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import horovod.torch as hvd
+
+
+def train(optimizer, param):
+    optimizer.zero_grad()
+    (param.sum() * (hvd.rank() + 1)).backward()
+    optimizer.step()
+    torch.testing.assert_close(param.grad, torch.full_like(param, mean_of_ranks()))
+
+
+def mean_of_ranks():
+    return (hvd.size() + 1) / 2 if hvd.size() > 1 else 1.0
+
+
+@pytest.fixture
+def param():
+    return nn.Parameter(torch.zeros(3))
+
+
+@pytest.fixture
+def optimizer(param):
+    return hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.1), [("param", param)])
+
+
+def test_step_after_synchronize_warns_and_reduces_again(optimizer, param):
+    (param.sum() * (hvd.rank() + 1)).backward()
+    optimizer.synchronize()
+    text = r"optimizer\.step\(\) called without optimizer\.skip_synchronize\(\)"
+    with pytest.warns(UserWarning, match=text):
+        optimizer.step()
+    train(optimizer, param)
+
+
+def test_correct_use_does_not_warn(optimizer, param):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            optimizer.zero_grad()
+            param.sum().backward()
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        train(optimizer, param)
+
+
+def test_zero_grad_in_flight(optimizer, param):
+    if hvd.size() == 1:
+        pytest.skip("a world of one has nothing in flight")
+    param.sum().backward()
+    with pytest.raises(AssertionError, match="zero_grad"):
+        optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert torch.equal(param.grad, torch.zeros(3))
+    train(optimizer, param)
+
+
+def test_too_many_backward_passes(optimizer, param):
+    if hvd.size() == 1:
+        pytest.skip("a world of one does not count passes")
+    param.sum().backward()
+    with pytest.raises(AssertionError, match=r"'allreduce\.param'.*backward_passes_per_step"):
+        param.sum().backward()
+    optimizer.step()
+    train(optimizer, param)
+
+
+def test_gradient_that_requires_a_gradient(optimizer, param):
+    if hvd.size() == 1:
+        pytest.skip("a world of one reduces nothing")
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(AssertionError, match="requires a gradient itself"),
+    ):
+        warnings.simplefilter("ignore")  # torch advises against create_graph in backward
+        param.pow(2).sum().backward(create_graph=True)
+    param.grad = None
+    optimizer.step()
+    train(optimizer, param)
+
+
+def test_sparse_gradient():
+    if hvd.size() == 1:
+        pytest.skip("a world of one reduces nothing")
+    embedding = nn.Embedding(4, 2, sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="sparse"):
+        embedding(torch.tensor([1])).sum().backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.zero_grad()
+
+
+def test_mismatch_is_raised_everywhere_and_leaves_a_working_optimizer(param):
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that disagree")
+    length = 3 if hvd.rank() == 0 else 4
+    wrong = nn.Parameter(torch.zeros(length))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([wrong], lr=0.1), [("w", wrong)])
+    wrong.sum().backward()
+    with pytest.raises(hvd.HorovodInternalError, match="w"):
+        optimizer.step()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.1), [("w", param)])
+    train(optimizer, param)
+
+
+def test_neither_copied_nor_pickled(optimizer):
+    with pytest.raises(TypeError, match="state_dict"):
+        copy.deepcopy(optimizer)
+    with pytest.raises(TypeError, match="state_dict"):
+        pickle.dumps(optimizer)
+    copied = copy.deepcopy(optimizer.state_dict())
+    assert pickle.loads(pickle.dumps(copied)) == copied

@@ -1,0 +1,164 @@
+"""broadcast_optimizer_state: every torch optimizer ends up with the root's state everywhere."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import horovod.torch as hvd
+
+OPTIMIZERS = [
+    (torch.optim.Adadelta, {}),
+    (torch.optim.Adafactor, {}),
+    (torch.optim.Adagrad, {"initial_accumulator_value": 0.1}),
+    (torch.optim.Adam, {}),
+    (torch.optim.Adam, {"amsgrad": True, "capturable": False, "weight_decay": 0.1}),
+    (torch.optim.AdamW, {"weight_decay": 0.1}),
+    (torch.optim.Adamax, {}),
+    (torch.optim.ASGD, {}),
+    (torch.optim.NAdam, {}),
+    (torch.optim.RAdam, {}),
+    (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
+    (torch.optim.Rprop, {}),
+    (torch.optim.SGD, {}),
+    (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+]
+IDS = [f"{cls.__name__}-{index}" for index, (cls, _) in enumerate(OPTIMIZERS)]
+
+
+def make_params() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(3)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (5,), ())]
+
+
+def train(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: int) -> None:
+    """Steps that differ between ranks, without communication."""
+    generator = torch.Generator().manual_seed(50 + hvd.rank())
+    for _ in range(steps):
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator)
+        optimizer.step()
+    for param in params:
+        param.grad = None
+
+
+def assert_equal_state(left: dict, right: dict) -> None:
+    assert left["param_groups"] == right["param_groups"]
+    assert left["state"].keys() == right["state"].keys()
+    for index, entries in left["state"].items():
+        assert entries.keys() == right["state"][index].keys()
+        for key, value in entries.items():
+            other = right["state"][index][key]
+            if isinstance(value, Tensor):
+                assert value.dtype == other.dtype
+                assert torch.equal(value, other)
+            else:
+                assert value == other
+
+
+def assert_state_of_root(optimizer: torch.optim.Optimizer, root: int) -> None:
+    mine = optimizer.state_dict()
+    assert_equal_state(mine, hvd.broadcast_object(copy.deepcopy(mine), root, "state"))
+
+
+@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS, ids=IDS)
+@pytest.mark.parametrize("where", ["everywhere", "root only", "nowhere", "all but root"])
+def test_state_of_root(cls, options, where):
+    root = hvd.size() - 1
+    params = make_params()
+    optimizer = cls(params, lr=0.1 * (hvd.rank() + 1), **options)
+    steps = {
+        "everywhere": 1 + hvd.rank(),
+        "root only": 2 * (hvd.rank() == root),
+        "nowhere": 0,
+        "all but root": 2 * (hvd.rank() != root),
+    }
+    train(optimizer, params, steps[where])
+    before = [param.detach().clone() for param in params]
+    hvd.broadcast_optimizer_state(optimizer, root_rank=root)
+    for param, value in zip(params, before, strict=True):
+        assert torch.equal(param, value)
+        assert param.grad is None
+    assert_state_of_root(optimizer, root)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * hvd.size())
+
+
+def test_training_goes_on_alike(assert_same_everywhere):
+    params = make_params()
+    optimizer = torch.optim.Adam(params)
+    train(optimizer, params, 3 * (hvd.rank() == 0))
+    hvd.broadcast_parameters(params, 0)
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    (sum(param.sum() for param in params) * (hvd.rank() + 1)).backward()
+    optimizer.step()
+    assert_same_everywhere(params)
+    assert optimizer.state[params[0]]["step"] == 4
+
+
+def test_fitting_tensors_stay_the_same_objects():
+    params = make_params()
+    optimizer = torch.optim.SGD(params, lr=torch.tensor(0.1 + hvd.rank()), momentum=0.9)
+    train(optimizer, params, 1)
+    buffer, rate = optimizer.state[params[0]]["momentum_buffer"], optimizer.param_groups[0]["lr"]
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert optimizer.state[params[0]]["momentum_buffer"] is buffer
+    assert optimizer.param_groups[0]["lr"] is rate
+    torch.testing.assert_close(rate, torch.tensor(0.1))
+
+
+def test_other_dtypes_shapes_and_odd_entries():
+    """State as a script's own optimizer may keep it: other shapes, None, lists, shared entries."""
+    params = make_params()
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    if hvd.rank() == 0:
+        optimizer.state[params[0]].update(
+            factors=torch.arange(6, dtype=torch.float64).view(2, 3).t(),
+            half=torch.ones(4, 3, dtype=torch.bfloat16),
+            nothing=None,
+            history=[torch.ones(2), "text"],
+        )
+        optimizer.state["shared"] = {"count": 3}
+    else:
+        optimizer.state[params[0]].update(factors=torch.zeros(7), other=1)
+        optimizer.state[params[1]]["half"] = torch.zeros(1)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    state = optimizer.state[params[0]]
+    assert set(state) == {"factors", "half", "nothing", "history"}
+    assert torch.equal(state["factors"], torch.arange(6, dtype=torch.float64).view(2, 3).t())
+    assert torch.equal(state["half"], torch.ones(4, 3, dtype=torch.bfloat16))
+    assert state["nothing"] is None
+    assert torch.equal(state["history"][0], torch.ones(2))
+    assert optimizer.state["shared"] == {"count": 3}
+    assert params[1] not in optimizer.state
+
+
+def test_sparse_adam():
+    embedding = nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SparseAdam(list(embedding.parameters()))
+    if hvd.rank() == 0:
+        embedding(torch.tensor([1, 3])).sum().backward()
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, 0, model=embedding)
+    assert_state_of_root(optimizer, 0)
+
+
+def test_lbfgs_is_refused():
+    optimizer = torch.optim.LBFGS([nn.Parameter(torch.zeros(1))])
+    with pytest.raises(ValueError, match="LBFGS"):
+        hvd.broadcast_optimizer_state(optimizer, 0)
+
+
+def test_other_parameters_are_told_everywhere():
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that disagree")
+    last = hvd.rank() == hvd.size() - 1
+    shaped = torch.optim.SGD([nn.Parameter(torch.zeros(3 if last else 2))], lr=0.1)
+    with pytest.raises(ValueError, match=rf"rank {hvd.size() - 1} has shape \[3\]"):
+        hvd.broadcast_optimizer_state(shaped, 0)
+    params = [nn.Parameter(torch.zeros(2)) for _ in range(2 if last else 1)]
+    with pytest.raises(ValueError, match=rf"rank {hvd.size() - 1} has parameter groups"):
+        hvd.broadcast_optimizer_state(torch.optim.SGD(params, lr=0.1), 0)

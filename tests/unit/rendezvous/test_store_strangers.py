@@ -1,0 +1,241 @@
+"""Connections that the store must drop, and that nobody else may feel."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horovod.errors import InitError
+from horovod.rendezvous import wire
+from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
+from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store_server import StoreServer
+
+SECRET = b"s" * 32
+
+
+class Reported:
+    """A server and the lines it reports, which arrive on its own thread."""
+
+    def __init__(self) -> None:
+        self.lines: queue.Queue[str] = queue.Queue()
+        self.server = StoreServer(SECRET, io_timeout_s=0.2, report=self.lines.put)
+
+    def line(self) -> str:
+        return self.lines.get(timeout=30)
+
+
+@pytest.fixture
+def reported() -> Iterator[Reported]:
+    made = Reported()
+    with made.server:
+        yield made
+
+
+@pytest.fixture
+def bystander(reported: Reported) -> Iterator[StoreClient]:
+    client = StoreClient(reported.server.address, SECRET, timeout_s=30)
+    client.set("key", b"value")
+    yield client
+    assert client.get("key", 30) == b"value"
+    client.close()
+
+
+def stranger(reported: Reported) -> socket.socket:
+    return socket.create_connection(reported.server.address, timeout=30)
+
+
+def read_exactly(connected: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connected.recv(count - len(data))
+        assert more
+        data += more
+    return data
+
+
+def authentic(reported: Reported) -> socket.socket:
+    """A raw connection past the handshake, written out here so that it pins the protocol."""
+    connected = stranger(reported)
+    challenge = read_exactly(connected, 40)
+    assert challenge.startswith(b"hvdstor1")
+    theirs, mine = challenge[8:], new_nonce()
+    connected.sendall(b"hvdstor1" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine))
+    assert is_proof(read_exactly(connected, 32), SECRET, wire.SERVER_ROLE, mine, theirs)
+    return connected
+
+
+def is_closed_by_peer(connected: socket.socket) -> bool:
+    try:
+        while connected.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.usefixtures("bystander")
+def test_garbage_is_dropped_and_reported_with_its_address(reported: Reported) -> None:
+    with stranger(reported) as rude:
+        rude.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        assert is_closed_by_peer(rude)
+        host, port = rude.getsockname()
+        assert f"{host}:{port}" in (line := reported.line())
+        assert "does not speak this protocol" in line
+
+
+@pytest.mark.usefixtures("bystander")
+def test_silence_is_dropped_after_a_deadline(reported: Reported) -> None:
+    with stranger(reported) as silent:
+        assert is_closed_by_peer(silent)
+    assert "no a proof" not in (line := reported.line())
+    assert "proof of the secret within 0.2 s" in line
+
+
+@pytest.mark.usefixtures("bystander")
+def test_a_trickle_does_not_move_the_deadline(reported: Reported) -> None:
+    with authentic(reported) as slow:
+        slow.sendall(wire.LENGTH.pack(1000))
+        try:
+            while True:
+                slow.sendall(b"x")
+                slow.settimeout(0.02)
+                try:
+                    if not slow.recv(1):
+                        break
+                except TimeoutError:
+                    continue
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert "whole message within 0.2 s" in reported.line()
+
+
+@pytest.mark.usefixtures("bystander")
+@pytest.mark.parametrize("length", [wire.MAX_BODY_BYTES + 1, 2**32 - 1])
+def test_an_oversized_frame_is_dropped_unread(reported: Reported, length: int) -> None:
+    with authentic(reported) as large:
+        large.sendall(wire.LENGTH.pack(length))
+        assert is_closed_by_peer(large)
+    assert f"a message of {length} bytes" in reported.line()
+
+
+@pytest.mark.usefixtures("bystander")
+def test_half_a_message_is_reported_when_its_sender_leaves(reported: Reported) -> None:
+    with authentic(reported) as half:
+        half.sendall(wire.LENGTH.pack(10) + b"abc")
+    assert "in the middle" in reported.line()
+
+
+@pytest.mark.usefixtures("bystander")
+@pytest.mark.parametrize(
+    "body", [b"", b"\x01", struct.pack("!BIB", 9, 0, 0), struct.pack("!BIB", 1, 0, 200)]
+)
+def test_a_body_that_is_no_request_is_dropped(reported: Reported, body: bytes) -> None:
+    with authentic(reported) as odd:
+        odd.sendall(wire.frame(body))
+        assert is_closed_by_peer(odd)
+    assert "dropped the connection" in reported.line()
+
+
+@pytest.mark.usefixtures("bystander")
+def test_asking_while_parked_is_dropped(reported: Reported) -> None:
+    question = wire.frame(wire.encode_request(wire.Request(wire.Operation.GET, b"x", b"", 60_000)))
+    with authentic(reported) as impatient:
+        impatient.sendall(question + question)
+        assert is_closed_by_peer(impatient)
+    assert "before it was answered" in reported.line()
+
+
+@pytest.mark.usefixtures("bystander")
+def test_a_proof_cannot_be_replayed(reported: Reported) -> None:
+    with stranger(reported) as first:
+        theirs = read_exactly(first, 40)[8:]
+        mine = new_nonce()
+        hello = b"hvdstor1" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine)
+        first.sendall(hello)
+        read_exactly(first, 32)
+    with stranger(reported) as second:
+        second.sendall(hello)
+        assert is_closed_by_peer(second)
+    assert "does not know the job's secret" in reported.line()
+
+
+def impostor(answer: Callable[[bytes], bytes]) -> tuple[socket.socket, Callable[[], None]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener, listener.accept()[0] as connected:
+            connected.sendall(wire.MAGIC + b"n" * NONCE_BYTES)
+            connected.sendall(answer(read_exactly(connected, wire.HELLO_BYTES)))
+            is_closed_by_peer(connected)
+
+    return listener, serve
+
+
+def test_a_client_refuses_a_server_that_reflects_its_proof() -> None:
+    import threading
+
+    listener, serve = impostor(lambda hello: hello[-32:])
+    thread = threading.Thread(target=serve)
+    address = listener.getsockname()
+    thread.start()
+    with pytest.raises(InitError, match="does not know the job's secret"):
+        StoreClient(address, SECRET, timeout_s=30)
+    thread.join(30)
+
+
+def test_a_client_gives_up_on_a_server_that_says_nothing() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        pytest.raises(InitError, match="does not answer"),
+    ):
+        StoreClient(mute.getsockname(), SECRET, timeout_s=0.2)
+
+
+def test_strangers_make_room_for_members() -> None:
+    lines: queue.Queue[str] = queue.Queue()
+    with StoreServer(SECRET, max_connections=4, report=lines.put) as server:
+        crowd = [socket.create_connection(server.address) for _ in range(12)]
+        member = StoreClient(server.address, SECRET, timeout_s=30)
+        member.set("key", b"value")
+        member.close()
+        for each in crowd:
+            each.close()
+    assert "4 connections are open" in lines.get(timeout=30)
+
+
+def test_reports_end_after_some() -> None:
+    lines: list[str] = []
+    with StoreServer(SECRET, report=lines.append) as server:
+        for _ in range(40):
+            with socket.create_connection(server.address, timeout=30) as rude:
+                rude.sendall(b"x" * wire.HELLO_BYTES)
+                is_closed_by_peer(rude)
+    assert len(lines) == 20
+    assert lines[-1].endswith("further ones are not reported")
+
+
+@given(body=st.binary(max_size=300))
+def test_decoding_never_fails_in_another_way(body: bytes) -> None:
+    try:
+        request = wire.decode_request(body)
+    except ValueError:
+        return
+    assert wire.decode_request(wire.encode_request(request)) == request
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.binary(min_size=1, max_size=200))
+def test_the_server_survives_any_bytes(data: bytes) -> None:
+    with StoreServer(SECRET, io_timeout_s=0.01, report=lambda text: None) as server:
+        with socket.create_connection(server.address, timeout=30) as rude:
+            rude.sendall(data)
+            rude.shutdown(socket.SHUT_WR)
+            assert is_closed_by_peer(rude)
+        StoreClient(server.address, SECRET, timeout_s=30).close()
