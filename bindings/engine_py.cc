@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/tensor_py.h"
@@ -147,6 +148,7 @@ void bind_config(nb::module_& module) {
       .def(nb::init<>())
       .def_rw("rank", &EngineConfig::rank)
       .def_rw("size", &EngineConfig::size)
+      .def_rw("generation", &EngineConfig::generation)
       .def_rw("usable_cores", &EngineConfig::usable_cores)
       .def_rw("fusion_threshold_bytes", &EngineConfig::fusion_threshold_bytes)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
@@ -190,6 +192,17 @@ HandleId submit_address(Engine& engine, const Operation& operation,
   return engine.submit({&submission, 1}, static_cast<Intent>(intent));
 }
 
+HandleId submit_many(Engine& engine, const Operation& operation,
+                     const std::vector<std::string>& names, nb::list tensors, int intent) {
+  std::vector<Submission> submissions;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto [address, shape, dtype] =
+        nb::cast<std::tuple<std::uintptr_t, std::vector<std::int64_t>, int>>(tensors[i]);
+    submissions.push_back(from_address(operation, names[i], address, address, shape, dtype));
+  }
+  return engine.submit(submissions, static_cast<Intent>(intent));
+}
+
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
                        nb::handle name, nb::handle in, nb::handle out, int intent) {
   const Submission submission = from_tensor(reader, operation, name, in, out);
@@ -198,6 +211,7 @@ HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operati
 
 HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
                         nb::list names, nb::list tensors, int intent) {
+  if (names.size() != tensors.size()) throw nb::value_error("one name for each tensor");
   std::vector<Submission> submissions;
   submissions.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -210,7 +224,15 @@ HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operat
 void run_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
                 nb::handle name, nb::handle in, nb::handle out) {
   const Submission submission = from_tensor(reader, operation, name, in, out);
-  result_of(engine, engine.submit({&submission, 1}, Intent::kWait));
+  const HandleId handle = engine.submit({&submission, 1}, Intent::kWait);
+  try {
+    result_of(engine, handle);
+  } catch (const nb::python_error&) {
+    // Interrupted with the operation under way: its memory must outlive the caller's interest in it.
+    in.inc_ref();
+    out.inc_ref();
+    throw;
+  }
 }
 
 nb::list events_of(const Engine& engine) {
@@ -234,6 +256,7 @@ void bind_engine(nb::module_& module) {
            "pidfds"_a = std::vector<int>(), "pids"_a = std::vector<int>())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
            "shape"_a, "dtype"_a, "intent"_a)
+      .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
       .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
            "output"_a.none(), "intent"_a)
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,

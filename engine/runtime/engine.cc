@@ -42,6 +42,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<Region> region,
       spin_(config_.usable_cores >= config_.size && config_.usable_cores > 1 ? Nanoseconds(kSpin)
                                                                              : Nanoseconds(0)),
       linger_(linger_of(config_)),
+      handles_(config_.generation),
       auto_names_(kKindCount, 0) {
   background_ = quiet_thread([this] { run_background(); });
   watcher_ = std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });

@@ -34,6 +34,7 @@ namespace hvd {
 struct EngineConfig {
   int rank = 0;
   int size = 1;
+  int generation = 0;    // of the world in this process; keeps handles of different worlds apart
   int usable_cores = 1;  // that the ranks of this host may use together
   std::size_t fusion_threshold_bytes = 128UL << 20;
   std::uint32_t cache_capacity = 1024;

@@ -30,6 +30,8 @@ class Pending {
 
 class HandleTable {
  public:
+  explicit HandleTable(int generation) : serial_(static_cast<HandleId>(generation) << 28) {}
+
   HandleId open(std::size_t tensors);
   // One tensor of the handle is done. True when it was the last.
   bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,
@@ -62,7 +64,7 @@ class HandleTable {
 
   std::deque<Handle> handles_;  // never shrinks, so references stay valid
   std::vector<HandleId> free_;
-  HandleId serial_ = 0;
+  HandleId serial_;
 };
 
 }  // namespace hvd

@@ -15,11 +15,11 @@ from typing import Any
 
 from horovod.errors import SettingError
 
-__all__ = ["Settings"]
+__all__ = ["LOG_LEVELS", "Settings"]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
-_LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
 def _setting(env: str, default: Any, meaning: str, *, unit: str = "", minimum: float = 0) -> Any:
@@ -94,8 +94,8 @@ def _parse(setting: dataclasses.Field[Any], text: str) -> Any:
     if kind is bool:
         return _parse_bool(env, text)
     if kind is str:
-        if text.lower() not in _LOG_LEVELS:
-            raise SettingError(f"{env}={text!r}: expected one of {', '.join(_LOG_LEVELS)}")
+        if text.lower() not in LOG_LEVELS:
+            raise SettingError(f"{env}={text!r}: expected one of {', '.join(LOG_LEVELS)}")
         return text.lower()
     try:
         value = kind(text)

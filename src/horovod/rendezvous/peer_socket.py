@@ -21,6 +21,7 @@ __all__ = [
 # The kernel takes 253 (SCM_MAX_FD, unix(7)) in one message.
 MAX_FDS_PER_MESSAGE = 250
 _UCRED = struct.Struct("=iII")
+_FD = struct.Struct("=i")
 
 
 class Credentials:
@@ -65,10 +66,15 @@ def receive(connected: socket.socket, fds: list[int]) -> bytes:
     Raises:
         InitError: descriptors got lost because this process has too many open.
     """
-    message, received, flags, _ = socket.recv_fds(
-        connected, MAX_MESSAGE_BYTES, MAX_FDS_PER_MESSAGE, socket.MSG_CMSG_CLOEXEC
+    # Not socket.recv_fds: it takes flags but does not pass them on (seen in CPython 3.11).
+    room = socket.CMSG_SPACE(MAX_FDS_PER_MESSAGE * _FD.size)
+    message, ancillary, flags, _ = connected.recvmsg(
+        MAX_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC
     )
-    fds += received
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            whole = len(data) - len(data) % _FD.size
+            fds += [fd for (fd,) in _FD.iter_unpack(data[:whole])]
     if flags & socket.MSG_CTRUNC:
         raise InitError("init: too many open files to receive the other ranks' (see ulimit -n)")
     return message

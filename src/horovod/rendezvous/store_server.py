@@ -131,7 +131,7 @@ class StoreServer:
             self._selector.register(self._listener, selectors.EVENT_READ)
         for connection in list(self._connections):
             if connection.deadline is not None and connection.deadline <= now:
-                what = "a whole message" if connection.is_authentic else "a proof of the secret"
+                what = "whole message" if connection.is_authentic else "proof of the secret"
                 self._drop(connection, f"no {what} within {self._io_timeout_s:g} s")
             elif connection.parked_key is not None and connection.parked_until <= now:
                 connection.parked_key = None

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from horovod.torch import adapter
+from horovod.torch.differentiable import allgather
 from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
 from horovod.world import rank, size
 
@@ -144,13 +145,13 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     name = name or type(obj).__name__
     payload, failure = _try_pickle(obj)
     length = torch.tensor([_PICKLING_FAILED if failure else len(payload)], dtype=torch.int64)
-    lengths = adapter.synchronize(adapter.allgather_async(length, f"{name}.sz")).tolist()
+    lengths = allgather(length, f"{name}.sz").tolist()
     if failure is not None:
         raise failure
     reasons = ["could not pickle it" if n == _PICKLING_FAILED else None for n in lengths]
     _raise_for_ranks(f"allgather_object {name!r}", reasons, RuntimeError)
     payload_tensor = _bytes_tensor(bytearray(payload))
-    gathered = adapter.synchronize(adapter.allgather_async(payload_tensor, f"{name}.t"))
+    gathered = allgather(payload_tensor, f"{name}.t")
     parts = torch.split(gathered, lengths)
     return [cloudpickle.loads(part.numpy()) for part in parts]
 

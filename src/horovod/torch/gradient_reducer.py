@@ -6,6 +6,10 @@ gradients go to the engine, each gradient as its own named operation, so that ra
 order them differently. Hooks hold the reducer weakly: parameters never keep it alive, and when it
 goes, its hooks go.
 
+On a machine without cores to spare, reducing during backward would only take its time. Then all
+gradients go in one batch at the end, and after a first step that reached every parameter one hook
+stays, on the parameter that came last: it notices misuse, the others only cost time.
+
 Words: a parameter is *ready* when its gradient may be reduced in this step, *sent* when the engine
 has it, *missing* when the step ends and it was never ready.
 """
@@ -16,6 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
@@ -88,12 +93,13 @@ class GradientReducer:
         self._is_plain = compression is NoneCompressor
         self._passes = passes
         self._operation = (op, prescale, postscale)
-        # Without a core to spare, reducing during backward only slows it: send all at its end.
-        self._batch_bytes = BATCH_BYTES if adapter.spare_cores() else sys.maxsize
+        self._overlaps = adapter.spare_cores()
+        self._batch_bytes = BATCH_BYTES if self._overlaps else sys.maxsize
         self._params: list[Tensor] = []
         self._names: list[str] = []
         self._passes_left: list[int] = []  # by parameter; 0: ready or sent
         self._ready: list[int] = []  # indices of parameters that the next batch takes
+        self._last_sent = 0
         self._batches: list[_Batch] = []
         self._frozen: list[tuple[Tensor, str]] = []
         self._size_bytes = 0
@@ -179,6 +185,7 @@ class GradientReducer:
                 flush=flush or progress.unsent <= 0,
             )
             self._batches.append(_Batch(handle, copies))
+            self._last_sent = ready[-1]
             del self._ready[:count]
 
     def _gradients(self, ready: list[int]) -> list[Tensor]:
@@ -204,13 +211,12 @@ class GradientReducer:
 
         Ranks may keep a gradient in different memory orders; all send it in logical order.
         """
-        if self._is_plain:
-            replaced = [k for k, grad in enumerate(wires) if not grad.is_contiguous()]
-        else:
-            replaced = list(range(len(wires)))
+        if self._is_plain and all(map(Tensor.is_contiguous, wires)):
+            return []
         copies = []
-        for k in replaced:
-            grad = wires[k]
+        for k, grad in enumerate(wires):
+            if self._is_plain and grad.is_contiguous():
+                continue
             if grad.layout is not torch.strided:
                 raise ValueError(
                     "DistributedOptimizer reduces dense gradients only, found one of layout "
@@ -226,8 +232,10 @@ class GradientReducer:
             self._adopt_trainable()
         passes_left = self._passes_left
         if any(passes_left):
-            self._ready.extend(index for index, left in enumerate(passes_left) if left)
+            self._ready.extend(compress(range(len(passes_left)), passes_left))
             passes_left[:] = [0] * len(passes_left)
+        elif not self._overlaps:
+            _remove_hooks(self._hooks[: self._last_sent] + self._hooks[self._last_sent + 1 :])
 
     def _adopt_trainable(self) -> None:
         frozen = self._frozen

@@ -1,4 +1,4 @@
-"""Shared by the parallel torch tests: a world, a small model, and what one process would compute."""
+"""Shared by the parallel torch tests: a world, a model and data that every rank knows."""
 
 from __future__ import annotations
 

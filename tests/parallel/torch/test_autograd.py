@@ -71,7 +71,7 @@ def test_allreduce_without_a_gradient(op):
 
 
 def test_legacy_average():
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="average"):
         result = hvd.allreduce(torch.ones(2), average=False)
     torch.testing.assert_close(result, torch.full((2,), float(hvd.size())))
     with pytest.raises(ValueError, match="op"):

@@ -113,7 +113,7 @@ def test_a_server_that_ends_fails_who_waits() -> None:
         waiting = pool.submit(client.get, "never", 30)
         client_of(server).close()  # the server has been through its loop since
         server.close()
-        with pytest.raises(InitError, match="closed the connection"):
+        with pytest.raises(InitError, match="the store at"):
             waiting.result()
     assert client.is_closed
     with pytest.raises(InitError, match="has ended"):

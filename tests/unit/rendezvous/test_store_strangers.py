@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -25,7 +26,7 @@ class Reported:
 
     def __init__(self) -> None:
         self.lines: queue.Queue[str] = queue.Queue()
-        self.server = StoreServer(SECRET, io_timeout_s=0.2, report=self.lines.put)
+        self.server = StoreServer(SECRET, io_timeout_s=1.0, report=self.lines.put)
 
     def line(self) -> str:
         return self.lines.get(timeout=30)
@@ -94,8 +95,7 @@ def test_garbage_is_dropped_and_reported_with_its_address(reported: Reported) ->
 def test_silence_is_dropped_after_a_deadline(reported: Reported) -> None:
     with stranger(reported) as silent:
         assert is_closed_by_peer(silent)
-    assert "no a proof" not in (line := reported.line())
-    assert "proof of the secret within 0.2 s" in line
+    assert ": no proof of the secret within 1 s" in reported.line()
 
 
 @pytest.mark.usefixtures("bystander")
@@ -113,7 +113,7 @@ def test_a_trickle_does_not_move_the_deadline(reported: Reported) -> None:
                     continue
         except (BrokenPipeError, ConnectionResetError):
             pass
-    assert "whole message within 0.2 s" in reported.line()
+    assert "no whole message within 1 s" in reported.line()
 
 
 @pytest.mark.usefixtures("bystander")
@@ -179,8 +179,6 @@ def impostor(answer: Callable[[bytes], bytes]) -> tuple[socket.socket, Callable[
 
 
 def test_a_client_refuses_a_server_that_reflects_its_proof() -> None:
-    import threading
-
     listener, serve = impostor(lambda hello: hello[-32:])
     thread = threading.Thread(target=serve)
     address = listener.getsockname()
@@ -233,7 +231,7 @@ def test_decoding_never_fails_in_another_way(body: bytes) -> None:
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(min_size=1, max_size=200))
 def test_the_server_survives_any_bytes(data: bytes) -> None:
-    with StoreServer(SECRET, io_timeout_s=0.01, report=lambda text: None) as server:
+    with StoreServer(SECRET, report=lambda text: None) as server:
         with socket.create_connection(server.address, timeout=30) as rude:
             rude.sendall(data)
             rude.shutdown(socket.SHUT_WR)

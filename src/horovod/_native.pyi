@@ -1,0 +1,92 @@
+"""The C++ engine; see bindings/. Numbers for kinds, ops, dtypes and intents are those of
+``horovod.operations``."""
+
+from typing import Any
+
+def region_bytes(size: int) -> int: ...
+def kernel_isa() -> str: ...
+
+class Config:
+    rank: int
+    size: int
+    generation: int
+    usable_cores: int
+    fusion_threshold_bytes: int
+    cache_capacity: int
+    cycle_time_s: float
+    stall_check: bool
+    stall_check_time_s: float
+    stall_shutdown_time_s: float
+    peer_names: list[str]
+    log_level: int
+    log_hide_time: bool
+    def __init__(self) -> None: ...
+
+class Operation:
+    def __init__(
+        self,
+        kind: int,
+        op: int = ...,
+        root: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+    ) -> None: ...
+
+class TensorReader:
+    def __init__(self, capsule: Any) -> None: ...
+
+class Output:
+    @property
+    def shape(self) -> list[int]: ...
+    def as_numpy(self, dtype: int) -> Any: ...
+    def as_dlpack(self, dtype: int) -> Any: ...
+
+class Engine:
+    def __init__(
+        self, config: Config, region_fd: int = ..., pidfds: list[int] = ..., pids: list[int] = ...
+    ) -> None: ...
+    def submit(
+        self,
+        operation: Operation,
+        name: str | None,
+        input: int,
+        output: int,
+        shape: list[int],
+        dtype: int,
+        intent: int,
+    ) -> int: ...
+    def submit_many(
+        self,
+        operation: Operation,
+        names: list[str],
+        tensors: list[tuple[int, list[int], int]],
+        intent: int,
+    ) -> int: ...
+    def submit_tensor(
+        self,
+        reader: TensorReader,
+        operation: Operation,
+        name: str | None,
+        input: Any,
+        output: Any,
+        intent: int,
+    ) -> int: ...
+    def submit_tensors(
+        self,
+        reader: TensorReader,
+        operation: Operation,
+        names: list[str],
+        tensors: list[Any],
+        intent: int,
+    ) -> int: ...
+    def run_tensor(
+        self, reader: TensorReader, operation: Operation, name: str | None, input: Any, output: Any
+    ) -> None: ...
+    def poll(self, handle: int) -> bool: ...
+    def contains(self, handle: int) -> bool: ...
+    def wait(self, handle: int) -> list[Output]: ...
+    def shutdown(self) -> None: ...
+    def abandon(self) -> None: ...
+    @property
+    def has_spare_cores(self) -> bool: ...
+    def events(self) -> list[tuple[int, int, int, int]]: ...

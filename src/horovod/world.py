@@ -1,0 +1,269 @@
+"""The world this process belongs to: one engine, shared by all framework bindings.
+
+``init`` finds out who this process is, meets the other ranks and starts the engine; ``shutdown``
+ends it. Both may be repeated. After a fork the child is outside of any world: the engine's threads
+stay with the parent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from horovod import _native
+from horovod.errors import InitError
+from horovod.rendezvous import Identity, Mesh, identify, meet
+from horovod.settings import LOG_LEVELS, Settings
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "engine",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
+
+
+@dataclass(frozen=True)
+class _World:
+    identity: Identity
+    engine: _native.Engine
+
+
+_world: _World | None = None
+_abandoned: list[_World] = []  # worlds of the parent, in a forked child
+_generation = 0
+_lock = threading.RLock()
+_hooks_installed = False
+
+
+def init() -> None:
+    """Join the world of this job; a no-op when initialised already.
+
+    Blocks until all ranks called it, at most ``HOROVOD_START_TIMEOUT`` (30 s). Started neither by
+    ``horovodrun`` nor by ``torchrun``, the process is a world of one. The environment is read here,
+    so ``HOROVOD_*`` variables may be set just before.
+
+    Raises:
+        InitError: (a ``ValueError``) ranks are missing or refused; the text names them.
+        SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
+    """
+    global _world, _generation
+    with _lock:
+        if _world is not None:
+            return
+        settings = Settings.from_env()
+        identity = identify(os.environ)
+        _generation += 1
+        _world = _World(identity, _start_engine(identity, settings, _generation))
+        _install_hooks()
+
+
+def shutdown() -> None:
+    """Leave the world: pending operations fail here, later ones on all other ranks.
+
+    Safe before ``init`` and when called twice. ``init`` works again afterwards.
+    """
+    global _world
+    with _lock:
+        world, _world = _world, None
+    if world is not None:
+        world.engine.shutdown()
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
+    return _world is not None
+
+
+def engine() -> _native.Engine:
+    """The engine of this process; for the bindings."""
+    return _current().engine
+
+
+def rank() -> int:
+    """Number of this process in the world, from 0. ``ValueError`` before ``init``."""
+    return _current().identity.rank
+
+
+def size() -> int:
+    """Number of processes in the world. ``ValueError`` before ``init``."""
+    return _current().identity.size
+
+
+def local_rank() -> int:
+    """Number of this process on its host, from 0. ``ValueError`` before ``init``."""
+    return _current().identity.local_rank
+
+
+def local_size() -> int:
+    """Number of processes on this host. ``ValueError`` before ``init``."""
+    return _current().identity.local_size
+
+
+def cross_rank() -> int:
+    """Number of this host among those that have this local rank. ``ValueError`` before ``init``."""
+    return _current().identity.cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have this local rank. ``ValueError`` before ``init``."""
+    return _current().identity.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether every host runs the same number of processes. ``ValueError`` before ``init``."""
+    identity = _current().identity
+    return identity.local_size * identity.cross_size == identity.size
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI may be called from several threads.
+
+    Raises:
+        ValueError: before ``init``, and when MPI is not in use.
+    """
+    _current()
+    raise ValueError("MPI is not enabled in this run; it uses Horovod's native engine")
+
+
+def mpi_enabled() -> bool:
+    """Whether this run goes over MPI."""
+    return False
+
+
+def mpi_built() -> bool:
+    """Whether MPI can be used."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """Whether this run does without MPI: true, the native engine stands where Gloo stood."""
+    return True
+
+
+def gloo_built() -> bool:
+    """Whether runs without MPI are possible: true, the native engine stands where Gloo stood."""
+    return True
+
+
+def nccl_built() -> int:
+    """Version of NCCL that can be used, such as 21003; 0 for none."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Whether IBM DDL can be used; it cannot."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Whether Intel oneCCL can be used; it cannot."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether collectives run on CUDA memory."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Whether collectives run on ROCm memory."""
+    return False
+
+
+def _current() -> _World:
+    if _world is None:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    return _world
+
+
+def _start_engine(identity: Identity, settings: Settings, generation: int) -> _native.Engine:
+    config = _engine_config(identity, settings, generation)
+    if identity.size == 1:
+        return _native.Engine(config)
+    region_bytes = _native.region_bytes(identity.size)
+    mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
+    config.peer_names = [
+        f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
+    ]
+    try:
+        return _native.Engine(config, mesh.region_fd, *_watched(mesh, identity.rank))
+    except Exception as error:
+        raise InitError(f"init: initialization failed: {error}") from error
+    finally:
+        os.close(mesh.region_fd)
+
+
+def _watched(mesh: Mesh, rank: int) -> tuple[list[int], list[int]]:
+    """Descriptors and pids to watch; ranks that are threads of this process need no watching."""
+    pids = [0 if peer == rank or pid == os.getpid() else pid for peer, pid in enumerate(mesh.pids)]
+    return list(mesh.pidfds), pids
+
+
+def _engine_config(identity: Identity, settings: Settings, generation: int) -> _native.Config:
+    config = _native.Config()
+    config.rank = identity.rank
+    config.size = identity.size
+    config.generation = generation
+    config.usable_cores = _usable_cores()
+    config.fusion_threshold_bytes = settings.fusion_threshold_bytes
+    config.cache_capacity = settings.cache_capacity
+    config.cycle_time_s = settings.cycle_time_ms / 1000
+    config.stall_check = not settings.stall_check_disable
+    config.stall_check_time_s = settings.stall_check_time_s
+    config.stall_shutdown_time_s = settings.stall_shutdown_time_s
+    config.log_level = LOG_LEVELS.index(settings.log_level)
+    config.log_hide_time = settings.log_hide_time
+    config.peer_names = [f"rank {peer}" for peer in range(identity.size)]
+    return config
+
+
+def _usable_cores() -> int:
+    """Cores that this process may run on: its affinity, within its cgroup's CPU quota."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no quota, or another cgroup layout
+        return cores
+
+
+def _install_hooks() -> None:
+    global _hooks_installed
+    if not _hooks_installed:
+        _hooks_installed = True
+        atexit.register(shutdown)
+        os.register_at_fork(after_in_child=_abandon)
+
+
+def _abandon() -> None:
+    """In a forked child: forget the parent's world without touching what its threads may hold."""
+    global _world, _lock
+    _lock = threading.RLock()
+    if _world is not None:
+        _world.engine.abandon()
+        _abandoned.append(_world)
+        _world = None

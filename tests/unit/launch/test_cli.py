@@ -1,0 +1,143 @@
+"""Command lines: where the command begins, what is refused and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod.launch import build_info, cli
+from horovod.launch.job import JobPlan
+from horovod.launch.processes import describe_exit, words_to_run
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("-np 2 python x.py", 2),
+        ("-np 2 --gloo --verbose python x.py -np 3 --verbose", 4),
+        ("--num-proc=2 python --ver x", 1),
+        ("--num-proc 2 python", 2),
+        ("--num 2 python", 2),
+        ("--ho localhost:2 -np 1 python", 4),
+        ("--start 5 -np 1 python", 4),
+        ("-H localhost:2 -np 1 python -H x", 4),
+        ("-cb", 1),
+        ("-np", 1),
+        ("", 0),
+    ],
+)
+def test_the_first_word_that_is_no_option_begins_the_command(words: str, options: int) -> None:
+    split = words.split()
+    assert cli.split_command(split) == (split[:options], split[options:])
+
+
+def test_two_dashes_end_the_options() -> None:
+    assert cli.split_command(["-np", "2", "--", "-x"]) == (["-np", "2"], ["-x"])
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[JobPlan]:
+    """Jobs are written down instead of run."""
+    seen: list[JobPlan] = []
+    monkeypatch.setattr(cli, "run_job", lambda plan, environ: seen.append(plan) or 0)
+    return seen
+
+
+def test_a_plan(plans: list[JobPlan]) -> None:
+    words = "-np 2 --gloo -H 127.0.0.1:3 --start-timeout 7.5 --verbose python x.py --gloo"
+    assert cli.main(words.split()) == 0
+    (plan,) = plans
+    assert plan.command == ("python", "x.py", "--gloo")
+    assert [(slot.rank, slot.hostname, slot.local_size) for slot in plan.slots] == [
+        (0, "127.0.0.1", 2),
+        (1, "127.0.0.1", 2),
+    ]
+    assert plan.extra_environment == {"HOROVOD_START_TIMEOUT": "7.5"}
+    assert plan.is_verbose
+
+
+def test_two_names_of_this_machine_are_one_host(plans: list[JobPlan]) -> None:
+    assert cli.main(["-np", "3", "-H", "localhost:1,127.0.0.1:2", "x"]) == 0
+    assert [slot.local_rank for slot in plans[0].slots] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("python x.py", "-np"),
+        ("-np 2", "no command"),
+        ("-np 0 x", "1 or more"),
+        ("-np two x", "1 or more"),
+        ("-np 2 -H other.invalid:2 x", "not this machine"),
+        ("-np 2 -H localhost x", "expected name:slots"),
+        ("-np 3 -H localhost:2 x", "3 processes were asked for, but the hosts have 2 slots"),
+        ("-np 2 --start-timeout 0 x", "above 0"),
+        ("-np 2 --start-timeout nan x", "above 0"),
+        ("-np 2 --mpi x", "unrecognized arguments: --mpi"),
+    ],
+)
+def test_wrong_command_lines_say_what_is_wrong(
+    words: str, text: str, plans: list[JobPlan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+    assert not plans
+
+
+def test_version_is_just_the_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_version", lambda: "1.2.3")
+    assert cli.main(["-v"]) == 0
+    assert capsys.readouterr().out == "1.2.3\n"
+
+
+def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "_version", lambda: "1.2.3")
+    monkeypatch.setattr(build_info, "_is_installed", lambda module: module == "torch")
+    assert cli.main(["-cb"]) == 0
+    table = capsys.readouterr().out
+    assert table == (
+        "Horovod v1.2.3:\n"
+        "\n"
+        "Available Frameworks:\n"
+        "    [ ] TensorFlow\n"
+        "    [X] PyTorch\n"
+        "    [ ] MXNet\n"
+        "\n"
+        "Available Controllers:\n"
+        "    [ ] MPI\n"
+        "    [X] Gloo\n"
+        "\n"
+        "Available Tensor Operations:\n"
+        "    [ ] NCCL\n"
+        "    [ ] DDL\n"
+        "    [ ] CCL\n"
+        "    [ ] MPI\n"
+        "    [X] Gloo\n"
+    )
+    assert cli.main(["--check-build", "--verbose"]) == 0
+    assert capsys.readouterr().out == "\n" + table
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["-h"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "horovodrun -np 4 python train.py" in text
+    assert "HOROVOD_LOCAL_RANK" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_several_words_run_as_they_are_and_one_with_spaces_by_a_shell() -> None:
+    assert words_to_run(["python", "a b"]) == ["python", "a b"]
+    assert words_to_run(["python"]) == ["python"]
+    assert words_to_run(["cd x && y"]) == ["/bin/sh", "-c", "cd x && y"]
+
+
+def test_exits_in_words() -> None:
+    assert describe_exit(3) == "exited with code 3"
+    assert describe_exit(-9) == "was ended by SIGKILL"
+    assert describe_exit(-50) == "was ended by signal 50"

@@ -1,0 +1,161 @@
+"""Prefixes, line borders, slow and broken consoles."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.launch import output
+from horovod.launch.output import Console, LinePrefixer, Output, consoles
+
+PREFIX = b"[3]<stdout>:"
+
+
+def prefixed(*chunks: bytes) -> bytes:
+    prefixer = LinePrefixer(PREFIX)
+    return b"".join([prefixer.feed(chunk) for chunk in chunks]) + prefixer.finish()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ((b"a\n",), PREFIX + b"a\n"),
+        ((b"a\nb\n",), PREFIX + b"a\n" + PREFIX + b"b\n"),
+        ((b"a", b"b", b"\n"), PREFIX + b"ab\n"),
+        ((b"end",), PREFIX + b"end\n"),
+        ((b"\n\n",), PREFIX + b"\n" + PREFIX + b"\n"),
+        ((b"10%\r20%\r",), PREFIX + b"10%\r" + PREFIX + b"20%\r"),
+        ((b"a\r\nb\r\n",), PREFIX + b"a\r\n" + PREFIX + b"b\r\n"),
+        ((b"a\r", b"\nb\n"), PREFIX + b"a\r\n" + PREFIX + b"b\n"),
+        ((b"a\r", b"\n", b"\n"), PREFIX + b"a\r\n" + PREFIX + b"\n"),
+        ((b"\xff\xfe\0\n",), PREFIX + b"\xff\xfe\0\n"),
+        ((b"\x0b\x0c\x1c\x85\n",), PREFIX + b"\x0b\x0c\x1c\x85\n"),
+        ((), b""),
+        ((b"",), b""),
+    ],
+)
+def test_prefixes(chunks: tuple[bytes, ...], expected: bytes) -> None:
+    assert prefixed(*chunks) == expected
+
+
+@given(data=st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n", b"\xff"])), cut=st.data())
+def test_where_the_stream_is_cut_does_not_matter(data: list[bytes], cut: st.DataObject) -> None:
+    stream = b"".join(data)
+    border = cut.draw(st.integers(0, len(stream)))
+    assert prefixed(stream[:border], stream[border:]) == prefixed(stream)
+    bare = prefixed(*(stream[i : i + 1] for i in range(len(stream)))).replace(PREFIX, b"")
+    assert bare in (stream, stream + b"\n")
+
+
+def test_a_line_without_end_is_broken_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(output, "_MAX_LINE_BYTES", 10)
+    prefixer = LinePrefixer(PREFIX)
+    assert prefixer.feed(b"x" * 9) == b""
+    assert prefixer.feed(b"y") == PREFIX + b"x" * 9 + b"y\n"
+    assert prefixer.finish() == b""
+
+
+class Desk:
+    """A console and a worker's pipe, both in the hands of the test."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.screen, screen_write = os.pipe()
+        self.console_fd = screen_write
+        self.console = Console(screen_write, self.selector)
+        worker_read, self.worker = os.pipe()
+        self.output = Output(self.selector)
+        self.output.add(worker_read, "[0]<stdout>:", self.console)
+        os.set_blocking(self.screen, False)
+        os.set_blocking(self.worker, False)
+
+    def turn(self) -> bool:
+        """Handle what is due; whether there was anything."""
+        events = self.selector.select(0)
+        for key, _ in events:
+            key.data()
+        self.output.balance()
+        return bool(events)
+
+    def read(self) -> bytes:
+        try:
+            return os.read(self.screen, 1 << 20)
+        except BlockingIOError:
+            return b""
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    made.selector.close()
+    for fd in (made.screen, made.console_fd, made.worker):
+        if fd >= 0:
+            os.close(fd)
+
+
+def test_a_stuck_console_stops_the_reading_and_loses_nothing(desk: Desk) -> None:
+    line = b"x" * 999 + b"\n"
+    sent = 0
+    # Nobody reads the screen: pipe, then console, then pipe fill up and the worker would wait.
+    while True:
+        try:
+            sent += os.write(desk.worker, line) // len(line)
+        except BlockingIOError:
+            if not desk.turn():
+                break
+    assert sent > 1000
+    assert desk.console.waiting_bytes < 2 * output._HIGH_WATER_BYTES
+    os.close(desk.worker)
+    desk.worker = -1
+    received = b""
+    while desk.turn() or desk.output._pipes:
+        received += desk.read()
+    received += desk.read()
+    assert received == (b"[0]<stdout>:" + line) * sent
+
+
+def test_a_closed_console_is_noticed(desk: Desk) -> None:
+    os.close(desk.screen)
+    desk.screen = -1
+    os.write(desk.worker, b"line\n")
+    while not desk.console.is_broken:
+        assert desk.turn()
+    desk.console.write(b"no error")
+
+
+def test_drain_takes_what_is_there_and_waits_for_nobody(desk: Desk) -> None:
+    os.write(desk.worker, b"one\ntwo\nthree")  # and this end stays open
+    desk.output.drain()
+    desk.console.flush()
+    assert desk.read() == b"[0]<stdout>:one\n[0]<stdout>:two\n[0]<stdout>:three\n"
+    with pytest.raises(BrokenPipeError):
+        os.write(desk.worker, b"x")
+
+
+def test_regular_files_are_written_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("out") / "file"
+    with selectors.DefaultSelector() as selector, path.open("wb") as file:
+        console = Console(file.fileno(), selector)
+        console.write(b"x" * 100_000)
+        assert console.waiting_bytes == 0
+    assert path.read_bytes() == b"x" * 100_000
+
+
+def test_one_place_is_one_console() -> None:
+    with selectors.DefaultSelector() as selector:
+        saved = os.dup(2)
+        try:
+            os.dup2(1, 2)
+            stdout, stderr = consoles(selector)
+            assert stdout is stderr
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

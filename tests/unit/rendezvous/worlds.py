@@ -1,0 +1,80 @@
+"""Worlds of ranks as threads of one process, for the tests of the mesh."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from horovod.errors import InitError
+from horovod.rendezvous.identity import Identity
+from horovod.rendezvous.mesh import Mesh, connect
+
+SECRET = b"s" * 32
+REGION_BYTES = 1 << 16
+
+
+class MemoryStore:
+    """A ``Store`` for threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self._values, timeout_s):
+                raise TimeoutError(key)
+            return self._values[key]
+
+    def close(self) -> None:
+        pass
+
+
+def identity_of(rank: int, size: int) -> Identity:
+    return Identity(rank, size, rank, size, 0, 1, "here", "horovodrun")
+
+
+def join(
+    rank: int,
+    size: int,
+    store: MemoryStore,
+    *,
+    secret: bytes = SECRET,
+    generation: int = 1,
+    region_bytes: int = REGION_BYTES,
+    timeout_s: float = 60,
+) -> Mesh:
+    return connect(identity_of(rank, size), store, secret, generation, region_bytes, timeout_s)
+
+
+def outcomes(count: int, action: Callable[[int], Mesh]) -> list[Mesh | InitError]:
+    """What ``action`` gives each of ``count`` ranks, all at once."""
+
+    def one(rank: int) -> Mesh | InitError:
+        try:
+            return action(rank)
+        except InitError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, count)) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def meshes(size: int, action: Callable[[int], Mesh]) -> list[Mesh]:
+    """As ``outcomes``, where every rank must succeed."""
+    found = []
+    for outcome in outcomes(size, action):
+        assert isinstance(outcome, Mesh), outcome
+        found.append(outcome)
+    return found
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))

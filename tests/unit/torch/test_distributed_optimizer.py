@@ -1,0 +1,136 @@
+"""DistributedOptimizer: arguments, names and the class it makes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from horovod.operations import Average, Max, Sum
+from horovod.torch import optimizer as optimizer_module
+from horovod.torch.optimizer import DistributedOptimizer
+
+
+@pytest.fixture
+def model():
+    return nn.Linear(2, 3)
+
+
+@pytest.fixture
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def backward(model):
+    model(torch.ones(1, 2)).sum().backward()
+
+
+@pytest.mark.usefixtures("engine")
+def test_class_and_shared_contents(sgd):
+    wrapped = DistributedOptimizer(sgd)
+    assert type(wrapped).__name__ == "SGD"
+    assert isinstance(wrapped, torch.optim.SGD)
+    assert type(wrapped) is not torch.optim.SGD
+    assert wrapped.param_groups[0] is sgd.param_groups[0]
+    assert wrapped.state is sgd.state
+    assert wrapped.state_dict().keys() == sgd.state_dict().keys()
+    assert "SGD" in repr(wrapped)
+
+
+@pytest.mark.usefixtures("engine")
+def test_constructor_of_the_original_does_not_run_again(model):
+    class Odd(torch.optim.SGD):
+        def __init__(self, model, must_be_given):
+            super().__init__(model.parameters(), lr=must_be_given)
+
+    assert type(DistributedOptimizer(Odd(model, 0.5))).__name__ == "Odd"
+
+
+def test_names(engine, model, sgd):
+    wrapped = DistributedOptimizer(sgd, model.named_parameters())
+    assert wrapped._parameter_names == {model.weight: "weight", model.bias: "bias"}
+    backward(model)
+    assert sorted(engine.names[0]) == ["allreduce.bias", "allreduce.weight"]
+
+
+def test_default_names(engine, model):
+    groups = [{"params": [model.weight]}, {"params": [model.bias]}]
+    wrapped = DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))
+    assert wrapped._parameter_names[model.bias] == "allreduce.noname.1.0"
+
+
+@pytest.mark.parametrize(
+    ("op", "factor", "expected"),
+    [
+        (Average, 1.0, (Average, 1.0, 1.0)),
+        (Sum, 1.0, (Sum, 1.0, 1.0)),
+        (Average, 4.0, (0, 0.25, 4)),
+    ],
+)
+def test_operation(engine, model, sgd, op, factor, expected):
+    wrapped = DistributedOptimizer(sgd, op=op, gradient_predivide_factor=factor)
+    backward(model)
+    wrapped.step()
+    assert engine.submissions[0].operation == expected
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"named_parameters": ["weight"]}, "tuples"),
+        ({"named_parameters": [("a", 1, 2)]}, "tuples"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
+        ({"op": 17}, "unknown op 17"),
+        ({"op": Sum, "gradient_predivide_factor": 2.0}, "needs op=Average"),
+        ({"op": Max, "gradient_predivide_factor": 2.0}, "needs op=Average"),
+        ({"gradient_predivide_factor": 0.0}, "positive"),
+    ],
+)
+def test_bad_arguments(sgd, options, text):
+    with pytest.raises(ValueError, match=text):
+        DistributedOptimizer(sgd, **options)
+
+
+@pytest.mark.usefixtures("engine")
+def test_bad_names(model, sgd):
+    with pytest.raises(ValueError, match=r"unique; duplicates: same"):
+        DistributedOptimizer(sgd, [("same", model.weight), ("same", model.bias)])
+    with pytest.raises(ValueError, match=r"every parameter.*group 0 index 1 of shape \[3\]"):
+        DistributedOptimizer(sgd, [("weight", model.weight)])
+
+
+@pytest.mark.usefixtures("engine")
+def test_not_an_optimizer(model, sgd):
+    with pytest.raises(ValueError, match="must be a torch"):
+        DistributedOptimizer(model)
+    with pytest.raises(ValueError, match="distributed already"):
+        DistributedOptimizer(DistributedOptimizer(sgd))
+
+
+@pytest.mark.usefixtures("engine")
+def test_passes_per_step_must_stay_positive(sgd):
+    wrapped = DistributedOptimizer(sgd)
+    with pytest.raises(ValueError, match="backward_passes_per_step"):
+        wrapped.set_backward_passes_per_step(0)
+
+
+def test_world_of_one_has_no_hooks(monkeypatch, model, sgd):
+    monkeypatch.setattr(optimizer_module, "size", lambda: 1)
+    wrapped = DistributedOptimizer(sgd)
+    assert not model.weight._post_accumulate_grad_hooks
+    before = model.weight.detach().clone()
+    backward(model)
+    backward(model)
+    wrapped.step()
+    wrapped.zero_grad()
+    assert not torch.equal(model.weight, before)
+
+
+def test_skip_synchronize_ends_after_an_exception(engine, model, sgd):
+    wrapped = DistributedOptimizer(sgd)
+    with pytest.raises(KeyError), wrapped.skip_synchronize():
+        raise KeyError
+    backward(model)
+    wrapped.step()
+    assert engine.waited == [1]

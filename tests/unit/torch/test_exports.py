@@ -1,0 +1,79 @@
+"""The package exports what it says, imports explain themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+import horovod.torch as hvd
+from horovod.torch import compression, differentiable, functions, mpi_ops, optimizer
+
+# Interfaces of later issues: absent until they work.
+LATER = [
+    "Adasum",
+    "ProcessSet",
+    "SyncBatchNorm",
+    "add_process_set",
+    "alltoall",
+    "elastic",
+    "grouped_allreduce",
+    "join",
+    "reducescatter",
+    "sparse_allreduce_async",
+    "start_timeline",
+]
+
+
+@pytest.mark.parametrize(
+    "module", [hvd, compression, differentiable, functions, mpi_ops, optimizer], ids=str
+)
+def test_all_lists_existing_names_in_order(module):
+    assert list(module.__all__) == sorted(set(module.__all__))
+    for name in module.__all__:
+        assert hasattr(module, name)
+
+
+@pytest.mark.parametrize("module", [hvd, mpi_ops], ids=str)
+def test_all_lists_every_public_name(module):
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert public - {"annotations"} <= set(module.__all__)
+
+
+def test_package_and_mpi_ops_share_objects():
+    for name in set(hvd.__all__) & set(mpi_ops.__all__):
+        assert getattr(hvd, name) is getattr(mpi_ops, name)
+    assert not hasattr(hvd, "is_homogeneous")
+    assert callable(mpi_ops.is_homogeneous)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_later_names_are_absent(name):
+    assert name not in hvd.__all__
+    assert not hasattr(mpi_ops, name)
+
+
+def test_reduce_ops_are_the_documented_numbers():
+    assert (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 3, 4, 5)
+
+
+def test_import_without_torch_says_what_to_install():
+    script = (
+        "import sys; sys.modules['torch'] = None\n"
+        "try:\n    import horovod.torch\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "pip install 'horovod[pytorch]'" in result.stdout
+
+
+def test_check_has_gpu():
+    assert isinstance(hvd._check_has_gpu(), bool)
