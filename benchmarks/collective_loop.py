@@ -32,6 +32,7 @@ class CollectiveLoop:
         for tensor in tensors:
             tensor[:] = 0
         self._tensors = tensors
+        self._contestant.barrier()
         return sums
 
     def measure(self, *, iterations: int) -> float:
@@ -41,7 +42,9 @@ class CollectiveLoop:
         start = time.perf_counter()
         for _ in range(iterations):
             operation()
-        return (time.perf_counter() - start) / iterations
+        seconds = time.perf_counter() - start
+        self._contestant.barrier()  # a rank that left MPI for its pipe would leave peers waiting
+        return seconds / iterations
 
     def release(self) -> None:
         """Give the tensors' memory back before other sizes are measured."""

@@ -88,9 +88,7 @@ def _measure(
         expected = 1 if group.name == "memcpy" else rank_count
         if any(value != expected for pair in sums for value in pair):
             raise RuntimeError(f"{group.name}: {work.label} summed to {sums}, not {expected}")
-    times = measure_in_turns(
-        groups, rounds=3 if is_quick else 9, loop_s=0.05 if is_quick else 0.15
-    )
+    times = measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.05 if is_quick else 0.15)
     for group in groups:
         group.call("release")
     return times

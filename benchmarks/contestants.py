@@ -157,7 +157,11 @@ class Mpi:
         return partial(self._comm.Allreduce, self._mpi.IN_PLACE, tensor)
 
     def many(self, tensors: Sequence[Any]) -> Operation:
-        start, wait_all, in_place = self._comm.Iallreduce, self._mpi.Request.Waitall, self._mpi.IN_PLACE
+        start, wait_all, in_place = (
+            self._comm.Iallreduce,
+            self._mpi.Request.Waitall,
+            self._mpi.IN_PLACE,
+        )
 
         def run() -> None:
             wait_all([start(in_place, tensor) for tensor in tensors])

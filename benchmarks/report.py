@@ -12,14 +12,26 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["OURS", "Bar", "Table", "format_bytes", "format_count", "format_time", "print_report"]
+__all__ = [
+    "OURS",
+    "Bar",
+    "Table",
+    "format_bytes",
+    "format_count",
+    "format_percent",
+    "format_time",
+    "print_report",
+]
 
 OURS = "horovod"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Ours must be at most ``factor`` times the peer's median, or ``factor`` itself if no peer."""
+    """Ours must be at most ``factor`` times the peer's median, or ``factor`` itself if no peer.
+
+    At least, in a table where more is better.
+    """
 
     row: str
     peer: str | None
@@ -29,12 +41,13 @@ class Bar:
 
 @dataclass
 class Table:
-    """Figures of one benchmark: for each row and contestant one number per round, less is better."""
+    """One benchmark: a number per row, contestant and round; less is better if not said."""
 
     title: str
     contestants: Sequence[str]
     format_value: Callable[[float], str]
     bars: Sequence[Bar] = ()
+    is_more_better: bool = False
     rows: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def median(self, row: str, contestant: str) -> float | None:
@@ -47,10 +60,7 @@ class _Verdict:
     bar: Bar
     value: float
     limit: float
-
-    @property
-    def is_met(self) -> bool:
-        return self.value <= self.limit
+    is_met: bool
 
 
 def print_report(tables: Sequence[Table], json_path: Path | None) -> bool:
@@ -81,6 +91,10 @@ def format_bytes(count: float) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
+def format_percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 def format_count(count: float) -> str:
     return f"{count:g}"
 
@@ -92,7 +106,9 @@ def _verdicts(table: Table) -> list[_Verdict]:
         value = table.median(bar.row, OURS)
         peer = 1.0 if bar.peer is None else table.median(bar.row, bar.peer)
         if value is not None and peer is not None:
-            verdicts.append(_Verdict(bar, value, bar.factor * peer))
+            limit = bar.factor * peer
+            is_met = value >= limit if table.is_more_better else value <= limit
+            verdicts.append(_Verdict(bar, value, limit, is_met))
     return verdicts
 
 
@@ -125,7 +141,8 @@ def _verdict_line(table: Table, verdict: _Verdict) -> list[str]:
     bar = verdict.bar
     word = "met" if verdict.is_met else "missed" if bar.is_aim else "FAILED"
     against = f" = {bar.factor:.3g} x {bar.peer}" if bar.peer else ""
-    limit = f"<= {table.format_value(verdict.limit)}{against}"
+    sign = ">=" if table.is_more_better else "<="
+    limit = f"{sign} {table.format_value(verdict.limit)}{against}"
     value = table.format_value(verdict.value)
     return ["aim" if bar.is_aim else "bar", bar.row, value, limit, word]
 

@@ -8,7 +8,6 @@ posix_spawn, which needs no copy of the launcher and reports a command that cann
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -98,6 +97,8 @@ def adopt_orphans() -> None:
     Linux only; elsewhere nothing happens, and ends are seen at the next deadline instead.
     """
     if sys.platform == "linux":
+        import ctypes  # here, because the workers are on their way by now
+
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

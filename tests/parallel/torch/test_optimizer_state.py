@@ -19,6 +19,7 @@ OPTIMIZERS = [
     (torch.optim.AdamW, {"weight_decay": 0.1}),
     (torch.optim.Adamax, {}),
     (torch.optim.ASGD, {}),
+    (torch.optim.Muon, {}),
     (torch.optim.NAdam, {}),
     (torch.optim.RAdam, {}),
     (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
@@ -29,9 +30,9 @@ OPTIMIZERS = [
 IDS = [f"{cls.__name__}-{index}" for index, (cls, _) in enumerate(OPTIMIZERS)]
 
 
-def make_params() -> list[nn.Parameter]:
+def make_params(shapes=((4, 3), (5,), ())) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(3)
-    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (5,), ())]
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
 
 
 def train(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: int) -> None:
@@ -64,11 +65,17 @@ def assert_state_of_root(optimizer: torch.optim.Optimizer, root: int) -> None:
     assert_equal_state(mine, hvd.broadcast_object(copy.deepcopy(mine), root, "state"))
 
 
+def test_no_optimizer_is_forgotten():
+    known = {cls for cls, _ in OPTIMIZERS} | {torch.optim.LBFGS, torch.optim.SparseAdam}
+    classes = {value for value in vars(torch.optim).values() if isinstance(value, type)}
+    assert classes - {torch.optim.Optimizer} == known
+
+
 @pytest.mark.parametrize(("cls", "options"), OPTIMIZERS, ids=IDS)
 @pytest.mark.parametrize("where", ["everywhere", "root only", "nowhere", "all but root"])
 def test_state_of_root(cls, options, where):
     root = hvd.size() - 1
-    params = make_params()
+    params = make_params(((4, 3), (2, 5))) if cls is torch.optim.Muon else make_params()
     optimizer = cls(params, lr=0.1 * (hvd.rank() + 1), **options)
     steps = {
         "everywhere": 1 + hvd.rank(),

@@ -19,7 +19,7 @@ SECRET = b"s" * 32
 
 @pytest.fixture
 def server() -> Iterator[StoreServer]:
-    with StoreServer(SECRET) as running:
+    with StoreServer(SECRET, report=lambda text: None) as running:
         yield running
 
 

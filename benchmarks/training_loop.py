@@ -1,0 +1,101 @@
+"""The measured training step of ``training.py`` and its four models; runs in the workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+__all__ = ["MODELS", "TrainingLoop"]
+
+
+class _Residual(nn.Linear):
+    """``x + linear(x)`` with small weights: keeps a signal in range through hundreds of layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width)
+        nn.init.normal_(self.weight, std=0.01)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + super().forward(x)
+
+
+def _convolutions() -> nn.Module:
+    """28 tensors of 0.1 M parameters: 13 convolutions and a linear layer."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    for _ in range(12):
+        layers += [nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
+def _dense(width: int, layer_count: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for _ in range(layer_count):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _deep(width: int, layer_count: int) -> nn.Module:
+    return nn.Sequential(*(_Residual(width) for _ in range(layer_count)))
+
+
+# Label -> how to make the model, the shape of one sample, samples per rank and step.
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "28 small convolution tensors": (_convolutions, (3, 32, 32), 16),
+    "8 tensors, 25 M parameters": (lambda: _dense(2499, 4), (2499,), 64),
+    "602 tensors, 0.6 M parameters": (lambda: _deep(44, 301), (44,), 16),
+    "6 tensors, 101 M parameters": (lambda: _dense(5800, 3), (5800,), 8),
+}
+
+
+class TrainingLoop:
+    """Steps of SGD with momentum on random data, distributed in the contestant's way."""
+
+    def __init__(self, contestant: Any) -> None:
+        self._contestant = contestant
+        self._step: Callable[[], None] = lambda: None
+
+    def prepare(self, *, model: str) -> float:
+        """Build everything and make two steps; a sum over the weights, to compare the ranks."""
+        build, sample_shape, batch_size = MODELS[model]
+        torch.manual_seed(0)
+        network = build()
+        optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
+        wrapped, optimizer = self._contestant.distribute(network, optimizer)
+        torch.manual_seed(1 + self._contestant.rank)
+        inputs = torch.randn(batch_size, *sample_shape)
+        self._step = _training_step(wrapped, optimizer, inputs)
+        for _ in range(2):
+            self._step()
+        return sum(float(p.detach().double().sum()) for p in network.parameters())
+
+    def measure(self, *, iterations: int) -> float:
+        """Seconds per step on this rank, all ranks having started together."""
+        step = self._step
+        self._contestant.barrier()
+        start = time.perf_counter()
+        for _ in range(iterations):
+            step()
+        return (time.perf_counter() - start) / iterations
+
+    def release(self) -> None:
+        """Give the model's memory back before the next one is built."""
+        self._step = lambda: None
+
+
+def _training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor
+) -> Callable[[], None]:
+    with torch.no_grad():
+        targets = torch.randn_like(model(inputs))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+
+    return step

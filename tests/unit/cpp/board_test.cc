@@ -1,0 +1,185 @@
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/board.h"
+#include "world_of_threads.h"
+
+namespace hvd {
+namespace {
+
+using test::float_request;
+
+// The boards of all ranks over one memory, used from one thread.
+class Boards {
+ public:
+  explicit Boards(int size, BoardConfig config = {})
+      : region_(Region::allocate(Board::region_bytes(size))), refs_(size) {
+    config.size = size;
+    for (config.rank = 0; config.rank < size; ++config.rank) {
+      boards_.push_back(std::make_unique<Board>(region_->data(), config));
+    }
+  }
+
+  Board& operator[](int rank) { return *boards_[static_cast<std::size_t>(rank)]; }
+
+  bool arrive(int rank, const std::string& name, Request request) {
+    request.rank = rank;
+    SlotRef& ref = refs_[static_cast<std::size_t>(rank)];
+    ref = {};
+    const SharedLock lock = boards_[static_cast<std::size_t>(rank)]->lock();
+    return (*this)[rank].arrive(key_of(name), request, signature_of(request), ref);
+  }
+
+  SlotRef ref(int rank) const { return refs_[static_cast<std::size_t>(rank)]; }
+
+  std::vector<BucketItem> bucket(std::uint32_t index) {
+    {
+      const SharedLock lock = boards_[0]->lock();
+      if (!boards_[0]->has_bucket(index)) boards_[0]->form_bucket();
+    }
+    std::vector<BucketItem> items;
+    boards_[0]->bucket_items(index, items);
+    return items;
+  }
+
+  void finish(std::uint32_t index) {
+    for (auto& board : boards_) {
+      const SharedLock lock = board->lock();
+      board->finish_bucket(index);
+    }
+  }
+
+ private:
+  std::shared_ptr<Region> region_;
+  std::vector<std::unique_ptr<Board>> boards_;
+  std::vector<SlotRef> refs_;
+};
+
+const Request kRequest = float_request(Kind::kAllreduce, {4});
+
+TEST_CASE("a tensor is ready when the last rank arrives") {
+  Boards boards(3);
+  CHECK(!boards.arrive(1, "a", kRequest));
+  CHECK(!boards.arrive(0, "a", kRequest));
+  CHECK(!boards[0].has_ready());
+  CHECK(boards.arrive(2, "a", kRequest));
+  CHECK(boards[0].has_ready());
+  CHECK(boards[0].ready_bytes() == 16);
+}
+
+TEST_CASE("what became ready meanwhile runs as one bucket, in order of readiness") {
+  Boards boards(2);
+  for (const char* name : {"a", "b", "c"}) boards.arrive(0, name, kRequest);
+  for (const char* name : {"c", "a", "b"}) boards.arrive(1, name, kRequest);
+  const auto items = boards.bucket(0);
+  REQUIRE(items.size() == 3);
+  CHECK(items[0].slot == 2);
+  CHECK(items[1].slot == 0);
+  CHECK(items[2].slot == 1);
+  CHECK(boards[1].has_bucket(0));
+  CHECK(!boards[1].has_bucket(1));
+  CHECK(!boards[1].has_ready());
+}
+
+TEST_CASE("a rank that disagrees makes an error for everybody, once all have arrived") {
+  Boards boards(2);
+  boards.arrive(0, "a", kRequest);
+  CHECK(boards.arrive(1, "a", float_request(Kind::kAllreduce, {5})));
+  const auto items = boards.bucket(0);
+  REQUIRE(items.size() == 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto error = boards[rank].error_of(items[0]);
+    REQUIRE(error);
+    CHECK(error->find("rank 1 sent [5] float32, rank 0 sent [4] float32") != std::string::npos);
+  }
+}
+
+TEST_CASE("after an error the name works again") {
+  Boards boards(2);
+  boards.arrive(0, "a", kRequest);
+  boards.arrive(1, "a", float_request(Kind::kAllreduce, {5}));
+  boards.bucket(0);
+  boards.finish(0);
+  for (int rank = 0; rank < 2; ++rank) boards.arrive(rank, "a", kRequest);
+  CHECK(!boards[0].error_of(boards.bucket(1)[0]));
+}
+
+TEST_CASE("two rounds of one name may overlap") {
+  Boards boards(2);
+  const auto rows = [](std::int64_t count) { return float_request(Kind::kAllgather, {count}); };
+  boards.arrive(0, "a", rows(1));
+  boards.arrive(1, "a", rows(2));
+  const BucketItem first = boards.bucket(0)[0];
+  boards.arrive(0, "a", rows(30));  // rank 1 has not run the first round yet
+  CHECK(boards[1].rows_of(first, 0) == 1);
+  CHECK(boards[1].rows_of(first, 1) == 2);
+  boards.arrive(1, "a", rows(40));
+  const BucketItem second = boards.bucket(1)[0];
+  CHECK(boards[1].rows_of(second, 0) == 30);
+  CHECK(boards[1].rows_of(second, 1) == 40);
+}
+
+TEST_CASE("missing ranks are those that have not arrived in this round") {
+  Boards boards(3);
+  for (int rank = 0; rank < 3; ++rank) boards.arrive(rank, "a", kRequest);
+  boards.bucket(0);
+  boards.finish(0);
+  boards.arrive(1, "a", kRequest);
+  const SharedLock lock = boards[1].lock();
+  CHECK(boards[1].missing_ranks(boards.ref(1)) == std::vector<int>{0, 2});
+}
+
+TEST_CASE("resting names are kept up to the capacity, and the least recently used goes first") {
+  Boards boards(1, {.cache_capacity = 2});
+  std::uint32_t bucket = 0;
+  const auto run = [&](const char* name) {
+    boards.arrive(0, name, kRequest);
+    boards.bucket(bucket);
+    boards.finish(bucket++);
+    return boards.ref(0);
+  };
+  const SlotRef a = run("a");
+  const SlotRef b = run("b");
+  CHECK(run("a").slot == a.slot);
+  const SlotRef c = run("c");  // b is the oldest now
+  CHECK(run("a").generation == a.generation);
+  const SlotRef b_again = run("b");
+  CHECK((b_again.slot != b.slot || b_again.generation != b.generation));
+  CHECK(c.slot != a.slot);
+}
+
+TEST_CASE("without a cache every name is forgotten at once and its slot used again") {
+  Boards boards(1, {.cache_capacity = 0});
+  for (std::uint32_t i = 0; i < 3 * kMaxSlots; ++i) {
+    boards.arrive(0, "name " + std::to_string(i), kRequest);
+    REQUIRE(boards.bucket(i).size() == 1);
+    boards.finish(i);
+  }
+  CHECK(boards.ref(0).slot == 0);
+}
+
+TEST_CASE("more names at one time than there are slots is an error that says so") {
+  Boards boards(2);
+  std::string text;
+  for (std::uint32_t i = 0; i <= kMaxSlots && text.empty(); ++i) {
+    text = test::error_of([&] { boards.arrive(0, "name " + std::to_string(i), kRequest); });
+  }
+  CHECK(text == "65536 tensors are in flight on this host already; synchronize some first");
+}
+
+TEST_CASE("the first alarm is kept, later ones are counted") {
+  Boards boards(2);
+  CHECK(!boards[0].alarm());
+  boards[1].raise_alarm({.code = ErrorCode::kTimeout, .rank = 1, .text = "first"});
+  boards[0].raise_alarm({.code = ErrorCode::kSystem, .rank = 0, .text = "second"});
+  CHECK(boards[0].alarm_count() == 2);
+  REQUIRE(boards[0].alarm());
+  CHECK(boards[0].alarm()->text == "first");
+  CHECK(boards[0].alarm()->code == ErrorCode::kTimeout);
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,92 @@
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "control/request.h"
+#include "world_of_threads.h"
+
+namespace hvd {
+namespace {
+
+using test::float_request;
+
+Request from_rank(Request request, int rank) {
+  request.rank = rank;
+  return request;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void check_mismatch(const Request& first, const Request& other, const std::string& part) {
+  CHECK(signature_of(first) != signature_of(other));
+  const auto text = mismatch(from_rank(first, 0), from_rank(other, 3));
+  REQUIRE(text);
+  CAPTURE(*text);
+  CHECK(contains(*text, part));
+  CHECK(contains(*text, "rank 3 sent"));
+  CHECK(contains(*text, "rank 0 sent"));
+}
+
+TEST_CASE("equal requests agree, whoever sends them") {
+  const Request request = float_request(Kind::kAllreduce, {4, 8});
+  CHECK(signature_of(from_rank(request, 0)) == signature_of(from_rank(request, 1)));
+  CHECK(!mismatch(request, from_rank(request, 1)));
+}
+
+TEST_CASE("every way to disagree is told apart") {
+  const Request base = float_request(Kind::kAllreduce, {4, 8});
+  Request other = base;
+  SUBCASE("shape") {
+    other.dims[1] = 7;
+    check_mismatch(base, other, "Mismatched ALLREDUCE tensor shapes: rank 3 sent [4, 7] float32");
+  }
+  SUBCASE("number of dimensions") {
+    other.dims_count = 1;
+    check_mismatch(base, other, "rank 3 sent [4] float32, rank 0 sent [4, 8] float32");
+  }
+  SUBCASE("dtype") {
+    other.dtype = Dtype::kInt64;
+    check_mismatch(base, other, "Mismatched data types: rank 3 sent [4, 8] int64");
+  }
+  SUBCASE("operation") {
+    other.kind = Kind::kBroadcast;
+    check_mismatch(base, other, "Mismatched operations: rank 3 sent BROADCAST");
+  }
+  SUBCASE("reduce op") {
+    other.op = ReduceOp::kMax;
+    check_mismatch(base, other, "Mismatched reduction operation: rank 3 sent Max");
+  }
+  SUBCASE("factors") {
+    other.prescale = 0.5;
+    check_mismatch(base, other, "Mismatched prescale and/or postscale factors");
+  }
+}
+
+TEST_CASE("broadcast roots must agree") {
+  Request base = float_request(Kind::kBroadcast, {4});
+  Request other = base;
+  other.root = 1;
+  check_mismatch(base, other, "Mismatched BROADCAST root ranks: rank 3 sent root rank 1");
+}
+
+TEST_CASE("an allgather may differ in its first dimension only") {
+  const Request base = float_request(Kind::kAllgather, {4, 8});
+  Request longer = base;
+  longer.dims[0] = 9;
+  CHECK(signature_of(base) == signature_of(longer));
+  CHECK(!mismatch(base, longer));
+  Request wider = base;
+  wider.dims[1] = 9;
+  check_mismatch(base, wider, "all dimensions but the first must match");
+}
+
+TEST_CASE("an allgather needs a first dimension") {
+  CHECK(impossible(float_request(Kind::kAllgather, {})));
+  CHECK(!impossible(float_request(Kind::kAllgather, {0})));
+  CHECK(!impossible(float_request(Kind::kAllreduce, {})));
+}
+
+}  // namespace
+}  // namespace hvd
