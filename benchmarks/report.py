@@ -114,27 +114,28 @@ def _verdicts(table: Table) -> list[_Verdict]:
 
 def _table_lines(table: Table) -> list[list[str]]:
     """A header and a line per row; each peer's median is followed by ours divided by it."""
-    peers = [name for name in table.contestants if name != OURS]
-    header = ["", OURS] if OURS in table.contestants else [""]
-    for peer in peers:
-        header += [peer, "ours/it"]
+    header = [""]
+    for name in table.contestants:
+        header += [name] if name == OURS else [name, "ours/it"]
     lines = [header]
     for row in table.rows:
-        ours = table.median(row, OURS)
         line = [row]
-        if OURS in table.contestants:
-            line.append("-" if ours is None else table.format_value(ours))
-        for peer in peers:
-            line += _peer_cells(table, ours, table.median(row, peer))
+        for name in table.contestants:
+            line += _cells(table, row, name)
         lines.append(line)
     return lines
 
 
-def _peer_cells(table: Table, ours: float | None, value: float | None) -> list[str]:
-    if value is None:
-        return ["-", ""]
-    ratio = "" if ours is None or value == 0 else f"{ours / value:.3g}"
-    return [table.format_value(value), ratio]
+def _cells(table: Table, row: str, name: str) -> list[str]:
+    value, ours = table.median(row, name), table.median(row, OURS)
+    text = "-" if value is None else table.format_value(value)
+    if name == OURS:
+        return [text]
+    return [text, _ratio(ours / value) if ours is not None and value else ""]
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.3g}" if ratio < 1000 else f"{ratio:.0f}"
 
 
 def _verdict_line(table: Table, verdict: _Verdict) -> list[str]:

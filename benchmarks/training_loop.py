@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +86,7 @@ class TrainingLoop:
     def release(self) -> None:
         """Give the model's memory back before the next one is built."""
         self._step = lambda: None
+        gc.collect()
 
 
 def _training_step(

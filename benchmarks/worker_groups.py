@@ -137,9 +137,9 @@ def measure_in_turns(
 
 
 def _iterations(group: WorkerGroup, loop_s: float) -> int:
-    first = max(group.call("measure", iterations=3))  # also warms up
-    estimate = max(group.call("measure", iterations=max(3, min(100, int(loop_s / 4 / first)))))
-    return max(3, min(20_000, int(loop_s / estimate)))
+    first = max(group.call("measure", iterations=1))  # also warms up
+    estimate = max(group.call("measure", iterations=max(1, min(100, int(loop_s / 4 / first)))))
+    return max(1, min(20_000, int(loop_s / estimate)))
 
 
 def _commands(

@@ -221,12 +221,12 @@ HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operat
   return engine.submit(submissions, static_cast<Intent>(intent));
 }
 
-void run_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
+std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
                 nb::handle name, nb::handle in, nb::handle out) {
   const Submission submission = from_tensor(reader, operation, name, in, out);
   const HandleId handle = engine.submit({&submission, 1}, Intent::kWait);
   try {
-    result_of(engine, handle);
+    return result_of(engine, handle);
   } catch (const nb::python_error&) {
     // Interrupted with the operation under way: its memory must outlive the caller's interest in it.
     in.inc_ref();
@@ -262,7 +262,7 @@ void bind_engine(nb::module_& module) {
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
            "intent"_a)
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
-           "output"_a)
+           "output"_a.none())
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)

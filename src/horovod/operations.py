@@ -97,9 +97,9 @@ class Adapter(Protocol[T]):
         operation: _native.Operation,
         name: str | None,
         tensor: T,
-        output: T,
-    ) -> None:
-        """Like ``submit``, but return when the operation is done."""
+        output: T | None,
+    ) -> list[_native.Output]:
+        """Like ``submit``, but return when the operation is done, with what the engine allocated."""
 
     def submit_batch(
         self,
@@ -159,7 +159,7 @@ class Collectives(Generic[T]):
         """
         operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
         output = self._adapter.empty_like(tensor)
-        return self._start(operation, "allreduce", name, tensor, output)
+        return self.start(operation, _full("allreduce.", name), tensor, output)
 
     def allreduce_async_(
         self,
@@ -172,7 +172,7 @@ class Collectives(Generic[T]):
     ) -> int:
         """Like ``allreduce_async``, with the result in ``tensor`` itself."""
         operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
-        return self._start(operation, "allreduce", name, tensor, tensor)
+        return self.start(operation, _full("allreduce.", name), tensor, tensor)
 
     def allreduce_(
         self,
@@ -185,9 +185,23 @@ class Collectives(Generic[T]):
     ) -> T:
         """Reduce ``tensor`` over all ranks in place, and return it; see ``allreduce_async``."""
         operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
-        full_name = None if name is None else "allreduce." + name
-        self._adapter.run(engine(), operation, full_name, tensor, tensor)
+        self._adapter.run(engine(), operation, _full("allreduce.", name), tensor, tensor)
         return tensor
+
+    def allreduce(
+        self,
+        tensor: T,
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> T:
+        """Reduce ``tensor`` over all ranks into a new tensor; see ``allreduce_async``."""
+        operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
+        output = self._adapter.empty_like(tensor)
+        self._adapter.run(engine(), operation, _full("allreduce.", name), tensor, output)
+        return output
 
     def allreduce_batch_async_(
         self,
@@ -197,16 +211,15 @@ class Collectives(Generic[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         *,
-        flush: bool = True,
+        intent: Intent = Intent.COMPUTE,
     ) -> int:
         """Start many allreduces in place at once; one handle for all, whose result is ``tensors``.
 
         Each tensor is an operation of its own, under its full name (``allreduce.<name>``), so ranks
-        may batch differently. ``flush=False`` says that more will come soon.
+        may batch differently. ``intent`` says what the caller does next.
         """
         operation = _allreduce(op, prescale_factor, postscale_factor)
         current = engine()
-        intent = Intent.COMPUTE if flush else Intent.MORE
         handle = self._adapter.submit_batch(current, operation, names, tensors, intent)
         self._flights[handle] = _Flight(current, tensors, tensors)
         return handle
@@ -218,7 +231,14 @@ class Collectives(Generic[T]):
             tensor: [n, ...], contiguous; n may differ between ranks and be 0, the rest not.
             name: as for ``allreduce_async``.
         """
-        return self._start(_ALLGATHER, "allgather", name, tensor, None)
+        return self.start(_ALLGATHER, _full("allgather.", name), tensor, None)
+
+    def allgather(self, tensor: T, name: str | None = None) -> T:
+        """All ranks' tensors joined along the first dimension; see ``allgather_async``."""
+        outputs = self._adapter.run(
+            engine(), _ALLGATHER, _full("allgather.", name), tensor, None
+        )
+        return self._adapter.from_output(outputs[0], tensor)
 
     def broadcast_async(self, tensor: T, root_rank: int, name: str | None = None) -> int:
         """Start sending ``root_rank``'s tensor to all ranks, into a new tensor; returns a handle.
@@ -229,17 +249,24 @@ class Collectives(Generic[T]):
             name: as for ``allreduce_async``.
         """
         output = self._adapter.empty_like(tensor)
-        return self._start(_broadcast(root_rank), "broadcast", name, tensor, output)
+        return self.start(_broadcast(root_rank), _full("broadcast.", name), tensor, output)
 
     def broadcast_async_(self, tensor: T, root_rank: int, name: str | None = None) -> int:
         """Like ``broadcast_async``, with the result in ``tensor`` itself."""
-        return self._start(_broadcast(root_rank), "broadcast", name, tensor, tensor)
+        return self.start(_broadcast(root_rank), _full("broadcast.", name), tensor, tensor)
 
     def broadcast_(self, tensor: T, root_rank: int, name: str | None = None) -> T:
         """Overwrite ``tensor`` with ``root_rank``'s, and return it; see ``broadcast_async``."""
-        full_name = None if name is None else "broadcast." + name
-        self._adapter.run(engine(), _broadcast(root_rank), full_name, tensor, tensor)
+        operation = _broadcast(root_rank)
+        self._adapter.run(engine(), operation, _full("broadcast.", name), tensor, tensor)
         return tensor
+
+    def broadcast(self, tensor: T, root_rank: int, name: str | None = None) -> T:
+        """A new tensor with ``root_rank``'s values; see ``broadcast_async``."""
+        operation = _broadcast(root_rank)
+        output = self._adapter.empty_like(tensor)
+        self._adapter.run(engine(), operation, _full("broadcast.", name), tensor, output)
+        return output
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done, so that ``synchronize`` does not block."""
@@ -275,24 +302,13 @@ class Collectives(Generic[T]):
         full_name: str | None,
         tensor: T,
         output: T | None,
-        intent: Intent,
+        intent: Intent = Intent.COMPUTE,
     ) -> int:
         """Submit one operation and keep what it needs alive; the base of all ``*_async`` methods."""
         current = engine()
         handle = self._adapter.submit(current, operation, full_name, tensor, output, intent)
         self._flights[handle] = _Flight(current, tensor, output)
         return handle
-
-    def _start(
-        self,
-        operation: _native.Operation,
-        prefix: str,
-        name: str | None,
-        tensor: T,
-        output: T | None,
-    ) -> int:
-        full_name = None if name is None else f"{prefix}.{name}"
-        return self.start(operation, full_name, tensor, output, Intent.COMPUTE)
 
 
 def barrier() -> None:
@@ -317,6 +333,11 @@ def resolve_op(average: bool | None, op: int | None) -> int:
         raise ValueError("give op or average, not both; op replaces average")
     warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning, 3)
     return Average if average else Sum
+
+
+def _full(prefix: str, name: str | None) -> str | None:
+    """The name under which ranks meet; None lets the engine number it."""
+    return None if name is None else prefix + name
 
 
 _OPS = frozenset({Average, Sum, Min, Max, Product})

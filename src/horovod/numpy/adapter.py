@@ -63,9 +63,14 @@ class _NumpyAdapter:
         operation: _native.Operation,
         name: str | None,
         tensor: Array,
-        output: Array,
-    ) -> None:
-        synchronize(_collectives.start(operation, name, tensor, output, Intent.WAIT))
+        output: Array | None,
+    ) -> list[_native.Output]:
+        handle = self.submit(engine, operation, name, tensor, output, Intent.WAIT)
+        try:
+            return engine.wait(handle)
+        except KeyboardInterrupt:
+            _interrupted.append((tensor, output))  # still under way: the memory must stay
+            raise
 
     def submit_batch(
         self,
@@ -81,6 +86,7 @@ class _NumpyAdapter:
         return engine.submit_many(operation, names, described, intent)
 
     def empty_like(self, tensor: Array) -> Array:
+        _describe(tensor)
         return np.empty(tensor.shape, tensor.dtype)
 
     def from_output(self, output: _native.Output, tensor: Array) -> Array:
@@ -88,7 +94,12 @@ class _NumpyAdapter:
         return array
 
 
+_interrupted: list[tuple[Array, Array | None]] = []
+
+
 def _describe(array: Array) -> tuple[int, list[int], int]:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"expected a NumPy array, found {type(array).__name__}")
     dtype = _DTYPES.get(array.dtype)
     if dtype is None:
         raise ValueError(f"the array's dtype {array.dtype} is not supported")
@@ -105,41 +116,15 @@ def _writable(array: Array) -> int:
 
 _collectives: Collectives[Array] = Collectives(_NumpyAdapter())
 
+allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async
+allreduce = _collectives.allreduce
 allreduce_ = _collectives.allreduce_
 allreduce_async = _collectives.allreduce_async
 allreduce_async_ = _collectives.allreduce_async_
+broadcast = _collectives.broadcast
 broadcast_ = _collectives.broadcast_
 broadcast_async = _collectives.broadcast_async
 broadcast_async_ = _collectives.broadcast_async_
 poll = _collectives.poll
 synchronize = _collectives.synchronize
-
-
-def allreduce(
-    tensor: Array,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Array:
-    """Reduce ``tensor`` over all ranks into a new array; see ``Collectives.allreduce_async``."""
-    handle = allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor)
-    return _result(handle)
-
-
-def allgather(tensor: Array, name: str | None = None) -> Array:
-    """Join all ranks' arrays along dimension 0; see ``Collectives.allgather_async``."""
-    return _result(allgather_async(tensor, name))
-
-
-def broadcast(tensor: Array, root_rank: int, name: str | None = None) -> Array:
-    """A copy of ``root_rank``'s array; see ``Collectives.broadcast_async``."""
-    return _result(broadcast_async(tensor, root_rank, name))
-
-
-def _result(handle: int) -> Array:
-    result = synchronize(handle)
-    assert result is not None  # a handle that nobody else has
-    return result

@@ -1,7 +1,7 @@
 """Python objects between ranks, for all frameworks: pickled, and sent as bytes.
 
-Peers have authenticated each other before the engine starts, so what arrives here comes from this
-job and may be unpickled.
+Peers have authenticated each other before ``init`` returns, so what arrives here comes from this job
+and may be unpickled. An object that does not pickle is an error on every rank, not a wait.
 """
 
 from __future__ import annotations
@@ -16,47 +16,73 @@ from horovod.world import rank, size
 
 __all__ = ["allgather_object", "broadcast_object"]
 
+_PICKLING_FAILED = -1
+
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """``root_rank``'s object on every rank; the root gets its own object back.
-
-    Blocks until the root has sent it. Other ranks may pass anything, such as None.
+    """Give all ranks a copy of the root's object; blocks until it is there.
 
     Args:
-        obj: anything that cloudpickle can pickle.
-        root_rank: the same on all ranks.
-        name: the same on all ranks; default: the type's name, so give one where types differ.
+        obj: on the root anything that cloudpickle can pickle; ignored elsewhere.
+        root_rank: the rank whose object all ranks get; the same on every rank.
+        name: name of the operation, the same on every rank; needed only where several threads
+            send objects at the same time.
+
+    Returns:
+        On the root ``obj`` itself, elsewhere a copy.
 
     Raises:
-        HorovodInternalError: a rank was lost, or ranks disagree about name or root.
+        ValueError: there is no such root rank.
+        RuntimeError: the root's object cannot be pickled; the root gets the reason itself.
+        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
-    name = name or type(obj).__name__
+    name = name or "broadcast_object"
     is_root = rank() == root_rank
-    payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8).copy() if is_root else None
-    length = np.array([0 if payload is None else payload.size], np.int64)
+    payload, failure = _try_pickle(obj) if is_root else (b"", None)
+    length = np.array([_PICKLING_FAILED if failure else len(payload)], np.int64)
     broadcast_(length, root_rank, f"{name}.sz")
-    if payload is None:
-        payload = np.empty(int(length[0]), np.uint8)
-    broadcast_(payload, root_rank, f"{name}.t")
-    return obj if is_root else cloudpickle.loads(payload.tobytes())
+    if failure is not None:
+        raise failure
+    if length[0] == _PICKLING_FAILED:
+        raise RuntimeError(f"broadcast_object {name!r}: rank {root_rank} could not pickle it")
+    data = bytearray(payload) if is_root else bytearray(int(length[0]))
+    broadcast_(np.frombuffer(data, np.uint8), root_rank, f"{name}.t")
+    return obj if is_root else cloudpickle.loads(data)
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Every rank's object, by rank; blocks until all ranks have sent theirs.
+    """Give all ranks the objects of all ranks; blocks until they are there.
 
     Args:
-        obj: anything that cloudpickle can pickle.
-        name: the same on all ranks; default: the type's name, so give one where types differ.
+        obj: anything that cloudpickle can pickle; types and sizes may differ between ranks.
+        name: as for ``broadcast_object``.
+
+    Returns:
+        The objects by rank, copies all of them unless the world has one rank.
 
     Raises:
-        HorovodInternalError: a rank was lost, or ranks disagree about the name.
+        RuntimeError: the object of some rank cannot be pickled; that rank gets the reason itself.
+        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
     if size() == 1:
         return [obj]
-    name = name or type(obj).__name__
-    payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
-    lengths = allgather(np.array([payload.size], np.int64), f"{name}.sz")
-    gathered = allgather(payload, f"{name}.t")
-    ends = np.cumsum(lengths)
-    parts = np.split(gathered, ends[:-1])
-    return [cloudpickle.loads(part.tobytes()) for part in parts]
+    name = name or "allgather_object"
+    payload, failure = _try_pickle(obj)
+    length = np.array([_PICKLING_FAILED if failure else len(payload)], np.int64)
+    lengths = allgather(length, f"{name}.sz")
+    if failure is not None:
+        raise failure
+    failed = np.flatnonzero(lengths == _PICKLING_FAILED)
+    if failed.size:
+        ranks = ", ".join(map(str, failed))
+        raise RuntimeError(f"allgather_object {name!r}: rank {ranks} could not pickle it")
+    gathered = allgather(np.frombuffer(payload, np.uint8), f"{name}.t")
+    return [cloudpickle.loads(part) for part in np.split(gathered, np.cumsum(lengths)[:-1])]
+
+
+def _try_pickle(obj: Any) -> tuple[bytes, Exception | None]:
+    # Pickling runs the object's own code, which may raise anything.
+    try:
+        return cloudpickle.dumps(obj), None
+    except Exception as error:
+        return b"", RuntimeError(f"rank {rank()} could not pickle {type(obj).__name__}: {error}")

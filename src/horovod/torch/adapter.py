@@ -15,12 +15,15 @@ from horovod.operations import Collectives, Dtype, Intent, barrier
 from horovod.world import engine
 
 __all__ = [
+    "allgather",
     "allgather_async",
+    "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
     "allreduce_batch_async_",
     "barrier",
+    "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
@@ -66,9 +69,9 @@ class _TorchAdapter:
         operation: _native.Operation,
         name: str | None,
         tensor: torch.Tensor,
-        output: torch.Tensor,
-    ) -> None:
-        engine.run_tensor(self._reader, operation, name, tensor, output)
+        output: torch.Tensor | None,
+    ) -> list[_native.Output]:
+        return engine.run_tensor(self._reader, operation, name, tensor, output)
 
     def submit_batch(
         self,
@@ -112,9 +115,14 @@ class _AttributeAdapter(_TorchAdapter):
         operation: _native.Operation,
         name: str | None,
         tensor: torch.Tensor,
-        output: torch.Tensor,
-    ) -> None:
-        engine.wait(self.submit(engine, operation, name, tensor, output, Intent.WAIT))
+        output: torch.Tensor | None,
+    ) -> list[_native.Output]:
+        handle = self.submit(engine, operation, name, tensor, output, Intent.WAIT)
+        try:
+            return engine.wait(handle)
+        except KeyboardInterrupt:
+            _interrupted.append((tensor, output))  # still under way: the memory must stay
+            raise
 
     def submit_batch(
         self,
@@ -126,6 +134,9 @@ class _AttributeAdapter(_TorchAdapter):
     ) -> int:
         described = [_describe(tensor) for tensor in tensors]
         return engine.submit_many(operation, names, described, intent)
+
+
+_interrupted: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
@@ -154,11 +165,14 @@ def spare_cores() -> bool:
 
 _collectives: Collectives[torch.Tensor] = Collectives(_make_adapter())
 
+allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async
+allreduce = _collectives.allreduce
 allreduce_ = _collectives.allreduce_
 allreduce_async = _collectives.allreduce_async
 allreduce_async_ = _collectives.allreduce_async_
 allreduce_batch_async_ = _collectives.allreduce_batch_async_
+broadcast = _collectives.broadcast
 broadcast_ = _collectives.broadcast_
 broadcast_async = _collectives.broadcast_async
 broadcast_async_ = _collectives.broadcast_async_

@@ -55,8 +55,7 @@ def allreduce(
         factors = (prescale_factor, postscale_factor)
         reduced = _Allreduce.apply(wire, name, op, *factors)  # type: ignore[no-untyped-call]
     else:
-        handle = adapter.allreduce_async(wire, None, name, op, prescale_factor, postscale_factor)
-        reduced = _result_of(handle)
+        reduced = adapter.allreduce(wire, None, name, op, prescale_factor, postscale_factor)
     result: Tensor = compression.decompress(reduced, context)
     return result
 
@@ -80,7 +79,7 @@ def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     if tensor.requires_grad and torch.is_grad_enabled():
         gathered: Tensor = _Allgather.apply(tensor, name)  # type: ignore[no-untyped-call]
         return gathered
-    return _result_of(adapter.allgather_async(tensor, name))
+    return adapter.allgather(tensor, name)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
@@ -103,13 +102,7 @@ def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor
         args = (tensor, root_rank, name)
         received: Tensor = _Broadcast.apply(*args)  # type: ignore[no-untyped-call]
         return received
-    return _result_of(adapter.broadcast_async(tensor, root_rank, name))
-
-
-def _result_of(handle: int) -> Tensor:
-    result: Any = adapter.synchronize(handle)  # None is for used handles only
-    tensor: Tensor = result
-    return tensor
+    return adapter.broadcast(tensor, root_rank, name)
 
 
 def _grad_name(name: str | None, suffix: str = "grad") -> str | None:
@@ -122,8 +115,7 @@ class _Allreduce(torch.autograd.Function):
         ctx: Any, tensor: Tensor, name: str | None, op: int, prescale: float, postscale: float
     ) -> Tensor:
         ctx.name, ctx.op, ctx.factors = name, op, (prescale, postscale)
-        handle = adapter.allreduce_async(tensor.detach(), None, name, op, prescale, postscale)
-        return _result_of(handle)
+        return adapter.allreduce(tensor.detach(), None, name, op, prescale, postscale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -146,14 +138,13 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str | None) -> Tensor:
         ctx.name, ctx.rows = name, tensor.shape[0] if tensor.dim() else 0
-        return _result_of(adapter.allgather_async(tensor.detach(), name))
+        return adapter.allgather(tensor.detach(), name)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        sizes_handle = adapter.allgather_async(rows, _grad_name(ctx.name, "rows"))
+        sizes = adapter.allgather(rows, _grad_name(ctx.name, "rows")).tolist()
         grad = allreduce(grads[0].contiguous(), name=_grad_name(ctx.name), op=Average)
-        sizes = _result_of(sizes_handle).tolist()
         return grad.narrow(0, sum(sizes[: rank()]), ctx.rows), None
 
 
@@ -161,7 +152,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
         ctx.name, ctx.root_rank = name, root_rank
-        return _result_of(adapter.broadcast_async(tensor.detach(), root_rank, name))
+        return adapter.broadcast(tensor.detach(), root_rank, name)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -1,9 +1,8 @@
 """Give all ranks one rank's parameters, optimizer state or objects; gather objects from all.
 
 Called once before training and after a restore, so these favour exactness over speed: whatever can
-go wrong on one rank (an object that does not pickle, another model) is told to all ranks before
-they wait for each other's tensors. Objects are unpickled only from authenticated peers: the mesh
-checks the job's secret before ``init`` returns.
+go wrong on one rank (another model, say) is told to all ranks before they wait for each other's
+tensors.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import torch
 from torch import Tensor
 
+from horovod.numpy.objects import allgather_object, broadcast_object
 from horovod.torch import adapter
-from horovod.torch.differentiable import allgather
 from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
 from horovod.world import rank, size
 
@@ -26,8 +24,6 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
 ]
-
-_PICKLING_FAILED = -1
 
 # What the engine moves as it is; tensors of other dtypes travel as their bytes.
 _ENGINE_DTYPES = {
@@ -92,70 +88,6 @@ def broadcast_optimizer_state(
     _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank)
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """Give all ranks a copy of the root's object; blocks until it is there.
-
-    Args:
-        obj: on the root anything that cloudpickle can pickle; ignored elsewhere.
-        root_rank: the rank whose object all ranks get; the same on every rank.
-        name: name of the operation, the same on every rank; by default the name of ``obj``'s type,
-            so give one if the types differ.
-
-    Returns:
-        On the root ``obj`` itself, elsewhere a copy.
-
-    Raises:
-        ValueError: there is no such root rank.
-        RuntimeError: the root's object cannot be pickled; the root gets the reason.
-        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
-    """
-    if size() == 1:
-        return obj
-    name = name or type(obj).__name__
-    is_root = rank() == root_rank
-    payload, failure = _try_pickle(obj) if is_root else (b"", None)
-    length = torch.tensor([_PICKLING_FAILED if failure else len(payload)], dtype=torch.int64)
-    adapter.broadcast_(length, root_rank, f"{name}.sz")
-    if failure is not None:
-        raise failure
-    if int(length) == _PICKLING_FAILED:
-        raise RuntimeError(f"broadcast_object {name!r}: rank {root_rank} could not pickle it")
-    data = bytearray(payload) if is_root else bytearray(int(length))
-    adapter.broadcast_(_bytes_tensor(data), root_rank, f"{name}.t")
-    return obj if is_root else cloudpickle.loads(data)
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Give all ranks the objects of all ranks; blocks until they are there.
-
-    Args:
-        obj: anything that cloudpickle can pickle; types and sizes may differ between ranks.
-        name: name of the operation, the same on every rank; by default the name of ``obj``'s type,
-            so give one if the types differ.
-
-    Returns:
-        The objects by rank, copies all of them unless the world has one rank.
-
-    Raises:
-        RuntimeError: the object of some rank cannot be pickled; that rank gets the reason.
-        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
-    """
-    if size() == 1:
-        return [obj]
-    name = name or type(obj).__name__
-    payload, failure = _try_pickle(obj)
-    length = torch.tensor([_PICKLING_FAILED if failure else len(payload)], dtype=torch.int64)
-    lengths = allgather(length, f"{name}.sz").tolist()
-    if failure is not None:
-        raise failure
-    reasons = ["could not pickle it" if n == _PICKLING_FAILED else None for n in lengths]
-    _raise_for_ranks(f"allgather_object {name!r}", reasons, RuntimeError)
-    payload_tensor = _bytes_tensor(bytearray(payload))
-    gathered = allgather(payload_tensor, f"{name}.t")
-    parts = torch.split(gathered, lengths)
-    return [cloudpickle.loads(part.numpy()) for part in parts]
-
-
 def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
     """What ``broadcast_parameters`` sends, in the same order on every rank."""
     if isinstance(params, dict):
@@ -203,19 +135,6 @@ def _broadcast_in_place(named: list[tuple[str, Tensor]], root_rank: int) -> None
             tensor.copy_(dense)
     if failure is not None:
         raise failure
-
-
-def _try_pickle(obj: Any) -> tuple[bytes, Exception | None]:
-    """The pickled object, or why there is none: the other ranks have to learn that."""
-    try:
-        return cloudpickle.dumps(obj), None
-    except Exception as error:
-        return b"", RuntimeError(f"rank {rank()} could not pickle {type(obj).__name__}: {error}")
-
-
-def _bytes_tensor(data: bytearray) -> Tensor:
-    """A uint8 tensor ``[len(data)]`` over the same memory."""
-    return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def _raise_for_ranks(

@@ -29,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 
 from horovod.compression import Compressor, NoneCompressor
 from horovod.errors import HorovodInternalError
+from horovod.operations import Intent
 from horovod.torch import adapter
 
 __all__ = ["BATCH_BYTES", "GradientReducer"]
@@ -146,7 +147,7 @@ class GradientReducer:
         try:
             self._take_missing()
             if self._ready:
-                self._send(flush=True)
+                self._send(Intent.WAIT)
             self._complete()
         except Exception:
             self.drop()
@@ -166,13 +167,15 @@ class GradientReducer:
 
     def send_ready(self) -> None:
         """Hand the ready gradients to the engine; called by the hook that fills a batch."""
-        self._send(flush=False)
+        self._send(Intent.MORE)
 
-    def _send(self, flush: bool) -> None:
+    def _send(self, intent: Intent) -> None:
         with self._send_lock:
             progress = self._progress
             progress.unsent -= progress.target - progress.room
             progress.open_batch(self._batch_bytes)
+            if progress.unsent <= 0 and intent is Intent.MORE:
+                intent = Intent.COMPUTE
             count = len(self._ready)  # another thread's hooks may append meanwhile
             ready = self._ready[:count]
             wires = self._gradients(ready)
@@ -182,7 +185,7 @@ class GradientReducer:
                 wires,
                 [names[index] for index in ready],
                 *self._operation,
-                flush=flush or progress.unsent <= 0,
+                intent=intent,
             )
             self._batches.append(_Batch(handle, copies))
             self._last_sent = ready[-1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from torch import Tensor
 
+from horovod.operations import Intent
 from horovod.torch import adapter, optimizer
 
 
@@ -15,7 +16,7 @@ class Submission:
     names: list[str]
     tensors: list[Tensor]
     operation: tuple[int, float, float]
-    flush: bool
+    intent: Intent
 
 
 @dataclass
@@ -27,9 +28,9 @@ class FakeEngine:
     submissions: list[Submission] = field(default_factory=list)
     waited: list[int] = field(default_factory=list)
 
-    def submit(self, tensors, names, op, prescale_factor, postscale_factor, *, flush):
+    def submit(self, tensors, names, op, prescale_factor, postscale_factor, *, intent):
         operation = (op, prescale_factor, postscale_factor)
-        self.submissions.append(Submission(names, tensors, operation, flush))
+        self.submissions.append(Submission(names, tensors, operation, intent))
         return len(self.submissions)
 
     def synchronize(self, handle):
@@ -46,8 +47,8 @@ class FakeEngine:
         return [submission.names for submission in self.submissions]
 
     @property
-    def flushes(self) -> list[bool]:
-        return [submission.flush for submission in self.submissions]
+    def intents(self) -> list[Intent]:
+        return [submission.intent for submission in self.submissions]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from horovod.operations import Intent
 from horovod.errors import HorovodInternalError
 from horovod.torch import gradient_reducer
 from horovod.torch.compression import Compression
@@ -44,7 +45,7 @@ def test_batches_are_sent_as_they_fill(engine):
     assert len(engine.names) == 1
     backward(a)
     assert engine.names[1:] == [["p2", "p1", "p0"]]
-    assert engine.flushes == [False, True]
+    assert engine.intents == [Intent.MORE, Intent.COMPUTE]
     reducer.synchronize()
     assert engine.waited == [1, 2]
     assert not reducer.in_flight
@@ -67,7 +68,7 @@ def test_one_batch_without_spare_cores(engine):
     assert engine.names == []
     backward(params[2])
     assert engine.names == [["p0", "p1", "p2"]]
-    assert engine.flushes == [True]
+    assert engine.intents == [Intent.COMPUTE]
     reducer.synchronize()
 
 
@@ -83,7 +84,7 @@ def test_one_hook_stays_without_spare_cores(engine):
     assert reducer.in_flight
     reducer.synchronize()
     assert sorted(engine.names[1]) == ["p0", "p1", "p2"]
-    assert engine.flushes == [True, True]
+    assert engine.intents == [Intent.COMPUTE, Intent.WAIT]
     with pytest.raises(AssertionError, match="backward_passes_per_step"):
         backward(params[1], params[1])
 
@@ -95,7 +96,7 @@ def test_missing_gradients_are_sent_as_zeros(engine):
     reducer.synchronize()
     assert engine.names == [["p1", "p0"]]
     assert torch.equal(a.grad, torch.zeros(2))
-    assert engine.flushes == [True]
+    assert engine.intents == [Intent.WAIT]
 
 
 def test_counts_passes(engine):
