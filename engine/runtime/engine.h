@@ -97,6 +97,11 @@ class Engine {
 
  private:
   enum class Step { kProgressed, kBlocked, kIdle };
+  enum class Mood : int {
+    kAlert,    // looks again within the linger time
+    kNapping,  // looks again when the stall check is due
+    kAsleep    // does not look until rung
+  };
 
   // Submission, under mutex_.
   Entry& prepare(const Submission& submission);
@@ -135,7 +140,8 @@ class Engine {
   void kick_sleeper();
 
   void run_background();
-  Nanoseconds background_nap(bool had_role);
+  Nanoseconds background_nap(bool had_role, bool was_rung);
+  bool has_enough_ready() const;
   void ring_background();
   void on_peer_death(int rank);
   void wake_everyone();
@@ -174,7 +180,7 @@ class Engine {
   std::atomic<int> helpers_waiting_{0};
   std::atomic<std::uint64_t> sleeping_on_{0};  // packed PeerWait of this process' sleeping thread
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> background_armed_{false};  // it sleeps with a time limit
+  std::atomic<Mood> mood_{Mood::kNapping};     // of the background thread
   std::int64_t ready_since_ns_ = 0;            // background thread only
   std::atomic<std::int64_t> last_submit_ns_{0};
   std::atomic<bool> is_shut_down_{false};

@@ -14,12 +14,11 @@ namespace {
 constexpr Nanoseconds kSlice = std::chrono::milliseconds(100);
 // A peer in the middle of a call is here by then.
 constexpr Nanoseconds kPatience = std::chrono::microseconds(10);
+// How long the background thread stays alert after a ring that gave it nothing to do.
+constexpr Nanoseconds kAlertness = std::chrono::milliseconds(1);
 constexpr Nanoseconds kForever = std::chrono::hours(24);
 // Looking at the clock costs more than looking at a word; do it once in a while.
 constexpr int kLooksPerClock = 64;
-// With this much ready the background thread does not wait for company.
-constexpr std::size_t kEnoughBytes = 1UL << 20;
-
 std::uint64_t pack(const PeerWait& wait) {
   return 1 + (static_cast<std::uint64_t>(wait.rank) << 8) +
          (static_cast<std::uint64_t>(wait.counter) << 1);
@@ -48,6 +47,7 @@ bool Engine::poll(HandleId handle) {
     while (pending && step(true) == Step::kProgressed) {
     }
     release_role();
+    if (board_.has_ready()) ring_background();
   }
   return !pending;
 }
@@ -165,15 +165,17 @@ void Engine::ring_background() {
 }
 
 void Engine::run_background() {
+  SharedWord& bell = peers_.own().background_bell;
+  std::uint32_t heard = bell.load();
   while (!stopping_.load()) {
-    SharedWord& bell = peers_.own().background_bell;
     const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
     const bool had_role = take_role(false);
     if (had_role) {
       drive_in_background();
       release_role();
     }
-    const Nanoseconds nap = background_nap(had_role);
+    const Nanoseconds nap = background_nap(had_role, seen != heard);
+    heard = seen;
     if (!stopping_.load()) futex_wait(bell, seen, nap);
   }
 }
@@ -200,14 +202,19 @@ bool Engine::may_form_in_background() {
     return false;
   }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
-  return board_.ready_bytes() >= kEnoughBytes || now_ns() - ready_since_ns_ >= linger_.count();
+  return has_enough_ready() || now_ns() - ready_since_ns_ >= linger_.count();
 }
 
-Nanoseconds Engine::background_nap(bool had_role) {
+// After a ring it stays alert for a moment, so that a burst of submissions rings once.
+Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
   if (had_role && board_.has_ready()) {
-    background_armed_.store(true);
     if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
+    mood_.store(Mood::kAlert);
     return std::max(Nanoseconds(ready_since_ns_ + linger_.count() - now_ns()), Nanoseconds(1000));
+  }
+  if (was_rung) {
+    mood_.store(Mood::kAlert);
+    return std::max(linger_, kAlertness);
   }
   const auto stall_interval =
       Nanoseconds(static_cast<std::int64_t>(config_.stall_check_time_s * 1e9)) / 2;
@@ -215,7 +222,8 @@ Nanoseconds Engine::background_nap(bool had_role) {
       now_ns() - last_submit_ns_.load(std::memory_order_relaxed) < stall_interval.count();
   const std::lock_guard guard(mutex_);
   const bool must_watch = config_.stall_check && (recently_used || !tensors_.in_flight().empty());
-  background_armed_.store(must_watch || !config_.stall_check);
+  const bool is_asleep = config_.stall_check && !must_watch;
+  mood_.store(is_asleep ? Mood::kAsleep : Mood::kNapping);
   return must_watch ? std::max(stall_interval, kSlice) : kForever;
 }
 
