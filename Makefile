@@ -47,13 +47,13 @@ check: setup ## format, lint, types, import layers
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
 test: setup test-cpp ## all tests
-	$(BIN)/pytest tests/unit tests/parallel tests/integration
+	$(BIN)/pytest
 
 test-unit: setup test-cpp ## one process: C++ and Python
 	$(BIN)/pytest tests/unit
 
 test-parallel: setup ## several ranks under horovodrun
-	$(BIN)/pytest tests/parallel
+	$(BIN)/pytest tests/test_parallel.py
 
 test-integration: setup ## whole jobs: examples, killed ranks
 	$(BIN)/pytest tests/integration

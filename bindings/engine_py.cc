@@ -109,8 +109,7 @@ std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::v
 void make_engine(Engine* self, const EngineConfig& config, int region_fd,
                  const std::vector<int>& pidfds, const std::vector<int>& pids) {
   const std::size_t size_bytes = Engine::region_bytes(config.size);
-  auto region =
-      region_fd < 0 ? Region::allocate(size_bytes) : Region::map(region_fd, size_bytes);
+  auto region = region_fd < 0 ? Region::allocate(size_bytes) : Region::map(region_fd, size_bytes);
   new (self) Engine(config, std::move(region), watched(pidfds, pids));
 }
 
@@ -119,7 +118,8 @@ template <typename... Format>
 nb::object as_array(Output& output, int dtype_code) {
   const auto dtype = static_cast<Dtype>(dtype_code);
   const std::vector<std::size_t> shape(output.shape.begin(), output.shape.end());
-  nb::dlpack::dtype type{.code = 0, .bits = static_cast<std::uint8_t>(8 * size_of(dtype)), .lanes = 1};
+  nb::dlpack::dtype type{
+      .code = 0, .bits = static_cast<std::uint8_t>(8 * size_of(dtype)), .lanes = 1};
   switch (dtype) {
     case Dtype::kUint8:
       type.code = dlpack::kUint;
@@ -221,14 +221,16 @@ HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operat
   return engine.submit(submissions, static_cast<Intent>(intent));
 }
 
-std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
-                nb::handle name, nb::handle in, nb::handle out) {
+std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
+                               const Operation& operation, nb::handle name, nb::handle in,
+                               nb::handle out) {
   const Submission submission = from_tensor(reader, operation, name, in, out);
   const HandleId handle = engine.submit({&submission, 1}, Intent::kWait);
   try {
     return result_of(engine, handle);
   } catch (const nb::python_error&) {
-    // Interrupted with the operation under way: its memory must outlive the caller's interest in it.
+    // Interrupted with the operation under way: its memory must outlive the caller's interest in
+    // it.
     in.inc_ref();
     out.inc_ref();
     throw;

@@ -11,12 +11,13 @@ void bind_engine(nb::module_& module);
 
 namespace {
 
-// Engine errors become the exceptions of horovod.errors, which is imported when the first one comes.
+// Engine errors become the exceptions of horovod.errors, which is imported when the first one
+// comes.
 void raise(const Error& error) {
   const std::string text = error.what();
   // Texts that crossed shared memory may be cut in the middle of a character.
-  const nb::object message = nb::steal(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  const nb::object message =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
   const nb::object exception = nb::module_::import_("horovod.errors")
                                    .attr("from_code")(static_cast<int>(error.code()), message);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());

@@ -27,9 +27,8 @@ AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cel
   const std::size_t wanted = std::max(align_up(stream_bytes / 4), kMinBlockBytes);
   const std::size_t block_bytes = std::min(wanted, cell_bytes);
   const std::size_t blocks = (stream_bytes + block_bytes - 1) / block_bytes;
-  return {.one_step = false,
-          .block_bytes = block_bytes,
-          .blocks = static_cast<std::uint32_t>(blocks)};
+  return {
+      .one_step = false, .block_bytes = block_bytes, .blocks = static_cast<std::uint32_t>(blocks)};
 }
 
 Allreduce::Allreduce(Peers& peers) : peers_(peers), sources_(peers.size()) {}
@@ -136,8 +135,8 @@ void Allreduce::reduce_everything() {
 void Allreduce::reduce_piece(const View& view, std::size_t in_view, std::size_t in_cell,
                              std::size_t length, std::uint32_t number, std::byte* copy) {
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    sources_[rank] = rank == peers_.rank() ? view.in + in_view
-                                           : peers_.staging_cell(rank, number) + in_cell;
+    sources_[rank] =
+        rank == peers_.rank() ? view.in + in_view : peers_.staging_cell(rank, number) + in_cell;
   }
   reduce(view.spec, sources_, view.out + in_view, copy, length / size_of(view.spec.dtype));
 }

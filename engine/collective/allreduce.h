@@ -2,13 +2,14 @@
 //
 // Words: the tensors are one stream (ViewList), cut into blocks; a block is cut into one share per
 // rank. Small streams take one step: every rank stages all it has, then reduces everything itself.
-// Larger ones take two: a rank stages what the others own, reduces its own share from all ranks into
-// its tensor and its result cell, and copies the others' shares from theirs. Blocks are pipelined:
-// while block b is reduced, b + 1 is already staged and b - 1 is copied out, so a rank waits only
-// when another is a whole block behind.
+// Larger ones take two: a rank stages what the others own, reduces its own share from all ranks
+// into its tensor and its result cell, and copies the others' shares from theirs. Blocks are
+// pipelined: while block b is reduced, b + 1 is already staged and b - 1 is copied out, so a rank
+// waits only when another is a whole block behind.
 //
-// Both ways sum every element in rank order, so they give the same bits. Bytes touched per rank for a
-// stream of S bytes and n ranks: reads S of the tensor, stages S (n-1)/n, reduces S, copies S (n-1)/n.
+// Both ways sum every element in rank order, so they give the same bits. Bytes touched per rank for
+// a stream of S bytes and n ranks: reads S of the tensor, stages S (n-1)/n, reduces S, copies S
+// (n-1)/n.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +34,8 @@ class Allreduce final : public Collective {
  public:
   explicit Allreduce(Peers& peers);
 
-  // Starts on `views`, which outlives the run, at block number `first_block`. Returns how many block
-  // numbers it takes.
+  // Starts on `views`, which outlives the run, at block number `first_block`. Returns how many
+  // block numbers it takes.
   std::uint32_t begin(const ViewList& views, std::uint32_t first_block);
   bool advance(PeerWait& blocked) override;
 

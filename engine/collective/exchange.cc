@@ -13,9 +13,8 @@ std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, std::uint32_
   std::size_t longest = 0;
   for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
   const std::size_t cell_bytes = peers_.staging_cell_bytes();
-  blocks_ = peers_.size() == 1
-                ? 0
-                : static_cast<std::uint32_t>((longest + cell_bytes - 1) / cell_bytes);
+  blocks_ =
+      peers_.size() == 1 ? 0 : static_cast<std::uint32_t>((longest + cell_bytes - 1) / cell_bytes);
   staged_ = 0;
   copied_ = 0;
   copy_own();

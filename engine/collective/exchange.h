@@ -1,9 +1,9 @@
 // Every rank gives a stream, every rank gets all of them: allgather, and broadcast, where only the
 // root's stream has bytes.
 //
-// Streams are cut into blocks of one staging cell. A rank stages its own and copies the others' out;
-// it stages block b + 1 before it copies block b, and nobody waits for a rank that has nothing to
-// give. Bytes touched per rank: its own stream twice, all others' twice.
+// Streams are cut into blocks of one staging cell. A rank stages its own and copies the others'
+// out; it stages block b + 1 before it copies block b, and nobody waits for a rank that has nothing
+// to give. Bytes touched per rank: its own stream twice, all others' twice.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Scatter-gather: several tensors seen as one stream of bytes, read and written in place.
 //
-// Every view starts at a multiple of kViewAlignment in the stream, so that any cut at such a multiple
-// falls between elements whatever the dtype. The gaps are never read or written.
+// Every view starts at a multiple of kViewAlignment in the stream, so that any cut at such a
+// multiple falls between elements whatever the dtype. The gaps are never read or written.
 #pragma once
 
 #include <algorithm>

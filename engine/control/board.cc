@@ -108,10 +108,10 @@ std::size_t Board::region_bytes(int size) {
 Board::Board(std::byte* base, const BoardConfig& config)
     : config_(config),
       header_(reinterpret_cast<Header*>(base)),
-      heads_(reinterpret_cast<std::uint32_t*>(
-          base + offsets(sizeof(Header), sizeof(Bucket), 64).heads)),
-      items_(reinterpret_cast<std::uint32_t*>(
-          base + offsets(sizeof(Header), sizeof(Bucket), 64).items)),
+      heads_(reinterpret_cast<std::uint32_t*>(base +
+                                              offsets(sizeof(Header), sizeof(Bucket), 64).heads)),
+      items_(reinterpret_cast<std::uint32_t*>(base +
+                                              offsets(sizeof(Header), sizeof(Bucket), 64).items)),
       buckets_(
           reinterpret_cast<Bucket*>(base + offsets(sizeof(Header), sizeof(Bucket), 64).buckets)),
       slots_(base + offsets(sizeof(Header), sizeof(Bucket), 64).slots) {}

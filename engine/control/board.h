@@ -1,14 +1,15 @@
 // Negotiation inside a host: which tensors every rank has submitted, and in which order they run.
 //
-// The board lies in shared memory. A tensor name owns a slot; a rank that submits the name arrives at
-// the slot. The last rank to arrive makes it ready and appends it to the list of ready items. Whoever
-// is free first cuts the next bucket off that list, and every rank runs the buckets in that order.
-// There are no messages and no rounds: a submission is one short critical section, whoever makes it.
+// The board lies in shared memory. A tensor name owns a slot; a rank that submits the name arrives
+// at the slot. The last rank to arrive makes it ready and appends it to the list of ready items.
+// Whoever is free first cuts the next bucket off that list, and every rank runs the buckets in that
+// order. There are no messages and no rounds: a submission is one short critical section, whoever
+// makes it.
 //
 // Slots stay after use (the response cache): a name that comes again finds its slot by number and
-// compares one hash. At most `cache_capacity` slots rest unused; the least recently used goes first.
-// Two rounds of one name may overlap (a fast rank submits again before a slow one has run the first),
-// never three, so what belongs to a round is kept twice.
+// compares one hash. At most `cache_capacity` slots rest unused; the least recently used goes
+// first. Two rounds of one name may overlap (a fast rank submits again before a slow one has run
+// the first), never three, so what belongs to a round is kept twice.
 #pragma once
 
 #include <cstddef>
@@ -118,9 +119,9 @@ class Board {
 
   const BoardConfig config_;
   Header* const header_;
-  std::uint32_t* const heads_;   // hash table: slot + 1, 0 for empty
-  std::uint32_t* const items_;   // ring of ready items: slot, parity in the top bit
-  Bucket* const buckets_;        // ring
+  std::uint32_t* const heads_;  // hash table: slot + 1, 0 for empty
+  std::uint32_t* const items_;  // ring of ready items: slot, parity in the top bit
+  Bucket* const buckets_;       // ring
   std::byte* const slots_;
 };
 

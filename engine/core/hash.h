@@ -1,5 +1,6 @@
-// 64-bit mixing hash for names and request signatures. Peers compare the values, so every process of
-// a job must run the same function; it is not meant to resist an attacker (peers are authenticated).
+// 64-bit mixing hash for names and request signatures. Peers compare the values, so every process
+// of a job must run the same function; it is not meant to resist an attacker (peers are
+// authenticated).
 #pragma once
 
 #include <cstddef>

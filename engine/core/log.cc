@@ -19,8 +19,8 @@ std::string time_text() {
   localtime_r(&now.tv_sec, &local);
   std::array<char, 64> text{};
   const std::size_t length = strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local);
-  std::snprintf(text.data() + length, text.size() - length, ".%06ld: ",
-                static_cast<long>(now.tv_usec));
+  std::snprintf(text.data() + length, text.size() - length,
+                ".%06ld: ", static_cast<long>(now.tv_usec));
   return text.data();
 }
 

@@ -9,7 +9,14 @@
 
 namespace hvd {
 
-enum class LogLevel : int { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4, kFatal = 5 };
+enum class LogLevel : int {
+  kTrace = 0,
+  kDebug = 1,
+  kInfo = 2,
+  kWarning = 3,
+  kError = 4,
+  kFatal = 5
+};
 
 struct LogConfig {
   LogLevel level = LogLevel::kWarning;

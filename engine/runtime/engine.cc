@@ -1,5 +1,5 @@
-// Construction, submission, results and the end. What runs collectives is in progress.cc, what waits
-// in waiting.cc, what looks after stalled tensors and lost peers in health.cc.
+// Construction, submission, results and the end. What runs collectives is in progress.cc, what
+// waits in waiting.cc, what looks after stalled tensors and lost peers in health.cc.
 #include "runtime/engine.h"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ constexpr auto kLingerWithoutSpareCores = std::chrono::microseconds(1000);
 constexpr std::size_t kEnoughBytes = 1UL << 20;
 
 Nanoseconds linger_of(const EngineConfig& config) {
-  if (config.cycle_time_s > 0) return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
+  if (config.cycle_time_s > 0)
+    return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
   return config.usable_cores > config.size ? Nanoseconds(kLingerWithSpareCores)
                                            : Nanoseconds(kLingerWithoutSpareCores);
 }
@@ -48,7 +49,8 @@ Engine::Engine(EngineConfig config, std::shared_ptr<Region> region,
       handles_(config_.generation),
       auto_names_(kKindCount, 0) {
   background_ = quiet_thread([this] { run_background(); });
-  watcher_ = std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });
+  watcher_ =
+      std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });
 }
 
 Engine::~Engine() { shutdown(); }
@@ -82,8 +84,7 @@ Entry& Engine::prepare(const Submission& submission) {
   if (entry.is_in_flight) {
     throw Error(ErrorCode::kInvalidArgument,
                 entry.title() + ": a tensor of this name is still being processed on rank " +
-                    std::to_string(config_.rank) +
-                    "; synchronize it first or use another name");
+                    std::to_string(config_.rank) + "; synchronize it first or use another name");
   }
   refuse_impossible(entry, submission.request);
   entry.request = submission.request;

@@ -1,9 +1,9 @@
 // The engine of one rank: takes submissions, runs collectives, answers waits.
 //
-// Threads. Callers submit, poll and wait from any thread. A caller that waits makes progress itself;
-// a background thread makes progress when nobody waits; one more thread watches for peers that end.
-// Whoever runs collectives holds the progress role: one thread at a time, and it can stop between two
-// steps and leave the rest to the next holder.
+// Threads. Callers submit, poll and wait from any thread. A caller that waits makes progress
+// itself; a background thread makes progress when nobody waits; one more thread watches for peers
+// that end. Whoever runs collectives holds the progress role: one thread at a time, and it can stop
+// between two steps and leave the rest to the next holder.
 //
 // Locks. mutex_ guards the tables and the fatal error. Order: mutex_, then the board's lock.
 #pragma once
@@ -56,9 +56,9 @@ struct Submission {
 
 // What the caller is going to do next, so that nobody is woken in vain.
 enum class Intent : int {
-  kCompute = 0,   // something else: the background thread shall run it
-  kWait = 1,      // wait for it right away
-  kMore = 2,      // submit more soon: no hurry
+  kCompute = 0,  // something else: the background thread shall run it
+  kWait = 1,     // wait for it right away
+  kMore = 2,     // submit more soon: no hurry
 };
 
 class Engine {
@@ -180,8 +180,8 @@ class Engine {
   std::atomic<int> helpers_waiting_{0};
   std::atomic<std::uint64_t> sleeping_on_{0};  // packed PeerWait of this process' sleeping thread
   std::atomic<bool> stopping_{false};
-  std::atomic<Mood> mood_{Mood::kNapping};     // of the background thread
-  std::int64_t ready_since_ns_ = 0;            // background thread only
+  std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread
+  std::int64_t ready_since_ns_ = 0;         // background thread only
   std::atomic<std::int64_t> last_submit_ns_{0};
   std::atomic<bool> is_shut_down_{false};
   bool is_abandoned_ = false;

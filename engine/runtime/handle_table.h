@@ -1,7 +1,7 @@
 // Handles: what a caller waits on. A handle covers one or more tensors and is done with the last.
 //
-// All methods need the engine's mutex; a Pending taken under it can be asked without. A handle stays
-// until it is closed, so its error and outputs can be fetched by whoever waited.
+// All methods need the engine's mutex; a Pending taken under it can be asked without. A handle
+// stays until it is closed, so its error and outputs can be fetched by whoever waited.
 #pragma once
 
 #include <atomic>

@@ -32,8 +32,7 @@ std::string Engine::peer_name(int rank) const {
 }
 
 void Engine::on_peer_death(int rank) {
-  if (!peers_.set_liveness(rank, Liveness::kDead) &&
-      peers_.liveness(rank) != Liveness::kDead) {
+  if (!peers_.set_liveness(rank, Liveness::kDead) && peers_.liveness(rank) != Liveness::kDead) {
     return;  // it said good-bye before
   }
   recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(rank), 0);
@@ -115,8 +114,7 @@ void Engine::check_stalls() {
 
 void Engine::check_stalled_entry(Entry& entry, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
-  const bool must_end =
-      config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
+  const bool must_end = config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
   if (age_s < config_.stall_check_time_s || (entry.stall_reported && !must_end)) return;
   std::vector<int> missing;
   {

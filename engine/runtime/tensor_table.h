@@ -1,7 +1,7 @@
 // The tensors of this rank by name and by slot, and which of them are in flight.
 //
-// An entry outlives its flight: a name that comes again finds its slot at once. It goes when its slot
-// is given to another name. All methods need the engine's mutex.
+// An entry outlives its flight: a name that comes again finds its slot at once. It goes when its
+// slot is given to another name. All methods need the engine's mutex.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ struct Entry {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   HandleId handle = 0;
-  std::size_t position = 0;  // in the handle
+  std::size_t position = 0;    // in the handle
   bool is_submitting = false;  // chosen by a submit call that has not placed it yet
   bool is_in_flight = false;
   bool stall_reported = false;

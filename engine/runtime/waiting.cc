@@ -1,7 +1,8 @@
-// Who makes progress and how a thread waits: spinning while every rank has a core, sleeping otherwise.
+// Who makes progress and how a thread waits: spinning while every rank has a core, sleeping
+// otherwise.
 //
-// Before a thread sleeps on a peer it rings the peer's bell, unless one of the peer's threads is awake:
-// a rank is woken when somebody needs it, not when something happened.
+// Before a thread sleeps on a peer it rings the peer's bell, unless one of the peer's threads is
+// awake: a rank is woken when somebody needs it, not when something happened.
 #include <algorithm>
 
 #include "runtime/engine.h"

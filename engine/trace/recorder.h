@@ -14,15 +14,15 @@
 namespace hvd {
 
 enum class EventKind : std::uint32_t {
-  kSubmit = 0,      // subject: entry, value: bytes
-  kReady = 1,       // subject: entry; this rank was the last to arrive
-  kBucketStart = 2, // subject: bucket, value: tensors
-  kFused = 3,       // subject: entry, value: bucket
-  kBucketDone = 4,  // subject: bucket, value: bytes
-  kDone = 5,        // subject: entry
-  kWait = 6,        // subject: rank waited for, value: counter
-  kError = 7,       // subject: entry, value: error code
-  kAlarm = 8,       // subject: rank
+  kSubmit = 0,       // subject: entry, value: bytes
+  kReady = 1,        // subject: entry; this rank was the last to arrive
+  kBucketStart = 2,  // subject: bucket, value: tensors
+  kFused = 3,        // subject: entry, value: bucket
+  kBucketDone = 4,   // subject: bucket, value: bytes
+  kDone = 5,         // subject: entry
+  kWait = 6,         // subject: rank waited for, value: counter
+  kError = 7,        // subject: entry, value: error code
+  kAlarm = 8,        // subject: rank
 };
 
 struct Event {

@@ -99,8 +99,8 @@ void Peers::set_attention(Attention attention) {
 void Peers::ring(int rank) {
   const Attention attention = this->attention(rank);
   if (attention == Attention::kAwake) return;
-  SharedWord& bell = attention == Attention::kBackground ? line(rank).background_bell
-                                                         : line(rank).helper_bell;
+  SharedWord& bell =
+      attention == Attention::kBackground ? line(rank).background_bell : line(rank).helper_bell;
   bell.fetch_add(1, std::memory_order_seq_cst);
   futex_wake_all(bell);
 }

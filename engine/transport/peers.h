@@ -1,9 +1,11 @@
-// What the ranks of a host see of each other in shared memory: block counters, staging cells, bells.
+// What the ranks of a host see of each other in shared memory: block counters, staging cells,
+// bells.
 //
 // Data moves in numbered blocks. For block b every rank
-//   stages   what others need of it into its staging cell b % kCells,          then staged   = b + 1
-//   reduces  (reads) the others' staging cells, writes its result cell,        then reduced  = b + 1
-//   finishes after copying the others' result cells,                           then finished = b + 1
+//   stages   what others need of it into its staging cell b % kCells,          then staged   = b +
+//   1 reduces  (reads) the others' staging cells, writes its result cell,        then reduced  = b
+//   + 1 finishes after copying the others' result cells,                           then finished =
+//   b + 1
 // A cell is reused kCells blocks later, so before staging block b all ranks must have reduced block
 // b - kCells, and before writing the result cell of b all must have finished block b - kCells.
 // Counters are 32 bits and wrap; comparisons use the signed difference, which is at most a few.
@@ -77,7 +79,8 @@ class Peers {
   // Sets this rank's counter and wakes whoever sleeps on it.
   void publish(Counter counter, std::uint32_t value);
   bool reached(const PeerWait& wait) const;
-  // True when all other ranks' counters are at `target`; else `blocked` names the first that is not.
+  // True when all other ranks' counters are at `target`; else `blocked` names the first that is
+  // not.
   bool all_reached(Counter counter, std::uint32_t target, PeerWait& blocked) const;
   // Sleeps until the counter moves, at most `timeout`.
   void sleep(const PeerWait& wait, Nanoseconds timeout);

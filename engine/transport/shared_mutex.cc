@@ -24,7 +24,8 @@ void SharedMutex::lock(const SharedWord& alarm, std::uint32_t calm) {
 }
 
 void SharedMutex::unlock() {
-  // Sequentially consistent: what was written inside is visible before the caller looks for sleepers.
+  // Sequentially consistent: what was written inside is visible before the caller looks for
+  // sleepers.
   if (word_.exchange(0, std::memory_order_seq_cst) == 2) futex_wake_one(word_);
 }
 

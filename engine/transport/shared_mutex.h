@@ -1,8 +1,8 @@
 // A mutex in shared memory for critical sections of well under a microsecond.
 //
 // The lock word is 0 (free), 1 (held) or 2 (held, somebody sleeps); Drepper, "Futexes Are Tricky".
-// A process that dies inside leaves it held for ever, so waiting goes on only while `alarm` keeps its
-// value: when it changes, lock() throws and the world is over anyway.
+// A process that dies inside leaves it held for ever, so waiting goes on only while `alarm` keeps
+// its value: when it changes, lock() throws and the world is over anyway.
 #pragma once
 
 #include "core/futex.h"

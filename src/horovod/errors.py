@@ -1,11 +1,11 @@
 """Every error that the package raises on purpose, in one tree.
 
     ValueError                      a bad argument, seen on this rank before anything was sent
-    │ InitError                     ``init`` could not make a world: who is missing, what was refused
-    │ SettingError                  an environment variable with a value that cannot be used
+    ├ InitError                     ``init`` could not make a world: who is missing or refused
+    └ SettingError                  an environment variable with a value that cannot be used
     RuntimeError
     └ HorovodInternalError          a collective failed; elastic training restores and retries
-      ├ MismatchError               ranks disagree about a collective: a bug in the script, never retried
+      ├ MismatchError               ranks disagree about a collective: a bug, never retried
       ├ PeerLostError               a rank died, left or stopped answering
       ├ StallError                  a rank did not submit within the stall shutdown time
       └ ShutdownError               this rank shut the engine down with the operation unfinished

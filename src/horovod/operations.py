@@ -1,7 +1,7 @@
 """The collectives: one definition for all frameworks, written against a small tensor adapter.
 
-A binding supplies an ``Adapter`` and exports the methods of ``Collectives``. An operation is started
-by ``*_async`` and ended by ``synchronize``; the ``*_`` forms write into the tensor they are given.
+A binding supplies an ``Adapter`` and exports the methods of ``Collectives``. An operation is
+started by ``*_async`` and ended by ``synchronize``; the ``*_`` forms write into the tensor they are given.
 Every rank must start the same operations under the same names, in any order. Errors:
 
     ValueError             the call cannot be right (dtype, layout, root, name in flight)
@@ -99,7 +99,7 @@ class Adapter(Protocol[T]):
         tensor: T,
         output: T | None,
     ) -> list[_native.Output]:
-        """Like ``submit``, but return when the operation is done, with what the engine allocated."""
+        """Like ``submit``, but wait until it is done; returns what the engine allocated."""
 
     def submit_batch(
         self,
@@ -235,9 +235,7 @@ class Collectives(Generic[T]):
 
     def allgather(self, tensor: T, name: str | None = None) -> T:
         """All ranks' tensors joined along the first dimension; see ``allgather_async``."""
-        outputs = self._adapter.run(
-            engine(), _ALLGATHER, _full("allgather.", name), tensor, None
-        )
+        outputs = self._adapter.run(engine(), _ALLGATHER, _full("allgather.", name), tensor, None)
         return self._adapter.from_output(outputs[0], tensor)
 
     def broadcast_async(self, tensor: T, root_rank: int, name: str | None = None) -> int:
@@ -304,7 +302,7 @@ class Collectives(Generic[T]):
         output: T | None,
         intent: Intent = Intent.COMPUTE,
     ) -> int:
-        """Submit one operation and keep what it needs alive; the base of all ``*_async`` methods."""
+        """Submit one operation and keep what it needs alive; all ``*_async`` methods end here."""
         current = engine()
         handle = self._adapter.submit(current, operation, full_name, tensor, output, intent)
         self._flights[handle] = _Flight(current, tensor, output)

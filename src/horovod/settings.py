@@ -90,7 +90,8 @@ class Settings:
 
 
 def _parse(setting: dataclasses.Field[Any], text: str) -> Any:
-    env, kind = setting.metadata["env"], type(setting.default)
+    env: str = setting.metadata["env"]
+    kind: Any = type(setting.default)
     if kind is bool:
         return _parse_bool(env, text)
     if kind is str:

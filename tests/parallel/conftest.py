@@ -1,7 +1,7 @@
-"""Tests that every rank runs under our launcher: ``horovodrun -np N python -m pytest tests/parallel``.
+"""Tests that every rank runs: ``horovodrun -np N python -m pytest tests/parallel``.
 
-All ranks collect the same tests in the same order, so a test may use collectives freely. A test that
-fails on one rank only would leave the others waiting; the stall shutdown time ends that.
+All ranks collect the same tests in the same order, so a test may use collectives freely. A test
+that fails on one rank only would leave the others waiting; the stall shutdown time ends that.
 """
 
 import os

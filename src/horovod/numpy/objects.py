@@ -1,7 +1,7 @@
 """Python objects between ranks, for all frameworks: pickled, and sent as bytes.
 
-Peers have authenticated each other before ``init`` returns, so what arrives here comes from this job
-and may be unpickled. An object that does not pickle is an error on every rank, not a wait.
+Peers have authenticated each other before ``init`` returns, so what arrives here comes from this
+job and may be unpickled. An object that does not pickle is an error on every rank, not a wait.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def what_is_left() -> list[str]:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:  # the descriptor that listed the directory
             continue
-        if "memfd" in target or "pidfd" in target or "pipe:" in target and int(fd) > 2:
+        if "memfd" in target or "pidfd" in target or ("pipe:" in target and int(fd) > 2):
             left.append(target)
     with open("/proc/self/maps") as maps:
         return left + [line for line in maps if "memfd:horovod" in line]

@@ -151,6 +151,8 @@ def test_world_numbers():
     assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
     assert hvd.is_homogeneous()
     assert sorted(hvd.allgather_object(hvd.rank())) == list(range(hvd.size()))
-    assert hvd.gloo_enabled() and hvd.gloo_built() and not hvd.mpi_enabled()
+    assert hvd.gloo_enabled()
+    assert hvd.gloo_built()
+    assert not hvd.mpi_enabled()
     with pytest.raises(ValueError, match="MPI is not enabled"):
         hvd.mpi_threads_supported()

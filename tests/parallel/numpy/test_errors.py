@@ -30,7 +30,9 @@ def disagreements():
         "ndim": (lambda odd: hvd.allreduce(np.ones(6) if odd else np.ones((2, 3)), name="m")),
         "dtype": (lambda odd: hvd.allreduce(common.astype("i4") if odd else common, name="m")),
         "op": (lambda odd: hvd.allreduce(common, name="m", op=hvd.Max if odd else hvd.Sum)),
-        "prescale": (lambda odd: hvd.allreduce(common, name="m", prescale_factor=2.0 if odd else 1)),
+        "prescale": (
+            lambda odd: hvd.allreduce(common, name="m", prescale_factor=2.0 if odd else 1)
+        ),
         "postscale": (lambda odd: hvd.allreduce(common, name="m", postscale_factor=odd + 1.0)),
         "root": (lambda odd: hvd.broadcast(common, 1 if odd else 0, name="m")),
         "broadcast shape": (lambda odd: hvd.broadcast(common[: 1 + (not odd)], 0, name="m")),
@@ -61,7 +63,7 @@ def test_allgather_of_a_scalar_is_an_error_everywhere():
 def test_a_name_in_flight_is_refused(several_ranks):
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(np.ones(3), name="busy")
-        with pytest.raises(ValueError, match="'busy'.*still being processed"):
+        with pytest.raises(ValueError, match=r"'busy'.*still being processed"):
             hvd.allreduce_async(np.ones(3), name="busy")
     hvd.barrier()
     if hvd.rank() != 0:

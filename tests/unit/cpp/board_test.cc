@@ -1,10 +1,11 @@
+#include "control/board.h"
+
 #include <doctest/doctest.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "control/board.h"
 #include "world_of_threads.h"
 
 namespace hvd {

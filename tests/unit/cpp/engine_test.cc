@@ -166,8 +166,9 @@ TEST_CASE("what cannot be right is refused before anything is sent") {
   std::vector<float> values(4);
   Submission submission = in_place("x", values, Kind::kBroadcast);
   submission.request.root = 2;
-  CHECK(error_of([&] { submit(world.engine(0), submission); })
-            .find("invalid root rank 2; the world has ranks 0 to 1") != std::string::npos);
+  CHECK(error_of([&] {
+          submit(world.engine(0), submission);
+        }).find("invalid root rank 2; the world has ranks 0 to 1") != std::string::npos);
   submission = in_place("x", values);
   submission.request.dtype = Dtype::kBool;
   submission.request.op = ReduceOp::kAverage;

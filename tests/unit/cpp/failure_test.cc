@@ -33,8 +33,7 @@ TEST_CASE("a mismatch in a bucket leaves the other tensors alone") {
     std::vector<float> good(10, 1.0F), bad(rank == 0 ? 3 : 4), fine(10, 1.0F);
     const std::vector<Submission> all{in_place("good", good), in_place("bad", bad),
                                       in_place("fine", fine)};
-    const std::string text =
-        error_of([&] { finish(engine, engine.submit(all, Intent::kWait)); });
+    const std::string text = error_of([&] { finish(engine, engine.submit(all, Intent::kWait)); });
     CHECK(contains(text, "allreduce 'bad'"));
     CHECK(good.front() == 2.0F);
     CHECK(fine.front() == 2.0F);
@@ -52,8 +51,8 @@ TEST_CASE("a rank that shuts down ends the pending and later operations of the o
     const std::string text =
         error_of([&] { finish(engine, submit(engine, in_place("allreduce.x", values))); });
     CHECK(contains(text, "rank 1 has shut down"));
-    CHECK(contains(error_of([&] { submit(engine, in_place("y", values)); }),
-                   "rank 1 has shut down"));
+    CHECK(
+        contains(error_of([&] { submit(engine, in_place("y", values)); }), "rank 1 has shut down"));
   });
 }
 
@@ -80,7 +79,8 @@ TEST_CASE("shutdown fails what is pending on this rank") {
   const HandleId handle = submit(engine, in_place("allreduce.x", values), Intent::kCompute);
   engine.shutdown();
   engine.shutdown();
-  CHECK(contains(error_of([&] { finish(engine, handle); }), "Horovod has been shut down on rank 0"));
+  CHECK(
+      contains(error_of([&] { finish(engine, handle); }), "Horovod has been shut down on rank 0"));
   CHECK(contains(error_of([&] { submit(engine, in_place("y", values)); }), "shut down"));
 }
 

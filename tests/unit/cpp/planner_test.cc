@@ -1,8 +1,8 @@
+#include "fusion/planner.h"
+
 #include <doctest/doctest.h>
 
 #include <array>
-
-#include "fusion/planner.h"
 
 namespace hvd {
 namespace {

@@ -1,9 +1,9 @@
+#include "trace/recorder.h"
+
 #include <doctest/doctest.h>
 
 #include <thread>
 #include <vector>
-
-#include "trace/recorder.h"
 
 namespace hvd {
 namespace {

@@ -1,8 +1,9 @@
+#include "control/request.h"
+
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "control/request.h"
 #include "world_of_threads.h"
 
 namespace hvd {

@@ -20,7 +20,8 @@ class WorldOfThreads {
  public:
   using Configure = std::function<void(EngineConfig&)>;
 
-  explicit WorldOfThreads(int size, const Configure& configure = [](EngineConfig&) {})
+  explicit WorldOfThreads(
+      int size, const Configure& configure = [](EngineConfig&) {})
       : region_(Region::allocate(Engine::region_bytes(size))) {
     for (int rank = 0; rank < size; ++rank) {
       EngineConfig config;
@@ -28,8 +29,7 @@ class WorldOfThreads {
       config.size = size;
       config.usable_cores = 2;
       configure(config);
-      engines_.push_back(
-          std::make_unique<Engine>(config, region_, std::vector<WatchedProcess>{}));
+      engines_.push_back(std::make_unique<Engine>(config, region_, std::vector<WatchedProcess>{}));
     }
   }
 
