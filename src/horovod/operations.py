@@ -1,8 +1,8 @@
 """The collectives: one definition for all frameworks, written against a small tensor adapter.
 
 A binding supplies an ``Adapter`` and exports the methods of ``Collectives``. An operation is
-started by ``*_async`` and ended by ``synchronize``; the ``*_`` forms write into the tensor they are given.
-Every rank must start the same operations under the same names, in any order. Errors:
+started by ``*_async`` and ended by ``synchronize``; the ``*_`` forms write into the tensor they
+are given. Every rank must start the same operations under the same names, in any order. Errors:
 
     ValueError             the call cannot be right (dtype, layout, root, name in flight)
     MismatchError          ranks disagree; raised on every rank, the engine stays usable

@@ -1,14 +1,16 @@
-"""The last rank ends; the others report what every call says, and when it says so.
+"""The last rank ends; the others report what every call of theirs says, and when.
 
 lost_rank.py MOMENT WAY: in which moment (see ``MOMENTS``) and how (see ``WAYS``) it ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import notes
@@ -30,12 +32,11 @@ WAYS = {
     "exception": raise_an_exception,
     "os._exit": lambda: os._exit(4),
     "return": lambda: None,
-    "shutdown": hvd.shutdown,
 }
 
 
 def start_many() -> list[int]:
-    """A gigabyte of collectives under way; their results do not matter, so they share one tensor."""
+    """Start a gigabyte of collectives; their results do not matter, so they share one tensor."""
     tensor = np.ones(8 << 20, np.float32)
     return [hvd.allreduce_async_(tensor, name=f"big{index}") for index in range(32)]
 
@@ -50,9 +51,8 @@ def collective_as_victim() -> None:
     notes.until(is_in_the_middle)
 
 
-def awaited_as_victim() -> None:
-    for rank in range(hvd.size() - 1):
-        notes.read(f"waiting.{rank}")
+def wait_for_the_others() -> None:
+    notes.read_from_each("waiting", hvd.size() - 1)
 
 
 def awaited_as_survivor() -> list[int]:
@@ -62,15 +62,36 @@ def awaited_as_survivor() -> list[int]:
 
 
 def idle_as_survivor() -> list[int]:
-    notes.read("end")
+    """Call nothing until the victim has left: a killed one is gone then, others may take longer."""
+    notes.leave(f"waiting.{hvd.rank()}")
+    victim_pid, end = notes.read("victim"), notes.read("end")
+    notes.until(lambda: notes.is_gone(victim_pid) or time.monotonic() > end + 0.5)
+    return []
+
+
+def hold_the_board() -> None:
+    """Be inside of the engine's shortest critical section: its lock is the region's first word."""
+    wait_for_the_others()
+    with open("/proc/self/maps") as maps:
+        (line,) = [line for line in maps if "memfd:horovod" in line]
+    lock = ctypes.c_uint32.from_address(int(line.split("-")[0], 16))
+    notes.until(lambda: lock.value == 0)
+    lock.value = hvd.rank() + 1
+    notes.leave("locked")
+
+
+def board_as_survivor() -> list[int]:
+    notes.leave(f"waiting.{hvd.rank()}")
+    notes.read("locked")
     return []
 
 
 # Name: what the last rank does before it ends, what the others do; the result is still pending.
 MOMENTS = {
     "collective": (collective_as_victim, start_many),
-    "awaited": (awaited_as_victim, awaited_as_survivor),
-    "idle": (lambda: None, idle_as_survivor),
+    "awaited": (wait_for_the_others, awaited_as_survivor),
+    "idle": (wait_for_the_others, idle_as_survivor),
+    "board": (hold_the_board, board_as_survivor),
 }
 
 
@@ -82,24 +103,20 @@ def error_of(call: Any) -> dict[str, Any] | None:
     return None
 
 
-def what_is_left() -> list[str]:
-    """Threads, descriptors and mappings of the engine in this process."""
-    left = [f"thread {tid}" for tid in os.listdir("/proc/self/task") if int(tid) != os.getpid()]
-    for fd in os.listdir("/proc/self/fd"):
+def possessions() -> set[str]:
+    """Threads, descriptors and shared mappings of this process."""
+    found = {f"thread {tid}" for tid in os.listdir("/proc/self/task")}
+    for fd in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except FileNotFoundError:  # the descriptor that listed the directory
+            found.add(f"descriptor {fd.name}: {fd.readlink()}")
+        except FileNotFoundError:  # the descriptor that lists the directory
             continue
-        if "memfd" in target or "pidfd" in target or ("pipe:" in target and int(fd) > 2):
-            left.append(target)
     with open("/proc/self/maps") as maps:
-        return left + [line for line in maps if "memfd:horovod" in line]
+        return found | {line for line in maps if "memfd:horovod" in line}
 
 
-def survive(pending: list[int], victim_pid: int) -> None:
+def survive(pending: list[int], before: set[str]) -> None:
     errors = [error_of(lambda handle=handle: hvd.synchronize(handle)) for handle in pending]
-    if not pending:
-        notes.until(lambda: notes.is_gone(victim_pid) or time.monotonic() > notes.read("end") + 0.5)
     later = [
         error_of(lambda: hvd.allreduce(np.ones(3), name="later")),
         error_of(lambda: hvd.broadcast(np.ones(3), hvd.rank(), name="later")),
@@ -107,24 +124,24 @@ def survive(pending: list[int], victim_pid: int) -> None:
     ]
     rank = hvd.rank()
     hvd.shutdown()
-    facts = {"pending": errors, "later": later, "left": what_is_left()}
-    notes.leave(f"report.{rank}", facts)
+    # The connection to the launcher's store stays, for the next init.
+    left = sorted(item for item in possessions() - before if "socket:" not in item)
+    notes.leave(f"report.{rank}", {"pending": errors, "later": later, "left": left})
 
 
 def main(moment: str, way: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends a failed job; let us see it
+    before = possessions()
     hvd.init()
-    victim = hvd.size() - 1
     as_victim, as_survivor = MOMENTS[moment]
-    pids = hvd.allgather(np.array([os.getpid()]))
     hvd.barrier()
-    if hvd.rank() == victim:
+    if hvd.rank() == hvd.size() - 1:
         as_victim()
         notes.leave("victim", os.getpid())
         notes.leave("end", time.monotonic())
         WAYS[way]()
     else:
-        survive(as_survivor(), int(pids[victim]))
+        survive(as_survivor(), before)
 
 
 if __name__ == "__main__":

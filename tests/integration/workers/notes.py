@@ -29,6 +29,11 @@ def read(name: str) -> Any:
     return json.loads(_path(name).read_text())
 
 
+def read_from_each(name: str, ranks: int) -> list[Any]:
+    """What ``name.0``, ``name.1``, ... say."""
+    return [read(f"{name}.{rank}") for rank in range(ranks)]
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Look again and again, with a deadline."""
     deadline = time.monotonic() + PATIENCE_S
