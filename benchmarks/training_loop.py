@@ -46,9 +46,9 @@ def _deep(width: int, layer_count: int) -> nn.Module:
 
 # Label -> how to make the model, the shape of one sample, samples per rank and step.
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
-    "28 small convolution tensors": (_convolutions, (3, 32, 32), 16),
-    "8 tensors, 25 M parameters": (lambda: _dense(2499, 4), (2499,), 64),
-    "602 tensors, 0.6 M parameters": (lambda: _deep(44, 301), (44,), 16),
+    "28 small convolution tensors": (_convolutions, (3, 32, 32), 8),
+    "8 tensors, 25 M parameters": (lambda: _dense(2499, 4), (2499,), 128),
+    "602 tensors, 0.6 M parameters": (lambda: _deep(44, 301), (44,), 8),
     "6 tensors, 101 M parameters": (lambda: _dense(5800, 3), (5800,), 8),
 }
 

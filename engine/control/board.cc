@@ -49,22 +49,26 @@ struct Board::Header {
   char alarm_text[kAlarmBytes];
 };
 
+// What a round needs beside the slot's first line; not written while a name repeats itself.
 struct Board::Round {
-  std::uint64_t signature;
-  Request request;  // of the first rank to arrive
-  bool has_error;
+  Request request;  // of the first rank to arrive that sent this signature
   char error[kErrorBytes];
 };
 
-struct Board::Slot {
-  NameKey key;
+// All that changes from round to round lies in one cache line: the ranks' cores pass it around.
+struct alignas(64) Board::Slot {
   std::uint32_t generation;
-  std::uint32_t next;  // in the hash chain or the free list
-  std::uint32_t older, newer;
-  bool is_resting;
   std::uint32_t round;          // rounds completed by arrival of all
   std::uint32_t arrived_count;  // in the round being collected
   std::uint32_t unfinished;     // rounds ready but not yet run by all ranks
+  std::uint32_t older, newer;
+  std::int32_t first_rank[2];  // that arrived in the round
+  std::uint64_t signature[2];
+  bool has_error[2];
+  bool is_resting;
+  // The second line: the name, and the links of names.
+  alignas(64) NameKey key;
+  std::uint32_t next;  // in the hash chain or the free list
   Round rounds[2];
 };
 
@@ -129,29 +133,33 @@ bool Board::arrive(const NameKey& key, const Request& request, std::uint64_t sig
   Slot& slot = this->slot(ref.slot);
   if (slot.is_resting) wake_up(ref.slot);
   const std::uint32_t round = slot.round + 1;
-  record(slot.rounds[round & 1], slot.arrived_count == 0, request, signature);
+  record(slot, round & 1, request, signature);
   arrived_rounds(slot)[config_.rank] = round;
-  rows(slot, round & 1)[config_.rank] = request.dims_count > 0 ? request.dims[0] : 0;
+  if (request.kind == Kind::kAllgather) rows(slot, round & 1)[config_.rank] = request.dims[0];
   if (++slot.arrived_count < static_cast<std::uint32_t>(config_.size)) return false;
   make_ready(ref.slot, slot);
   return true;
 }
 
-void Board::record(Round& round, bool first, const Request& request, std::uint64_t signature) {
+void Board::record(Slot& slot, std::uint32_t parity, const Request& request,
+                   std::uint64_t signature) {
+  Round& round = slot.rounds[parity];
   std::optional<std::string> error;
-  if (first) {
-    round.has_error = false;
-    if (round.signature != signature) round.request = request;
-    round.signature = signature;
-    round.request.rank = request.rank;
-    round.request.dims[0] = request.dims[0];
+  if (slot.arrived_count == 0) {
+    if (slot.signature[parity] != signature) round.request = request;
+    slot.signature[parity] = signature;
+    slot.first_rank[parity] = request.rank;
+    slot.has_error[parity] = false;
     error = impossible(request);
-  } else if (round.signature != signature && !round.has_error) {
-    error = mismatch(round.request, request);
+  } else if (slot.signature[parity] != signature && !slot.has_error[parity]) {
+    Request first = round.request;
+    first.rank = slot.first_rank[parity];
+    if (first.kind == Kind::kAllgather) first.dims[0] = rows(slot, parity)[first.rank];
+    error = mismatch(first, request);
     if (!error) error = "ranks sent different requests";
   }
   if (!error) return;
-  round.has_error = true;
+  slot.has_error[parity] = true;
   copy_text(round.error, kErrorBytes, *error);
 }
 
@@ -168,9 +176,10 @@ void Board::make_ready(std::uint32_t index, Slot& slot) {
 
 FusionItem Board::fusion_item(std::uint32_t item) const {
   Slot& slot = this->slot(item & ~kParityBit);
-  const Round& round = slot.rounds[(item & kParityBit) != 0 ? 1 : 0];
+  const int parity = (item & kParityBit) != 0 ? 1 : 0;
+  const Round& round = slot.rounds[parity];
   FusionItem result{.fusion_class = FusionClass::kNothing, .root = 0, .size_bytes = 0};
-  if (round.has_error || round.request.kind == Kind::kBarrier) return result;
+  if (slot.has_error[parity] || round.request.kind == Kind::kBarrier) return result;
   result.size_bytes = round.request.size_bytes();
   switch (round.request.kind) {
     case Kind::kAllreduce:
@@ -244,9 +253,9 @@ void Board::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) co
 }
 
 std::optional<std::string> Board::error_of(const BucketItem& item) const {
-  const Round& round = slot(item.slot).rounds[item.parity];
-  if (!round.has_error) return std::nullopt;
-  return std::string(round.error);
+  const Slot& slot = this->slot(item.slot);
+  if (!slot.has_error[item.parity]) return std::nullopt;
+  return std::string(slot.rounds[item.parity].error);
 }
 
 std::int64_t Board::rows_of(const BucketItem& item, int rank) const {

@@ -113,7 +113,7 @@ class Board {
   void forget(std::uint32_t index);
   void rest(std::uint32_t index);
   void wake_up(std::uint32_t index);
-  void record(Round& round, bool first, const Request& request, std::uint64_t signature);
+  void record(Slot& slot, std::uint32_t parity, const Request& request, std::uint64_t signature);
   void make_ready(std::uint32_t index, Slot& slot);
   FusionItem fusion_item(std::uint32_t item) const;
 

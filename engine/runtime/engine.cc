@@ -155,8 +155,8 @@ bool Engine::arrive(Entry& entry, HandleId handle, std::size_t position, std::in
   entry.is_submitting = false;
   tensors_.bind_slot(entry);
   tensors_.take_off(entry);
-  recorder_.record(EventKind::kSubmit, entry.ref.slot, entry.request.size_bytes());
-  if (is_ready) recorder_.record(EventKind::kReady, entry.ref.slot, 0);
+  recorder_.record(now, EventKind::kSubmit, entry.ref.slot, entry.request.size_bytes());
+  if (is_ready) recorder_.record(now, EventKind::kReady, entry.ref.slot, 0);
   return is_ready;
 }
 

@@ -116,9 +116,9 @@ class Engine {
   Step step(bool may_form);
   Step run_or_form(bool may_form);
   void begin_bucket();
-  void resolve(const BucketItem& item);
+  void resolve(const BucketItem& item, std::int64_t now);
   void end_bucket();
-  void finish(Entry& entry, const std::optional<Error>& error);
+  void finish(Entry& entry, const std::optional<Error>& error, std::int64_t now);
   void handle_alarm();
   bool is_over_for(int departed) const;
   bool fail_if_lost();

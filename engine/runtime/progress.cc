@@ -46,10 +46,11 @@ void Engine::begin_bucket() {
   board_.bucket_items(cursor_, items_);
   entries_.clear();
   works_.resize(std::max(works_.size(), items_.size()));
-  recorder_.record(EventKind::kBucketStart, cursor_, items_.size());
+  const std::int64_t now = now_ns();
+  recorder_.record(now, EventKind::kBucketStart, cursor_, items_.size());
   {
     const std::lock_guard guard(mutex_);
-    for (const BucketItem& item : items_) resolve(item);
+    for (const BucketItem& item : items_) resolve(item, now);
   }
   blocked_on_ = {};
   bucket_running_ = true;
@@ -57,11 +58,11 @@ void Engine::begin_bucket() {
   backend_.begin(kind, std::span(works_).first(entries_.size()));
 }
 
-void Engine::resolve(const BucketItem& item) {
+void Engine::resolve(const BucketItem& item, std::int64_t now) {
   Entry& entry = tensors_.by_slot(item.slot);
-  recorder_.record(EventKind::kFused, item.slot, cursor_);
+  recorder_.record(now, EventKind::kFused, item.slot, cursor_);
   if (const auto text = board_.error_of(item)) {
-    finish(entry, Error(ErrorCode::kMismatch, entry.title() + ": " + *text));
+    finish(entry, Error(ErrorCode::kMismatch, entry.title() + ": " + *text), now);
     return;
   }
   Work& work = works_[entries_.size()];
@@ -91,15 +92,16 @@ void Engine::end_bucket() {
     const SharedLock lock = board_.lock();
     board_.finish_bucket(cursor_);
   }
-  recorder_.record(EventKind::kBucketDone, cursor_, entries_.size());
+  const std::int64_t now = now_ns();
+  recorder_.record(now, EventKind::kBucketDone, cursor_, entries_.size());
   ++cursor_;
   const std::lock_guard guard(mutex_);
-  for (Entry* entry : entries_) finish(*entry, std::nullopt);
+  for (Entry* entry : entries_) finish(*entry, std::nullopt, now);
 }
 
-void Engine::finish(Entry& entry, const std::optional<Error>& error) {
+void Engine::finish(Entry& entry, const std::optional<Error>& error, std::int64_t now) {
   tensors_.land(entry);
-  recorder_.record(error ? EventKind::kError : EventKind::kDone, entry.ref.slot,
+  recorder_.record(now, error ? EventKind::kError : EventKind::kDone, entry.ref.slot,
                    error ? static_cast<std::uint64_t>(error->code()) : 0);
   if (handles_.complete(entry.handle, entry.position, error, std::exchange(entry.output, {})) &&
       helpers_waiting_.load() != 0) {
@@ -109,11 +111,12 @@ void Engine::finish(Entry& entry, const std::optional<Error>& error) {
 
 void Engine::fail_everything(const Error& error) {
   const std::lock_guard guard(mutex_);
+  const std::int64_t now = now_ns();
   bucket_running_ = false;
   fatal_ = error;
   while (!tensors_.in_flight().empty()) {
     Entry& entry = *tensors_.in_flight().back();
-    finish(entry, Error(error.code(), entry.title() + ": " + error.what()));
+    finish(entry, Error(error.code(), entry.title() + ": " + error.what()), now);
   }
   changed_.notify_all();
 }

@@ -37,10 +37,14 @@ class Recorder {
   static constexpr std::uint64_t kCapacity = 1U << 13;
 
   void record(EventKind kind, std::uint32_t subject, std::uint64_t value) {
+    record(now_ns(), kind, subject, value);
+  }
+  // For many events at one time: reading the clock is the dear part.
+  void record(std::int64_t time_ns, EventKind kind, std::uint32_t subject, std::uint64_t value) {
     const std::uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);
     Cell& cell = cells_[index % kCapacity];
     cell.turn.store(0, std::memory_order_relaxed);
-    cell.time_ns.store(now_ns(), std::memory_order_release);
+    cell.time_ns.store(time_ns, std::memory_order_release);
     cell.what.store(static_cast<std::uint64_t>(kind) << 32 | subject, std::memory_order_release);
     cell.value.store(value, std::memory_order_release);
     cell.turn.store(index + 1, std::memory_order_release);

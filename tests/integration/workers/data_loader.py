@@ -24,7 +24,6 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def main(context: str) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hvd.init()
     loader = DataLoader(Numbers(), batch_size=8, num_workers=2, multiprocessing_context=context)
     batches = iter(loader)

@@ -123,6 +123,23 @@ TEST_CASE("two rounds of one name may overlap") {
   CHECK(boards[1].rows_of(second, 1) == 40);
 }
 
+TEST_CASE("the text of a mismatch tells this round's rows, not those of an earlier one") {
+  Boards boards(2);
+  const auto rows = [](std::int64_t count, std::int64_t width) {
+    return float_request(Kind::kAllgather, {count, width});
+  };
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    for (int rank = 0; rank < 2; ++rank) boards.arrive(rank, "a", rows(1, 2));
+    boards.bucket(round);
+    boards.finish(round);
+  }
+  boards.arrive(0, "a", rows(7, 2));
+  boards.arrive(1, "a", rows(8, 3));
+  const auto error = boards[0].error_of(boards.bucket(2)[0]);
+  REQUIRE(error);
+  CHECK(error->find("rank 1 sent [8, 3] float32, rank 0 sent [7, 2] float32") != std::string::npos);
+}
+
 TEST_CASE("missing ranks are those that have not arrived in this round") {
   Boards boards(3);
   for (int rank = 0; rank < 3; ++rank) boards.arrive(rank, "a", kRequest);
