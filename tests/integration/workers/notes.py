@@ -47,5 +47,5 @@ def is_gone(pid: int) -> bool:
     """Whether a process has ended, though nobody may have waited for it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
