@@ -12,19 +12,23 @@ namespace hvd {
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
-// How long ready tensors wait for company when no thread waits for them. Without a spare core the
-// background thread would only take turns with the computation, so it lets more come together.
-constexpr auto kLingerWithSpareCores = std::chrono::microseconds(50);
-constexpr auto kLingerWithoutSpareCores = std::chrono::microseconds(1000);
+// When the background thread starts what is ready while no thread waits for it. With a core to
+// spare soon, to overlap with the computation; without one it would only take turns with it, so it
+// lets more come together and leaves the work to the thread that will wait.
+struct Eagerness {
+  Nanoseconds linger;
+  std::size_t enough_bytes;  // ready: do not linger
+};
+constexpr Eagerness kOverlap{.linger = std::chrono::microseconds(50), .enough_bytes = 1UL << 20};
+constexpr Eagerness kTakeTurns{.linger = std::chrono::milliseconds(5), .enough_bytes = 64UL << 20};
 
-// With this much ready the background thread does not wait for company.
-constexpr std::size_t kEnoughBytes = 1UL << 20;
+const Eagerness& eagerness_of(const EngineConfig& config) {
+  return config.usable_cores > config.size ? kOverlap : kTakeTurns;
+}
 
 Nanoseconds linger_of(const EngineConfig& config) {
-  if (config.cycle_time_s > 0)
-    return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
-  return config.usable_cores > config.size ? Nanoseconds(kLingerWithSpareCores)
-                                           : Nanoseconds(kLingerWithoutSpareCores);
+  if (config.cycle_time_s <= 0) return eagerness_of(config).linger;
+  return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
 }
 
 }  // namespace
@@ -167,15 +171,18 @@ void Engine::wake_after_submit(bool became_ready, Intent intent) {
     }
   }
   if (intent == Intent::kWait) return;
-  // The stall check needs a thread that looks now and then.
-  const Mood mood = mood_.load();
   const bool must_run = became_ready && (intent == Intent::kCompute || has_spare_cores()) &&
-                        peers_.attention(config_.rank) == Attention::kBackground &&
-                        (mood != Mood::kAlert || has_enough_ready());
-  if (must_run || mood == Mood::kAsleep) ring_background();
+                        peers_.attention(config_.rank) == Attention::kBackground;
+  Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
+  if (must_run) wanted = has_enough_ready() ? Mood::kUrgent : Mood::kAlert;
+  if (mood_.load() >= wanted) return;
+  mood_.store(wanted);
+  ring_background();
 }
 
-bool Engine::has_enough_ready() const { return board_.ready_bytes() >= kEnoughBytes; }
+bool Engine::has_enough_ready() const {
+  return board_.ready_bytes() >= eagerness_of(config_).enough_bytes;
+}
 
 void Engine::throw_if_over() const {
   if (fatal_) throw *fatal_;

@@ -97,10 +97,12 @@ class Engine {
 
  private:
   enum class Step { kProgressed, kBlocked, kIdle };
+  // Of the background thread: when it looks again by itself.
   enum class Mood : int {
-    kAlert,    // looks again within the linger time
-    kNapping,  // looks again when the stall check is due
-    kAsleep    // does not look until rung
+    kAsleep,   // never: it must be rung
+    kNapping,  // when the stall check is due
+    kAlert,    // within the linger time
+    kUrgent    // now
   };
 
   // Submission, under mutex_.

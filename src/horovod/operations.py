@@ -118,15 +118,9 @@ class Adapter(Protocol[T]):
         """The engine's memory as a tensor of ``tensor``'s dtype."""
 
 
-class _Flight(Generic[T]):
-    """What must stay alive until an operation is done, and what its result is made of."""
-
-    __slots__ = ("engine", "output", "tensor")
-
-    def __init__(self, engine: _native.Engine, tensor: Any, output: Any) -> None:
-        self.engine = engine
-        self.tensor = tensor
-        self.output = output
+# What must stay alive until an operation is done, and what its result is made of: the engine that
+# runs it, its input and its output (None: allocated by the engine). A plain tuple, made per call.
+_Flight = tuple[_native.Engine, Any, Any]
 
 
 class Collectives(Generic[T]):
@@ -134,7 +128,7 @@ class Collectives(Generic[T]):
 
     def __init__(self, adapter: Adapter[T]) -> None:
         self._adapter = adapter
-        self._flights: dict[int, _Flight[T]] = {}
+        self._flights: dict[int, _Flight] = {}
 
     def allreduce_async(
         self,
@@ -157,7 +151,9 @@ class Collectives(Generic[T]):
             prescale_factor: multiplies every input before the reduction.
             postscale_factor: multiplies the result.
         """
-        operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
+        if average is not None:
+            op = resolve_op(average, op)
+        operation = _allreduce(op, prescale_factor, postscale_factor)
         output = self._adapter.empty_like(tensor)
         return self.start(operation, _full("allreduce.", name), tensor, output)
 
@@ -171,7 +167,9 @@ class Collectives(Generic[T]):
         postscale_factor: float = 1.0,
     ) -> int:
         """Like ``allreduce_async``, with the result in ``tensor`` itself."""
-        operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
+        if average is not None:
+            op = resolve_op(average, op)
+        operation = _allreduce(op, prescale_factor, postscale_factor)
         return self.start(operation, _full("allreduce.", name), tensor, tensor)
 
     def allreduce_(
@@ -184,7 +182,9 @@ class Collectives(Generic[T]):
         postscale_factor: float = 1.0,
     ) -> T:
         """Reduce ``tensor`` over all ranks in place, and return it; see ``allreduce_async``."""
-        operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
+        if average is not None:
+            op = resolve_op(average, op)
+        operation = _allreduce(op, prescale_factor, postscale_factor)
         self._adapter.run(engine(), operation, _full("allreduce.", name), tensor, tensor)
         return tensor
 
@@ -198,7 +198,9 @@ class Collectives(Generic[T]):
         postscale_factor: float = 1.0,
     ) -> T:
         """Reduce ``tensor`` over all ranks into a new tensor; see ``allreduce_async``."""
-        operation = _allreduce(resolve_op(average, op), prescale_factor, postscale_factor)
+        if average is not None:
+            op = resolve_op(average, op)
+        operation = _allreduce(op, prescale_factor, postscale_factor)
         output = self._adapter.empty_like(tensor)
         self._adapter.run(engine(), operation, _full("allreduce.", name), tensor, output)
         return output
@@ -221,7 +223,7 @@ class Collectives(Generic[T]):
         operation = _allreduce(op, prescale_factor, postscale_factor)
         current = engine()
         handle = self._adapter.submit_batch(current, operation, names, tensors, intent)
-        self._flights[handle] = _Flight(current, tensors, tensors)
+        self._flights[handle] = (current, tensors, tensors)
         return handle
 
     def allgather_async(self, tensor: T, name: str | None = None) -> int:
@@ -269,7 +271,7 @@ class Collectives(Generic[T]):
     def poll(self, handle: int) -> bool:
         """Whether the operation is done, so that ``synchronize`` does not block."""
         flight = self._flights.get(handle)
-        return flight is None or flight.engine.poll(handle)
+        return flight is None or flight[0].poll(handle)
 
     def synchronize(self, handle: int) -> T | None:
         """Wait for the operation and return its result; None for a handle that was used before.
@@ -281,18 +283,19 @@ class Collectives(Generic[T]):
         flight = self._flights.get(handle)
         if flight is None:
             return None
+        current, tensor, output = flight
         try:
-            outputs = flight.engine.wait(handle)
+            outputs = current.wait(handle)
         except KeyboardInterrupt:
             raise  # still under way: the buffers must stay
         except BaseException:
             self._flights.pop(handle, None)
             raise
         self._flights.pop(handle, None)
-        if flight.output is not None:
-            result: T = flight.output
-            return result
-        return self._adapter.from_output(outputs[0], flight.tensor)
+        if output is None:
+            return self._adapter.from_output(outputs[0], tensor)
+        result: T = output
+        return result
 
     def start(
         self,
@@ -305,7 +308,7 @@ class Collectives(Generic[T]):
         """Submit one operation and keep what it needs alive; all ``*_async`` methods end here."""
         current = engine()
         handle = self._adapter.submit(current, operation, full_name, tensor, output, intent)
-        self._flights[handle] = _Flight(current, tensor, output)
+        self._flights[handle] = (current, tensor, output)
         return handle
 
 
@@ -322,8 +325,7 @@ def resolve_op(average: bool | None, op: int | None) -> int:
         ValueError: both are given, or ``op`` is not one of Average, Sum, Min, Max and Product.
     """
     if average is None:
-        if op is None:
-            return Average
+        op = Average if op is None else op
         if op in _OPS:
             return op
         raise ValueError(f"op={op!r}: expected Average, Sum, Min, Max or Product")
@@ -344,7 +346,10 @@ _BARRIER = _native.Operation(Kind.BARRIER)
 
 
 @lru_cache(maxsize=256)
-def _allreduce(op: int, prescale_factor: float, postscale_factor: float) -> _native.Operation:
+def _allreduce(
+    op: int | None, prescale_factor: float, postscale_factor: float
+) -> _native.Operation:
+    op = resolve_op(None, op)
     return _native.Operation(Kind.ALLREDUCE, op, 0, prescale_factor, postscale_factor)
 
 

@@ -96,8 +96,8 @@ def is_initialized() -> bool:
 
 
 def engine() -> _native.Engine:
-    """The engine of this process; for the bindings."""
-    return _current().engine
+    """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
+    return (_world or _current()).engine
 
 
 def rank() -> int:

@@ -1,0 +1,44 @@
+import pytest
+
+import horovod.numpy as hvd
+from horovod.operations import resolve_op
+
+
+@pytest.mark.parametrize(
+    ("average", "op", "expected"),
+    [
+        (None, None, hvd.Average),
+        (None, hvd.Sum, hvd.Sum),
+        (None, hvd.Min, hvd.Min),
+    ],
+)
+def test_op(average, op, expected):
+    assert resolve_op(average, op) == expected
+
+
+@pytest.mark.parametrize(("average", "expected"), [(True, hvd.Average), (False, hvd.Sum)])
+def test_average_is_deprecated(average, expected):
+    with pytest.warns(DeprecationWarning, match="average is deprecated"):
+        assert resolve_op(average, None) == expected
+
+
+def test_both_or_nonsense_are_refused():
+    with pytest.raises(ValueError, match="not both"):
+        resolve_op(True, hvd.Sum)
+    with pytest.raises(ValueError, match="expected Average, Sum"):
+        resolve_op(None, 2)
+
+
+def test_exports_exist():
+    for name in hvd.__all__:
+        assert hasattr(hvd, name)
+
+
+def test_before_init_everything_says_so():
+    assert not hvd.is_initialized()
+    hvd.shutdown()
+    with pytest.raises(ValueError, match=r"has not been initialized; use hvd\.init\(\)"):
+        hvd.size()
+    assert hvd.nccl_built() == 0
+    assert hvd.gloo_built()
+    assert not any([hvd.mpi_built(), hvd.ddl_built(), hvd.ccl_built(), hvd.cuda_built()])
