@@ -19,6 +19,7 @@ namespace hvd {
 namespace {
 
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
+constexpr auto kExitPatience = std::chrono::seconds(1);
 
 // What an operation is, apart from its tensors.
 struct Operation {
@@ -72,7 +73,20 @@ Submission from_address(const Operation& operation, std::optional<std::string_vi
   return submission;
 }
 
+// Counts the threads inside a wait until they hold the GIL again.
+class WaitingThread {
+ public:
+  explicit WaitingThread(Engine& engine) : engine_(engine) { engine_.enter_wait(); }
+  ~WaitingThread() { engine_.leave_wait(); }
+  WaitingThread(const WaitingThread&) = delete;
+  WaitingThread& operator=(const WaitingThread&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
 void wait_done(Engine& engine, HandleId handle) {
+  const WaitingThread waiting(engine);
   for (;;) {
     bool is_done = false;
     {
@@ -268,7 +282,14 @@ void bind_engine(nb::module_& module) {
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)
-      .def("shutdown", &Engine::shutdown, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "shutdown",
+          [](Engine& engine) {
+            engine.shutdown();
+            // A daemon thread that Python ends inside of C++ code would end the process.
+            engine.let_waits_end(kExitPatience);
+          },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("abandon",
            [](nb::handle self) {
              nb::cast<Engine&>(self).abandon();

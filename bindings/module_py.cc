@@ -37,5 +37,7 @@ NB_MODULE(_native, module) {
         }
       },
       nullptr);
+  // At exit, daemon threads and forked children hold engines for good reasons.
+  nb::set_leak_warnings(false);
   hvd::bind_engine(module);
 }

@@ -44,6 +44,7 @@ struct Board::Header {
   alignas(64) SharedWord alarm_count;
   SharedWord alarm_claimed;
   SharedWord alarm_set;
+  SharedWord first_departure;  // rank + 1
   std::int32_t alarm_code;
   std::int32_t alarm_rank;
   char alarm_text[kAlarmBytes];
@@ -121,7 +122,7 @@ Board::Board(std::byte* base, const BoardConfig& config)
       slots_(base + offsets(sizeof(Header), sizeof(Bucket), 64).slots) {}
 
 SharedLock Board::lock() const {
-  return SharedLock(header_->mutex, header_->alarm_count, alarm_count());
+  return SharedLock(header_->mutex, config_.rank, config_.check_holder);
 }
 
 bool Board::arrive(const NameKey& key, const Request& request, std::uint64_t signature,
@@ -287,6 +288,17 @@ void Board::raise_alarm(const Alarm& alarm) {
     header_->alarm_set.store(1, std::memory_order_release);
   }
   touch_alarm();
+}
+
+void Board::note_departure(int rank) {
+  std::uint32_t none = 0;
+  header_->first_departure.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
+}
+
+std::optional<int> Board::first_departure() const {
+  const std::uint32_t link = header_->first_departure.load(std::memory_order_acquire);
+  if (link == 0) return std::nullopt;
+  return static_cast<int>(link) - 1;
 }
 
 std::optional<Alarm> Board::alarm() const {

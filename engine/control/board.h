@@ -54,6 +54,7 @@ struct BoardConfig {
   int size = 1;
   std::uint32_t cache_capacity = 1024;
   std::size_t fusion_threshold_bytes = 128UL << 20;
+  HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the board
 };
 
 // Why the world ended, if a rank said so.
@@ -70,7 +71,7 @@ class Board {
   // `base` is the start of the board's part of a region that outlives this object.
   Board(std::byte* base, const BoardConfig& config);
 
-  // Holds the board; the methods below that say so need one. Throws when the world is over.
+  // Holds the board; the methods below that say so need one. Throws what `check_holder` throws.
   [[nodiscard]] SharedLock lock() const;
 
   // Under lock: this rank submits. `ref` is looked up or created. True when all ranks have arrived.
@@ -96,6 +97,9 @@ class Board {
   std::uint32_t alarm_count() const;
   void raise_alarm(const Alarm& alarm);  // the first one is kept
   void touch_alarm();                    // a rank's liveness changed
+  // Remembers the first rank that left of its own accord: later ones may only follow it.
+  void note_departure(int rank);
+  std::optional<int> first_departure() const;
   std::optional<Alarm> alarm() const;
 
  private:

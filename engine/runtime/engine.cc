@@ -31,6 +31,14 @@ Nanoseconds linger_of(const EngineConfig& config) {
   return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
 }
 
+// The check runs at the shutdown time too, where that is the shorter one.
+EngineConfig checked(EngineConfig config) {
+  if (config.stall_shutdown_time_s > 0) {
+    config.stall_check_time_s = std::min(config.stall_check_time_s, config.stall_shutdown_time_s);
+  }
+  return config;
+}
+
 }  // namespace
 
 std::size_t Engine::region_bytes(int size) {
@@ -39,12 +47,15 @@ std::size_t Engine::region_bytes(int size) {
 
 Engine::Engine(EngineConfig config, std::shared_ptr<Region> region,
                std::vector<WatchedProcess> processes)
-    : config_(std::move(config)),
+    : config_(checked(std::move(config))),
       region_(std::move(region)),
-      board_(region_->data(), {.rank = config_.rank,
-                               .size = config_.size,
-                               .cache_capacity = config_.cache_capacity,
-                               .fusion_threshold_bytes = config_.fusion_threshold_bytes}),
+      board_(region_->data(),
+             {.rank = config_.rank,
+              .size = config_.size,
+              .cache_capacity = config_.cache_capacity,
+              .fusion_threshold_bytes = config_.fusion_threshold_bytes,
+              .check_holder = [this](int holder,
+                                     Nanoseconds waited) { check_holder(holder, waited); }}),
       peers_(region_->data() + Board::region_bytes(config_.size), config_.rank, config_.size),
       backend_(peers_),
       spin_(config_.usable_cores >= config_.size && config_.usable_cores > 1 ? Nanoseconds(kSpin)
@@ -60,6 +71,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<Region> region,
 Engine::~Engine() { shutdown(); }
 
 HandleId Engine::submit(std::span<const Submission> submissions, Intent intent) {
+  throw_if_forked();
   bool became_ready = false;
   HandleId handle = 0;
   {
@@ -140,7 +152,7 @@ bool Engine::arrive_all(std::span<Entry* const> entries, HandleId handle) {
       became_ready |= arrive(*entries[position], handle, position, now);
     }
   } catch (const Error& caught) {
-    error = caught;
+    error = Error(caught.code(), entries[position]->title() + ": " + caught.what());
   }
   for (; position < entries.size(); ++position) {
     entries[position]->is_submitting = false;
@@ -184,6 +196,13 @@ bool Engine::has_enough_ready() const {
   return board_.ready_bytes() >= eagerness_of(config_).enough_bytes;
 }
 
+void Engine::throw_if_forked() const {
+  if (!is_abandoned_) return;
+  throw Error(ErrorCode::kAborted, "this process was forked from rank " +
+                                       std::to_string(config_.rank) +
+                                       "; Horovod goes on in the parent only");
+}
+
 void Engine::throw_if_over() const {
   if (fatal_) throw *fatal_;
 }
@@ -208,15 +227,24 @@ void Engine::shutdown() {
   std::unique_lock lock(mutex_);
   const Error error(ErrorCode::kAborted,
                     "Horovod has been shut down on rank " + std::to_string(config_.rank));
+  const bool was_healthy = !fatal_.has_value();
   fatal_ = error;
   // A helper sees stopping_ within one slice of its wait.
   changed_.wait(lock, [this] { return !role_taken_; });
   role_taken_ = true;
   lock.unlock();
   fail_everything(error);
+  if (was_healthy) board_.note_departure(config_.rank);
   peers_.set_liveness(config_.rank, Liveness::kLeft);
   board_.touch_alarm();
   wake_everyone();
+}
+
+void Engine::let_waits_end(Nanoseconds limit) {
+  const std::int64_t deadline_ns = now_ns() + limit.count();
+  while (waiting_threads_.load() != 0 && now_ns() < deadline_ns) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Engine::abandon() {

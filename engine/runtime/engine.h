@@ -88,6 +88,11 @@ class Engine {
 
   // Fails what is pending and tells the peers. May be called again.
   void shutdown();
+  // For bindings whose threads must not be inside a wait when their runtime ends: between these two
+  // calls a thread counts as waiting. let_waits_end() returns when none is, or after `limit`.
+  void enter_wait() { waiting_threads_.fetch_add(1); }
+  void leave_wait() { waiting_threads_.fetch_sub(1); }
+  void let_waits_end(Nanoseconds limit);
   // In a child after fork: the threads are gone and the memory is the parent's, so touch nothing.
   void abandon();
 
@@ -113,6 +118,7 @@ class Engine {
   bool arrive(Entry& entry, HandleId handle, std::size_t position, std::int64_t now);
   void wake_after_submit(bool became_ready, Intent intent);
   void throw_if_over() const;
+  void throw_if_forked() const;
 
   // Holder of the progress role.
   Step step(bool may_form);
@@ -124,6 +130,7 @@ class Engine {
   void handle_alarm();
   bool is_over_for(int departed) const;
   bool fail_if_lost();
+  void check_holder(int holder, Nanoseconds waited) const;
   void fail_everything(const Error& error);
   void check_stalls();
   void check_stalled_entry(Entry& entry, std::int64_t age_ns);
@@ -148,6 +155,8 @@ class Engine {
   void on_peer_death(int rank);
   void wake_everyone();
   std::string peer_name(int rank) const;
+  std::string loss_text(int rank) const;
+  Error cause() const;
 
   const EngineConfig config_;
   const std::shared_ptr<Region> region_;
@@ -179,6 +188,7 @@ class Engine {
   std::uint32_t alarms_seen_ = 0;
   bool has_departures_ = false;
 
+  std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
   std::atomic<std::uint64_t> sleeping_on_{0};  // packed PeerWait of this process' sleeping thread
   std::atomic<bool> stopping_{false};

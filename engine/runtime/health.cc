@@ -36,7 +36,8 @@ void Engine::on_peer_death(int rank) {
     return;  // it said good-bye before
   }
   recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(rank), 0);
-  board_.touch_alarm();
+  // The first to notice says who it was; ranks that give up because of it are not to blame.
+  board_.raise_alarm({.code = ErrorCode::kPeerLost, .rank = rank, .text = loss_text(rank)});
   ring_background();
   kick_sleeper();
 }
@@ -53,10 +54,25 @@ void Engine::wake_everyone() {
 
 void Engine::handle_alarm() {
   alarms_seen_ = board_.alarm_count();
-  if (const auto alarm = board_.alarm()) throw Error(alarm->code, alarm->text);
+  if (board_.alarm()) throw cause();
   for (int rank = 0; rank < config_.size; ++rank) {
     has_departures_ = has_departures_ || peers_.liveness(rank) != Liveness::kRunning;
   }
+}
+
+std::string Engine::loss_text(int rank) const {
+  const bool died = peers_.liveness(rank) == Liveness::kDead;
+  return peer_name(rank) + (died ? " died" : " has shut down") +
+         "; no further operation can complete";
+}
+
+// Why the world is over, as far as anybody knows.
+Error Engine::cause() const {
+  if (const auto alarm = board_.alarm()) return Error(alarm->code, alarm->text);
+  if (const auto rank = board_.first_departure()) {
+    return Error(ErrorCode::kPeerLost, loss_text(*rank));
+  }
+  return Error(ErrorCode::kPeerLost, "another rank has ended; no further operation can complete");
 }
 
 // A rank that shut down may have finished its part of what is still under way here: only what needs
@@ -72,13 +88,20 @@ bool Engine::is_over_for(int departed) const {
 bool Engine::fail_if_lost() {
   for (int rank = 0; rank < config_.size; ++rank) {
     if (peers_.liveness(rank) == Liveness::kRunning || !is_over_for(rank)) continue;
-    const bool died = peers_.liveness(rank) == Liveness::kDead;
-    fail_everything(Error(ErrorCode::kPeerLost, peer_name(rank) +
-                                                    (died ? " died" : " has shut down") +
-                                                    "; no further operation can complete"));
+    fail_everything(cause());
     return true;
   }
   return false;
+}
+
+// The board is held for less than a microsecond, unless the holder died or was stopped inside.
+void Engine::check_holder(int holder, Nanoseconds waited) const {
+  if (peers_.liveness(holder) == Liveness::kDead) throw cause();
+  const double waited_s = static_cast<double>(waited.count()) / 1e9;
+  if (!config_.stall_check || config_.stall_shutdown_time_s <= 0) return;
+  if (waited_s < config_.stall_shutdown_time_s) return;
+  throw Error(ErrorCode::kTimeout, peer_name(holder) + " has not moved for " + seconds(waited_s) +
+                                       " while it held the board of submissions");
 }
 
 void Engine::note_blocked(const PeerWait& wait) {
@@ -117,9 +140,12 @@ void Engine::check_stalled_entry(Entry& entry, std::int64_t age_ns) {
   const bool must_end = config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
   if (age_s < config_.stall_check_time_s || (entry.stall_reported && !must_end)) return;
   std::vector<int> missing;
-  {
+  try {
     const SharedLock lock = board_.lock();
     missing = board_.missing_ranks(entry.ref);
+  } catch (const Error& error) {
+    board_.raise_alarm({.code = error.code(), .rank = config_.rank, .text = error.what()});
+    return;
   }
   if (missing.empty()) return;
   std::string who;

@@ -116,7 +116,9 @@ void Engine::fail_everything(const Error& error) {
   fatal_ = error;
   while (!tensors_.in_flight().empty()) {
     Entry& entry = *tensors_.in_flight().back();
-    finish(entry, Error(error.code(), entry.title() + ": " + error.what()), now);
+    const std::string text = error.what();
+    const std::string title = entry.title();
+    finish(entry, Error(error.code(), text.starts_with(title) ? text : title + ": " + text), now);
   }
   changed_.notify_all();
 }

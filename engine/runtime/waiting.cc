@@ -38,6 +38,7 @@ Nanoseconds until(std::int64_t deadline_ns) {
 }  // namespace
 
 Pending Engine::pending(HandleId handle) {
+  throw_if_forked();
   const std::lock_guard guard(mutex_);
   return handles_.pending(handle);
 }

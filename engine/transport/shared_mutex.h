@@ -1,18 +1,23 @@
 // A mutex in shared memory for critical sections of well under a microsecond.
 //
-// The lock word is 0 (free), 1 (held) or 2 (held, somebody sleeps); Drepper, "Futexes Are Tricky".
-// A process that dies inside leaves it held for ever, so waiting goes on only while `alarm` keeps
-// its value: when it changes, lock() throws and the world is over anyway.
+// The lock word is 0 when free, else the holder's rank + 1, with the top bit set when somebody
+// sleeps; after Drepper, "Futexes Are Tricky". A process that dies or is stopped inside leaves it
+// held, so whoever waits long asks `HolderCheck`, which throws when the holder will not come back.
 #pragma once
 
+#include <functional>
+
+#include "core/clock.h"
 #include "core/futex.h"
 
 namespace hvd {
 
+// Called now and then while `holder` has kept a waiting thread for `waited`.
+using HolderCheck = std::function<void(int holder, Nanoseconds waited)>;
+
 class SharedMutex {
  public:
-  // Throws Error(kPeerLost) when `alarm` moves away from `calm` before the lock is free.
-  void lock(const SharedWord& alarm, std::uint32_t calm);
+  void lock(int rank, const HolderCheck& check);
   void unlock();
 
  private:
@@ -21,8 +26,8 @@ class SharedMutex {
 
 class SharedLock {
  public:
-  SharedLock(SharedMutex& mutex, const SharedWord& alarm, std::uint32_t calm) : mutex_(mutex) {
-    mutex_.lock(alarm, calm);
+  SharedLock(SharedMutex& mutex, int rank, const HolderCheck& check) : mutex_(mutex) {
+    mutex_.lock(rank, check);
   }
   ~SharedLock() { mutex_.unlock(); }
   SharedLock(const SharedLock&) = delete;

@@ -286,10 +286,11 @@ class Collectives(Generic[T]):
         current, tensor, output = flight
         try:
             outputs = current.wait(handle)
-        except KeyboardInterrupt:
-            raise  # still under way: the buffers must stay
         except BaseException:
-            self._flights.pop(handle, None)
+            # After Ctrl-C, or what another signal handler raised, the operation is still under way
+            # and its buffers must stay.
+            if not current.contains(handle):
+                self._flights.pop(handle, None)
             raise
         self._flights.pop(handle, None)
         if output is None:

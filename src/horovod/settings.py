@@ -22,8 +22,22 @@ _FALSE = frozenset({"0", "false", "no", "off", ""})
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
-def _setting(env: str, default: Any, meaning: str, *, unit: str = "", minimum: float = 0) -> Any:
-    metadata = {"env": env, "meaning": meaning, "unit": unit, "minimum": minimum}
+def _setting(
+    env: str,
+    default: Any,
+    meaning: str,
+    *,
+    unit: str = "",
+    minimum: float = 0,
+    maximum: float = 1e9,
+) -> Any:
+    metadata = {
+        "env": env,
+        "meaning": meaning,
+        "unit": unit,
+        "minimum": minimum,
+        "maximum": maximum,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -36,6 +50,7 @@ class Settings:
         128 * 1024 * 1024,
         "Largest number of bytes that run as one collective; 0 runs every tensor alone.",
         unit="bytes",
+        maximum=2**62,
     )
     cycle_time_ms: float = _setting(
         "HOROVOD_CYCLE_TIME",
@@ -62,7 +77,7 @@ class Settings:
     stall_shutdown_time_s: float = _setting(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         0.0,
-        "Fail every pending operation when a tensor stalls this long; 0 waits for ever.",
+        "Fail all pending operations when a tensor stalls this long, warned of or not; 0: never.",
         unit="s",
     )
     start_timeout_s: float = _setting(
@@ -103,8 +118,9 @@ def _parse(setting: dataclasses.Field[Any], text: str) -> Any:
     except ValueError:
         expected = "an integer" if kind is int else "a number"
         raise SettingError(f"{env}={text!r}: expected {expected}") from None
-    if not setting.metadata["minimum"] <= value < float("inf"):
-        raise SettingError(f"{env}={text!r}: must be at least {setting.metadata['minimum']}")
+    low, high = setting.metadata["minimum"], setting.metadata["maximum"]
+    if not low <= value <= high:  # false for nan
+        raise SettingError(f"{env}={text!r}: must be at least {low:g} and at most {high:g}")
     return value
 
 

@@ -68,8 +68,9 @@ class _NumpyAdapter:
         handle = self.submit(engine, operation, name, tensor, output, Intent.WAIT)
         try:
             return engine.wait(handle)
-        except KeyboardInterrupt:
-            _interrupted.append((tensor, output))  # still under way: the memory must stay
+        except BaseException:
+            if engine.contains(handle):  # interrupted and still under way: the memory must stay
+                _interrupted.append((tensor, output))
             raise
 
     def submit_batch(
