@@ -29,7 +29,7 @@ BENCH_STAMP := $(VENV)/.bench-tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
-	@echo "make TARGET   (PYTHON=$(PYTHON), NP=$(NP) ranks for the demo)"
+	@echo "make TARGET   (PYTHON=$(PYTHON), NP=$(NP) ranks for demo and test-parallel)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(BUILD_STAMP) $(DEMO_STAMP) ## train on handwritten digits with NP ranks
@@ -52,8 +52,8 @@ test: setup test-cpp ## all tests
 test-unit: setup test-cpp ## one process: C++ and Python
 	$(BIN)/pytest tests/unit
 
-test-parallel: setup ## several ranks under horovodrun
-	$(BIN)/pytest tests/test_parallel.py
+test-parallel: setup ## tests/parallel on NP ranks (make test: on 1 to 4)
+	$(BIN)/horovodrun -np $(NP) $(BIN)/python -m pytest -q -p no:cacheprovider tests/parallel
 
 test-integration: setup ## whole jobs: examples, killed ranks
 	$(BIN)/pytest tests/integration

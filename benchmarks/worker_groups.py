@@ -7,6 +7,7 @@ in one run comparable.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -71,14 +72,10 @@ class WorkerGroup:
     def close(self) -> None:
         """End the workers, by force where asking does not help; leaves nothing behind."""
         for worker in self._workers:
-            with worker:
+            with worker, contextlib.suppress(OSError):  # it may have died
                 worker.send(None)
         for process in self._processes:
-            try:
-                process.wait(timeout=20 if self._workers else 0)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait(timeout=20)
+            _end(process, patience_s=20 if self._workers else 0)
         self._folder.cleanup()
 
     def _accept(self, listener: socket.socket, rank_count: int) -> None:
@@ -98,10 +95,24 @@ class WorkerGroup:
     def _receive(self, worker: Connection, method: str) -> Any:
         if not worker.poll(_CALL_TIMEOUT_S):
             raise RuntimeError(f"{self.name}: no answer to {method} in {_CALL_TIMEOUT_S:.0f} s")
-        is_fine, result = worker.recv()
+        try:
+            is_fine, result = worker.recv()
+        except (EOFError, OSError) as error:
+            raise RuntimeError(f"{self.name}: a worker ended during {method}") from error
         if not is_fine:
             raise RuntimeError(f"{self.name}: {method} failed in a worker\n{result}")
         return result
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            process.wait(timeout=patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signum)
+            patience_s = 20
+    process.wait(timeout=20)
 
 
 @contextmanager

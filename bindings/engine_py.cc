@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "bindings/tensor_py.h"
 #include "runtime/engine.h"
 
@@ -47,8 +49,14 @@ Submission from_tensor(const TensorReader& reader, const Operation& operation, n
   if (out.is(in)) {
     submission.out = const_cast<std::byte*>(submission.in);
   } else if (!out.is_none()) {
-    Request ignored = submission.request;
-    submission.out = reader.read(out, ignored);
+    Request of_out = submission.request;
+    submission.out = reader.read(out, of_out);
+    if (of_out.dtype != submission.request.dtype ||
+        !std::ranges::equal(of_out.shape(), submission.request.shape())) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  std::string(name_of(operation.kind)) +
+                      ": the output must have the input's shape and dtype");
+    }
   }
   if (!name.is_none()) submission.name = nb::cast<std::string_view>(name);
   return submission;
@@ -208,6 +216,7 @@ HandleId submit_address(Engine& engine, const Operation& operation,
 
 HandleId submit_many(Engine& engine, const Operation& operation,
                      const std::vector<std::string>& names, nb::list tensors, int intent) {
+  if (names.size() != tensors.size()) throw nb::value_error("one name for each tensor");
   std::vector<Submission> submissions;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto [address, shape, dtype] =

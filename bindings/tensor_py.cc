@@ -1,5 +1,6 @@
 #include "bindings/tensor_py.h"
 
+#include <algorithm>
 #include <string>
 
 namespace nb = nanobind;
@@ -47,12 +48,13 @@ Dtype dtype_of(const dlpack::DataType& type, const Request& request) {
 bool is_dense(const dlpack::Tensor& tensor) {
   if (tensor.strides == nullptr) return true;
   std::int64_t expected = 1;
+  bool has_dense_strides = true;
   for (int i = tensor.dims_count - 1; i >= 0; --i) {
     if (tensor.shape[i] == 0) return true;
-    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) has_dense_strides = false;
     expected *= tensor.shape[i];
   }
-  return true;
+  return has_dense_strides;
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class HostBackend {
   // Runs as far as possible. True when the bucket is complete.
   bool advance(PeerWait& blocked);
   // A rank whose kFinished counter is here has done its part of the bucket.
-  std::uint32_t end_block() const { return next_block_; }
+  BlockNumber end_block() const { return next_block_; }
 
  private:
   void fill_allreduce(std::span<const Work> works);
@@ -41,7 +41,7 @@ class HostBackend {
   ViewList views_;
   std::vector<ViewList> streams_;
   Collective* running_ = nullptr;
-  std::uint32_t next_block_ = 0;
+  BlockNumber next_block_ = 0;
 };
 
 }  // namespace hvd

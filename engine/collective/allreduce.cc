@@ -33,7 +33,7 @@ AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cel
 
 Allreduce::Allreduce(Peers& peers) : peers_(peers), sources_(peers.size()) {}
 
-std::uint32_t Allreduce::begin(const ViewList& views, std::uint32_t first_block) {
+std::uint32_t Allreduce::begin(const ViewList& views, BlockNumber first_block) {
   views_ = &views;
   first_block_ = first_block;
   plan_ = plan_allreduce(views.size_bytes(), peers_.size(), peers_.staging_cell_bytes());
@@ -87,7 +87,7 @@ bool Allreduce::advance_one_step(PeerWait& blocked) {
 }
 
 bool Allreduce::may_stage(PeerWait& blocked) const {
-  const std::uint32_t oldest = number(block_ + 1) - (kCells - 1);
+  const BlockNumber oldest = number(block_ + 1) - (kCells - 1);
   return peers_.all_reached(Counter::kReduced, oldest, blocked);
 }
 
@@ -133,7 +133,7 @@ void Allreduce::reduce_everything() {
 }
 
 void Allreduce::reduce_piece(const View& view, std::size_t in_view, std::size_t in_cell,
-                             std::size_t length, std::uint32_t number, std::byte* copy) {
+                             std::size_t length, BlockNumber number, std::byte* copy) {
   for (int rank = 0; rank < peers_.size(); ++rank) {
     sources_[rank] =
         rank == peers_.rank() ? view.in + in_view : peers_.staging_cell(rank, number) + in_cell;

@@ -36,7 +36,7 @@ class Allreduce final : public Collective {
 
   // Starts on `views`, which outlives the run, at block number `first_block`. Returns how many
   // block numbers it takes.
-  std::uint32_t begin(const ViewList& views, std::uint32_t first_block);
+  std::uint32_t begin(const ViewList& views, BlockNumber first_block);
   bool advance(PeerWait& blocked) override;
 
  private:
@@ -56,19 +56,19 @@ class Allreduce final : public Collective {
   void reduce_everything();
   void copy_shares(std::int64_t block);
   void reduce_piece(const View& view, std::size_t in_view, std::size_t in_cell, std::size_t length,
-                    std::uint32_t number, std::byte* copy);
+                    BlockNumber number, std::byte* copy);
 
   Range range_of(std::int64_t block) const;
   Range share_of(int rank, Range range) const;
-  std::uint32_t number(std::int64_t block) const {
-    return first_block_ + static_cast<std::uint32_t>(block);
+  BlockNumber number(std::int64_t block) const {
+    return first_block_ + static_cast<BlockNumber>(block);
   }
 
   Peers& peers_;
   std::vector<const std::byte*> sources_;
   const ViewList* views_ = nullptr;
   AllreducePlan plan_;
-  std::uint32_t first_block_ = 0;
+  BlockNumber first_block_ = 0;
   std::int64_t block_ = 0;  // the block being reduced; -1 while the first is staged
   Phase phase_ = Phase::kStage;
 };

@@ -7,7 +7,7 @@ namespace hvd {
 
 Exchange::Exchange(Peers& peers) : peers_(peers) {}
 
-std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, std::uint32_t first_block) {
+std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, BlockNumber first_block) {
   streams_ = &streams;
   first_block_ = first_block;
   std::size_t longest = 0;
@@ -38,12 +38,12 @@ bool Exchange::advance(PeerWait& blocked) {
 }
 
 bool Exchange::may_stage(std::uint32_t block, PeerWait& blocked) const {
-  const std::uint32_t oldest = first_block_ + block - (kCells - 1);
+  const BlockNumber oldest = first_block_ + block - (kCells - 1);
   return peers_.all_reached(Counter::kReduced, oldest, blocked);
 }
 
 bool Exchange::may_copy(std::uint32_t block, PeerWait& blocked) const {
-  const std::uint32_t staged = first_block_ + block + 1;
+  const auto staged = static_cast<std::uint32_t>(first_block_ + block + 1);
   for (int rank = 0; rank < peers_.size(); ++rank) {
     if (rank == peers_.rank() || !has_block(rank, block)) continue;
     const PeerWait wait{.rank = rank, .counter = Counter::kStaged, .target = staged};

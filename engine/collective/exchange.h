@@ -22,7 +22,7 @@ class Exchange final : public Collective {
   // `streams[p]` is the stream of rank p: this rank's views have `in` (and `out`, when the caller
   // wants its own part too), the others' have `out`. All ranks see the same stream sizes. `streams`
   // outlives the run. Returns how many block numbers it takes.
-  std::uint32_t begin(const std::vector<ViewList>& streams, std::uint32_t first_block);
+  std::uint32_t begin(const std::vector<ViewList>& streams, BlockNumber first_block);
   bool advance(PeerWait& blocked) override;
 
  private:
@@ -36,7 +36,7 @@ class Exchange final : public Collective {
 
   Peers& peers_;
   const std::vector<ViewList>* streams_ = nullptr;
-  std::uint32_t first_block_ = 0;
+  BlockNumber first_block_ = 0;
   std::uint32_t blocks_ = 0;
   std::uint32_t staged_ = 0;
   std::uint32_t copied_ = 0;

@@ -192,7 +192,11 @@ FusionItem Board::fusion_item(std::uint32_t item) const {
       break;
     case Kind::kAllgather:
       result.fusion_class = FusionClass::kAllgather;
-      result.size_bytes *= static_cast<std::size_t>(config_.size);
+      result.size_bytes = 0;
+      for (int rank = 0; rank < config_.size; ++rank) {
+        result.size_bytes += static_cast<std::size_t>(rows(slot, parity)[rank]);
+      }
+      result.size_bytes *= round.request.row_count() * size_of(round.request.dtype);
       break;
     case Kind::kBarrier:
       break;
@@ -215,8 +219,9 @@ bool Board::form_bucket() {
   const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
   buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0};
   header_->ready_bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
-  header_->bucketed.store(begin + count, std::memory_order_relaxed);
   header_->bucket_tail.store(index + 1, std::memory_order_release);
+  // After the tail: whoever sees an item gone from the ready ones sees the bucket it went to.
+  header_->bucketed.store(begin + count, std::memory_order_release);
   return true;
 }
 
@@ -230,9 +235,11 @@ void Board::finish_bucket(std::uint32_t index) {
   }
 }
 
+// What a thread looks at after it has said that it is going to sleep must not be read before that:
+// sequentially consistent, as the saying is.
 bool Board::has_ready() const {
-  return header_->ready_tail.load(std::memory_order_acquire) !=
-         header_->bucketed.load(std::memory_order_acquire);
+  return header_->ready_tail.load(std::memory_order_seq_cst) !=
+         header_->bucketed.load(std::memory_order_seq_cst);
 }
 
 std::size_t Board::ready_bytes() const {
@@ -240,7 +247,7 @@ std::size_t Board::ready_bytes() const {
 }
 
 bool Board::has_bucket(std::uint32_t index) const {
-  return static_cast<std::int32_t>(header_->bucket_tail.load(std::memory_order_acquire) - index) >
+  return static_cast<std::int32_t>(header_->bucket_tail.load(std::memory_order_seq_cst) - index) >
          0;
 }
 
@@ -275,7 +282,7 @@ std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
 }
 
 std::uint32_t Board::alarm_count() const {
-  return header_->alarm_count.load(std::memory_order_acquire);
+  return header_->alarm_count.load(std::memory_order_seq_cst);
 }
 
 void Board::touch_alarm() { header_->alarm_count.fetch_add(1, std::memory_order_acq_rel); }
@@ -334,6 +341,9 @@ std::uint32_t Board::find_or_create(const NameKey& key) {
 }
 
 std::uint32_t Board::new_slot() {
+  if (header_->free_head == 0 && header_->slots_used == kMaxSlots && header_->oldest != 0) {
+    forget_oldest();
+  }
   if (header_->free_head != 0) {
     const std::uint32_t index = header_->free_head - 1;
     header_->free_head = slot(index).next;
@@ -365,6 +375,10 @@ void Board::rest(std::uint32_t index) {
   (header_->newest != 0 ? this->slot(header_->newest - 1).newer : header_->oldest) = index + 1;
   header_->newest = index + 1;
   if (++header_->resting_count <= config_.cache_capacity) return;
+  forget_oldest();
+}
+
+void Board::forget_oldest() {
   const std::uint32_t oldest = header_->oldest - 1;
   wake_up(oldest);
   forget(oldest);

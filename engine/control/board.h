@@ -115,6 +115,7 @@ class Board {
   std::uint32_t find_or_create(const NameKey& key);
   std::uint32_t new_slot();
   void forget(std::uint32_t index);
+  void forget_oldest();
   void rest(std::uint32_t index);
   void wake_up(std::uint32_t index);
   void record(Slot& slot, std::uint32_t parity, const Request& request, std::uint64_t signature);

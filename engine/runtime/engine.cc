@@ -63,9 +63,9 @@ Engine::Engine(EngineConfig config, std::shared_ptr<Region> region,
       linger_(linger_of(config_)),
       handles_(config_.generation),
       auto_names_(kKindCount, 0) {
-  background_ = quiet_thread([this] { run_background(); });
   watcher_ =
       std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });
+  background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
 }
 
 Engine::~Engine() { shutdown(); }
@@ -88,6 +88,7 @@ HandleId Engine::submit(std::span<const Submission> submissions, Intent intent) 
 }
 
 Entry& Engine::prepare(const Submission& submission) {
+  refuse_impossible(submission);
   std::string generated;
   std::string_view name = submission.name;
   if (name.empty()) {
@@ -102,7 +103,6 @@ Entry& Engine::prepare(const Submission& submission) {
                 entry.title() + ": a tensor of this name is still being processed on rank " +
                     std::to_string(config_.rank) + "; synchronize it first or use another name");
   }
-  refuse_impossible(entry, submission.request);
   entry.request = submission.request;
   entry.request.rank = config_.rank;
   entry.in = submission.in;
@@ -110,10 +110,13 @@ Entry& Engine::prepare(const Submission& submission) {
   return entry;
 }
 
-// What this rank can see alone.
-void Engine::refuse_impossible(Entry& entry, const Request& request) const {
+// What this rank can see alone; said before the operation takes a name or a number.
+void Engine::refuse_impossible(const Submission& submission) const {
+  const Request& request = submission.request;
   const auto refuse = [&](const std::string& reason) {
-    throw Error(ErrorCode::kInvalidArgument, entry.name + ": " + reason);
+    const std::string name =
+        submission.name.empty() ? name_of(request.kind) : std::string(submission.name);
+    throw Error(ErrorCode::kInvalidArgument, name + ": " + reason);
   };
   if (request.kind == Kind::kBroadcast && (request.root < 0 || request.root >= config_.size)) {
     refuse("invalid root rank " + std::to_string(request.root) + "; the world has ranks 0 to " +
@@ -208,6 +211,7 @@ void Engine::throw_if_over() const {
 }
 
 bool Engine::contains(HandleId handle) {
+  if (is_abandoned_) return false;
   const std::lock_guard guard(mutex_);
   return handles_.contains(handle);
 }

@@ -28,6 +28,7 @@
 #include "runtime/watcher.h"
 #include "trace/recorder.h"
 #include "transport/peers.h"
+#include "transport/region.h"
 
 namespace hvd {
 
@@ -97,7 +98,6 @@ class Engine {
   void abandon();
 
   bool has_spare_cores() const { return config_.usable_cores > config_.size; }
-  const EngineConfig& config() const { return config_; }
   std::vector<Event> events() const { return recorder_.snapshot(); }
 
  private:
@@ -112,7 +112,7 @@ class Engine {
 
   // Submission, under mutex_.
   Entry& prepare(const Submission& submission);
-  void refuse_impossible(Entry& entry, const Request& request) const;
+  void refuse_impossible(const Submission& submission) const;
   void refuse_duplicates(std::span<Entry* const> entries);
   bool arrive_all(std::span<Entry* const> entries, HandleId handle);
   bool arrive(Entry& entry, HandleId handle, std::size_t position, std::int64_t now);
@@ -150,6 +150,7 @@ class Engine {
 
   void run_background();
   Nanoseconds background_nap(bool had_role, bool was_rung);
+  Nanoseconds idle_nap();
   bool has_enough_ready() const;
   void ring_background();
   void on_peer_death(int rank);
@@ -172,6 +173,7 @@ class Engine {
   HandleTable handles_;
   TensorTable tensors_;
   std::optional<Error> fatal_;
+  std::atomic<bool> is_over_{false};  // fatal_ is set: what was begun is never touched again
   bool role_taken_ = false;
   std::vector<Entry*> submitted_;
   std::vector<std::uint64_t> auto_names_;

@@ -69,6 +69,11 @@ std::string Engine::loss_text(int rank) const {
 // Why the world is over, as far as anybody knows.
 Error Engine::cause() const {
   if (const auto alarm = board_.alarm()) return Error(alarm->code, alarm->text);
+  for (int rank = 0; rank < config_.size; ++rank) {  // whose alarm is still being written
+    if (peers_.liveness(rank) == Liveness::kDead) {
+      return Error(ErrorCode::kPeerLost, loss_text(rank));
+    }
+  }
   if (const auto rank = board_.first_departure()) {
     return Error(ErrorCode::kPeerLost, loss_text(*rank));
   }
@@ -79,16 +84,20 @@ Error Engine::cause() const {
 // more of it is over. A rank that died ends everything.
 bool Engine::is_over_for(int departed) const {
   if (peers_.liveness(departed) == Liveness::kDead) return true;
-  const PeerWait done{
-      .rank = departed, .counter = Counter::kFinished, .target = backend_.end_block()};
+  const PeerWait done{.rank = departed,
+                      .counter = Counter::kFinished,
+                      .target = static_cast<std::uint32_t>(backend_.end_block())};
   if (bucket_running_) return !peers_.reached(done);
-  return !board_.has_bucket(cursor_) && !board_.has_ready();
+  return !board_.has_ready() && !board_.has_bucket(cursor_);
 }
 
 bool Engine::fail_if_lost() {
   for (int rank = 0; rank < config_.size; ++rank) {
     if (peers_.liveness(rank) == Liveness::kRunning || !is_over_for(rank)) continue;
-    fail_everything(cause());
+    // Not the first to leave, when that one had done its part of this bucket.
+    const std::optional<int> first = board_.first_departure();
+    const bool is_first_to_blame = board_.alarm() || (first && is_over_for(*first));
+    fail_everything(is_first_to_blame ? cause() : Error(ErrorCode::kPeerLost, loss_text(rank)));
     return true;
   }
   return false;

@@ -8,6 +8,8 @@
 namespace hvd {
 
 Engine::Step Engine::step(bool may_form) {
+  // An aborted bucket is still the next one on the board, but its tensors may be gone.
+  if (is_over_.load()) return Step::kIdle;
   try {
     if (board_.alarm_count() != alarms_seen_) handle_alarm();
     if (has_departures_ && fail_if_lost()) return Step::kIdle;
@@ -114,6 +116,7 @@ void Engine::fail_everything(const Error& error) {
   const std::int64_t now = now_ns();
   bucket_running_ = false;
   fatal_ = error;
+  is_over_.store(true);
   while (!tensors_.in_flight().empty()) {
     Entry& entry = *tensors_.in_flight().back();
     const std::string text = error.what();

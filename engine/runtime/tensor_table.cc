@@ -25,9 +25,12 @@ void TensorTable::bind_slot(Entry& entry) {
   if (slot >= by_slot_.size()) by_slot_.resize(slot + 1, nullptr);
   Entry* previous = by_slot_[slot];
   if (previous == &entry) return;
+  if (entry.bound_slot != SlotRef::kNone) by_slot_[entry.bound_slot] = nullptr;
+  entry.bound_slot = slot;
   by_slot_[slot] = &entry;
-  if (previous == nullptr || previous->ref.slot != slot) return;
+  if (previous == nullptr) return;
   previous->ref = {};
+  previous->bound_slot = SlotRef::kNone;
   if (!previous->is_in_flight && !previous->is_submitting) by_key_.erase(previous->key);
 }
 

@@ -19,6 +19,7 @@ struct Entry {
   std::string name;
   NameKey key;
   SlotRef ref;
+  std::uint32_t bound_slot = SlotRef::kNone;  // by_slot_ points here, and nowhere else, to it
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;

@@ -13,6 +13,8 @@ namespace {
 
 // Every sleep ends after this long, to look at alarms that a lost wake-up would hide.
 constexpr Nanoseconds kSlice = std::chrono::milliseconds(100);
+// An awake peer may be leaving the progress role without having seen that it is needed: ask again.
+constexpr Nanoseconds kHandOver = std::chrono::milliseconds(1);
 // A peer in the middle of a call is here by then.
 constexpr Nanoseconds kPatience = std::chrono::microseconds(10);
 // How long the background thread stays alert after a ring that gave it nothing to do.
@@ -135,15 +137,15 @@ void Engine::wait_for_peer(const PeerWait& wait, std::int64_t deadline_ns, bool 
   const bool must_go = (!is_helper && helpers_waiting_.load() != 0) || stopping_.load() ||
                        board_.alarm_count() != alarms_seen_;
   if (!must_go) {
-    peers_.ring(wait.rank);
-    peers_.sleep(wait, until(deadline_ns));
+    const bool was_rung = peers_.ring(wait.rank);
+    peers_.sleep(wait, was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
   }
   sleeping_on_.store(0);
 }
 
 void Engine::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
   const auto wanted = [&] {
-    return board_.has_bucket(cursor_) || board_.has_ready() || !pending ||
+    return board_.has_ready() || board_.has_bucket(cursor_) || !pending ||
            board_.alarm_count() != alarms_seen_;
   };
   if (spin_until(spin_, wanted)) return;
@@ -209,15 +211,21 @@ bool Engine::may_form_in_background() {
 
 // After a ring it stays alert for a moment, so that a burst of submissions rings once.
 Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
-  if (had_role && board_.has_ready()) {
-    if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
-    mood_.store(Mood::kAlert);
-    return std::max(Nanoseconds(ready_since_ns_ + linger_.count() - now_ns()), Nanoseconds(1000));
-  }
+  Nanoseconds nap = std::max(linger_, kAlertness);
   if (was_rung) {
     mood_.store(Mood::kAlert);
-    return std::max(linger_, kAlertness);
+  } else {
+    nap = idle_nap();
   }
+  // Only now: who submitted before may have relied on the mood it saw and not rung.
+  if (!had_role || is_over_.load() || !board_.has_ready()) return nap;
+  if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
+  mood_.store(Mood::kAlert);
+  return std::max(Nanoseconds(ready_since_ns_ + linger_.count() - now_ns()), Nanoseconds(1000));
+}
+
+// With nothing to do it sleeps until the stall check is due, or until it is rung.
+Nanoseconds Engine::idle_nap() {
   const auto stall_interval =
       Nanoseconds(static_cast<std::int64_t>(config_.stall_check_time_s * 1e9)) / 2;
   const bool recently_used =

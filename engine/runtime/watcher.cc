@@ -32,7 +32,9 @@ Watcher::Watcher(std::vector<WatchedProcess> processes, std::function<void(int r
 
 Watcher::~Watcher() {
   if (thread_.joinable()) {
-    close(std::exchange(stop_pipe_[1], -1));  // the read end reports the hang-up
+    // Closing it would not do: forked children hold the write end too.
+    const char stop = 0;
+    [[maybe_unused]] const auto written = write(stop_pipe_[1], &stop, 1);
     thread_.join();
   }
   close_descriptors();
@@ -47,7 +49,6 @@ void Watcher::run() {
       polled.push_back({.fd = process.pidfd, .events = POLLIN, .revents = 0});
       must_ask = must_ask || process.pidfd < 0;
     }
-    if (processes_.empty()) polled.resize(1);
     poll(polled.data(), polled.size(), must_ask ? kAskIntervalMs : kForever);
     if (polled[0].revents != 0) return;
     std::vector<WatchedProcess> alive;

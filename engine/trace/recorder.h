@@ -18,9 +18,9 @@ enum class EventKind : std::uint32_t {
   kReady = 1,        // subject: entry; this rank was the last to arrive
   kBucketStart = 2,  // subject: bucket, value: tensors
   kFused = 3,        // subject: entry, value: bucket
-  kBucketDone = 4,   // subject: bucket, value: bytes
+  kBucketDone = 4,   // subject: bucket, value: tensors
   kDone = 5,         // subject: entry
-  kWait = 6,         // subject: rank waited for, value: counter
+  kWait = 6,         // subject: rank waited for, value: the counter's target
   kError = 7,        // subject: entry, value: error code
   kAlarm = 8,        // subject: rank
 };

@@ -42,20 +42,20 @@ Peers::Peers(std::byte* base, int rank, int size)
       lines_(reinterpret_cast<RankLine*>(base)),
       cells_(base + lines_bytes(size)) {}
 
-std::byte* Peers::staging_cell(int rank, std::uint32_t block) const {
+std::byte* Peers::staging_cell(int rank, BlockNumber block) const {
   return cells_ + static_cast<std::size_t>(rank) * cells_bytes(sizes_) +
          (block % kCells) * sizes_.staging_cell_bytes;
 }
 
-std::byte* Peers::result_cell(int rank, std::uint32_t block) const {
+std::byte* Peers::result_cell(int rank, BlockNumber block) const {
   return cells_ + static_cast<std::size_t>(rank) * cells_bytes(sizes_) +
          kCells * sizes_.staging_cell_bytes + (block % kCells) * sizes_.result_cell_bytes;
 }
 
-void Peers::publish(Counter counter, std::uint32_t value) {
+void Peers::publish(Counter counter, BlockNumber value) {
   SharedWord& word = own().counters[static_cast<int>(counter)];
   // Sequentially consistent with sleep(): either the sleeper sees the value or we see the sleeper.
-  word.store(value, std::memory_order_seq_cst);
+  word.store(static_cast<std::uint32_t>(value), std::memory_order_seq_cst);
   if (own().sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(word);
 }
 
@@ -63,10 +63,11 @@ bool Peers::reached(const PeerWait& wait) const {
   return at_least(word(wait).load(std::memory_order_acquire), wait.target);
 }
 
-bool Peers::all_reached(Counter counter, std::uint32_t target, PeerWait& blocked) const {
+bool Peers::all_reached(Counter counter, BlockNumber target, PeerWait& blocked) const {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
-    const PeerWait wait{.rank = rank, .counter = counter, .target = target};
+    const PeerWait wait{
+        .rank = rank, .counter = counter, .target = static_cast<std::uint32_t>(target)};
     if (reached(wait)) continue;
     blocked = wait;
     return false;
@@ -96,13 +97,14 @@ void Peers::set_attention(Attention attention) {
   own().attention.store(static_cast<std::uint32_t>(attention), std::memory_order_seq_cst);
 }
 
-void Peers::ring(int rank) {
+bool Peers::ring(int rank) {
   const Attention attention = this->attention(rank);
-  if (attention == Attention::kAwake) return;
+  if (attention == Attention::kAwake) return false;
   SharedWord& bell =
       attention == Attention::kBackground ? line(rank).background_bell : line(rank).helper_bell;
   bell.fetch_add(1, std::memory_order_seq_cst);
   futex_wake_all(bell);
+  return true;
 }
 
 Liveness Peers::liveness(int rank) const {

@@ -1,31 +1,29 @@
 // What the ranks of a host see of each other in shared memory: block counters, staging cells,
 // bells.
 //
-// Data moves in numbered blocks. For block b every rank
-//   stages   what others need of it into its staging cell b % kCells,          then staged   = b +
-//   1 reduces  (reads) the others' staging cells, writes its result cell,        then reduced  = b
-//   + 1 finishes after copying the others' result cells,                           then finished =
-//   b + 1
-// A cell is reused kCells blocks later, so before staging block b all ranks must have reduced block
-// b - kCells, and before writing the result cell of b all must have finished block b - kCells.
-// Counters are 32 bits and wrap; comparisons use the signed difference, which is at most a few.
+// Data moves in numbered blocks. A rank's counter is b + 1 when for block b
+//   staged:   what others need of it is in its staging cell b % kCells,
+//   reduced:  it has read the others' staging cells and written its result cell,
+//   finished: it has copied the others' result cells.
+// A cell is used again kCells blocks later, so before staging block b all ranks must have reduced
+// block b - kCells, and before writing the result cell of b all must have finished block b -
+// kCells. Counters hold the low 32 bits of block numbers and wrap; comparisons use the signed
+// difference, which is at most a few. Cells go by the whole number: 2^32 is no multiple of kCells.
 //
 // One thread per rank writes its rank's line at a time (the holder of the progress role).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "core/futex.h"
-#include "transport/region.h"
 
 namespace hvd {
 
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr int kCells = 3;
+
+using BlockNumber = std::uint64_t;
 
 enum class Counter : int { kStaged = 0, kReduced = 1, kFinished = 2 };
 
@@ -71,17 +69,16 @@ class Peers {
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::size_t staging_cell_bytes() const { return sizes_.staging_cell_bytes; }
-  std::size_t result_cell_bytes() const { return sizes_.result_cell_bytes; }
 
-  std::byte* staging_cell(int rank, std::uint32_t block) const;
-  std::byte* result_cell(int rank, std::uint32_t block) const;
+  std::byte* staging_cell(int rank, BlockNumber block) const;
+  std::byte* result_cell(int rank, BlockNumber block) const;
 
   // Sets this rank's counter and wakes whoever sleeps on it.
-  void publish(Counter counter, std::uint32_t value);
+  void publish(Counter counter, BlockNumber value);
   bool reached(const PeerWait& wait) const;
   // True when all other ranks' counters are at `target`; else `blocked` names the first that is
   // not.
-  bool all_reached(Counter counter, std::uint32_t target, PeerWait& blocked) const;
+  bool all_reached(Counter counter, BlockNumber target, PeerWait& blocked) const;
   // Sleeps until the counter moves, at most `timeout`.
   void sleep(const PeerWait& wait, Nanoseconds timeout);
   // Wakes the threads of this process or others that sleep on `wait`'s word.
@@ -91,8 +88,8 @@ class Peers {
   RankLine& own() const { return lines_[rank_]; }
   Attention attention(int rank) const;
   void set_attention(Attention attention);
-  // Wakes the thread of `rank` that should run collectives, unless one is awake.
-  void ring(int rank);
+  // Wakes the thread of `rank` that should run collectives. False when one is awake already.
+  bool ring(int rank);
   Liveness liveness(int rank) const;
   // Moves on from kRunning only: a rank that left stays left.
   bool set_liveness(int rank, Liveness liveness);

@@ -34,7 +34,7 @@ def main() -> int:
 
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(  # 3: average gradients while backward still runs
+    optimizer = hvd.DistributedOptimizer(  # 3: average the gradients of all ranks
         optimizer, named_parameters=model.named_parameters()
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 4: start from rank 0's weights

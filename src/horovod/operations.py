@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from horovod import _native
+from horovod.errors import HorovodInternalError
 from horovod.world import engine
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Sum",
     "barrier",
     "resolve_op",
+    "submit_and_wait",
 ]
 
 # Reduce operations; the numbers are part of the public interface.
@@ -121,6 +123,10 @@ class Adapter(Protocol[T]):
 # What must stay alive until an operation is done, and what its result is made of: the engine that
 # runs it, its input and its output (None: allocated by the engine). A plain tuple, made per call.
 _Flight = tuple[_native.Engine, Any, Any]
+
+# Flights that a signal handler's exception cut off from their handle: the engine may still read and
+# write these tensors, so they stay for good.
+_cut_off: list[_Flight] = []
 
 
 class Collectives(Generic[T]):
@@ -222,8 +228,15 @@ class Collectives(Generic[T]):
         """
         operation = _allreduce(op, prescale_factor, postscale_factor)
         current = engine()
-        handle = self._adapter.submit_batch(current, operation, names, tensors, intent)
-        self._flights[handle] = (current, tensors, tensors)
+        flight = (current, tensors, tensors)
+        try:
+            handle = self._adapter.submit_batch(current, operation, names, tensors, intent)
+            self._flights[handle] = flight
+        except (ValueError, HorovodInternalError):
+            raise  # refused: nothing is under way
+        except BaseException:
+            _cut_off.append(flight)
+            raise
         return handle
 
     def allgather_async(self, tensor: T, name: str | None = None) -> int:
@@ -308,9 +321,37 @@ class Collectives(Generic[T]):
     ) -> int:
         """Submit one operation and keep what it needs alive; all ``*_async`` methods end here."""
         current = engine()
-        handle = self._adapter.submit(current, operation, full_name, tensor, output, intent)
-        self._flights[handle] = (current, tensor, output)
+        flight = (current, tensor, output)
+        try:
+            handle = self._adapter.submit(current, operation, full_name, tensor, output, intent)
+            self._flights[handle] = flight
+        except (ValueError, HorovodInternalError):
+            raise  # refused: nothing is under way
+        except BaseException:
+            _cut_off.append(flight)
+            raise
         return handle
+
+
+def submit_and_wait(
+    adapter: Adapter[T],
+    engine: _native.Engine,
+    operation: _native.Operation,
+    name: str | None,
+    tensor: T,
+    output: T | None,
+) -> list[_native.Output]:
+    """``Adapter.run`` for adapters without a native form of it."""
+    handle: int | None = None
+    try:
+        handle = adapter.submit(engine, operation, name, tensor, output, Intent.WAIT)
+        return engine.wait(handle)
+    except (ValueError, HorovodInternalError):
+        raise
+    except BaseException:
+        if handle is None or engine.contains(handle):
+            _cut_off.append((engine, tensor, output))
+        raise
 
 
 def barrier() -> None:

@@ -1,8 +1,8 @@
 """Every setting of the engine and the tools: one frozen dataclass, read once at ``init``.
 
-A field carries its environment variable, unit and meaning as metadata; the environment reader
-below, the launcher's flags and the documentation derive from it. Nothing else reads ``HOROVOD_*``
-tunables from the environment, and the C++ engine reads none at all.
+A field carries its environment variable, unit and meaning as metadata; the environment reader below
+derives from it, and a test holds README's table to it. Nothing else reads ``HOROVOD_*`` tunables
+from the environment, and the C++ engine reads none at all.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import pty
@@ -9,6 +11,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +22,7 @@ import pytest
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
 TIMEOUT_S = 90
 
-# Tells its own pid and that of a child, then waits for ever; $DETACH may hold "setsid".
+# Tells its own pid and that of a child, then waits for ever.
 FAMILY = 'sleep 1000 & echo "child $!"; echo "self $$"; wait'
 STUBBORN = "trap '' TERM; echo \"self $$\"; while :; do sleep 1; done"
 
@@ -327,10 +330,17 @@ def test_a_console_that_closes_ends_the_job() -> None:
         assert process.wait(TIMEOUT_S) == 141
 
 
-def test_a_console_that_nobody_reads_does_not_hide_a_failure() -> None:
-    script = "if [ $HOROVOD_RANK = 1 ]; then read line; sleep 0.2; exit 5; fi; yes"
+def test_a_console_that_nobody_reads_does_not_hide_a_failure(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    script = f"if [ $HOROVOD_RANK = 1 ]; then read line < {tmp_path}/go; exit 5; fi; yes"
     with start("-np", "2", "sh", "-c", script) as process:
+        assert process.stdout is not None
         assert process.stderr is not None
+        pending = array.array("i", [0])
+        while pending[0] < 15 * 4096:  # the pipe takes 64 KiB: it is full now, or almost
+            fcntl.ioctl(process.stdout, termios.FIONREAD, pending)
+            os.sched_yield()
+        (tmp_path / "go").write_text("\n")
         # Standard output is left unread until the failure has been reported.
         assert b"rank 1" in process.stderr.readline()
         _, err = process.communicate(timeout=TIMEOUT_S)

@@ -5,7 +5,8 @@
     hvd.init()
     total = hvd.allreduce(np.ones(3), op=hvd.Sum)
 
-Names, parameters and errors are those of ``horovod.torch``; arrays are C-contiguous.
+Names, parameters and errors are those of ``horovod.torch``, less what belongs to models and
+optimizers (and ``allreduce``'s ``compression``); arrays are C-contiguous.
 """
 
 from horovod.errors import HorovodInternalError

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horovod import _native
-from horovod.operations import Collectives, Dtype, Intent
+from horovod.operations import Collectives, Dtype, Intent, submit_and_wait
 
 __all__ = [
     "allgather",
@@ -65,13 +65,7 @@ class _NumpyAdapter:
         tensor: Array,
         output: Array | None,
     ) -> list[_native.Output]:
-        handle = self.submit(engine, operation, name, tensor, output, Intent.WAIT)
-        try:
-            return engine.wait(handle)
-        except BaseException:
-            if engine.contains(handle):  # interrupted and still under way: the memory must stay
-                _interrupted.append((tensor, output))
-            raise
+        return submit_and_wait(self, engine, operation, name, tensor, output)
 
     def submit_batch(
         self,
@@ -93,9 +87,6 @@ class _NumpyAdapter:
     def from_output(self, output: _native.Output, tensor: Array) -> Array:
         array: Array = output.as_numpy(_DTYPES[tensor.dtype])
         return array
-
-
-_interrupted: list[tuple[Array, Array | None]] = []
 
 
 def _describe(array: Array) -> tuple[int, list[int], int]:

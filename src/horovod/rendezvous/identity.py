@@ -46,7 +46,18 @@ def identify(environ: Mapping[str, str]) -> Identity:
         return _from_horovodrun(environ)
     if "TORCHELASTIC_RUN_ID" in environ:
         return _from_torchrun(environ)
+    _refuse_mpirun(environ)
     return Identity(0, 1, 0, 1, 0, 1, _hostname(environ), "none")
+
+
+def _refuse_mpirun(environ: Mapping[str, str]) -> None:
+    """N processes that each take themselves for rank 0 would overwrite each other's results."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if environ.get(name, "1") != "1":
+            raise InitError(
+                f"init: mpirun started {environ[name]} processes ({name}); this version does not "
+                "join them: use 'horovodrun -np N python ...'"
+            )
 
 
 def _from_horovodrun(environ: Mapping[str, str]) -> Identity:

@@ -30,6 +30,7 @@ from horovod.rendezvous.store import Store
 
 __all__ = ["host_mesh"]
 
+_MAX_REPORTS = 20
 _HELLO_TIMEOUT_S = 5.0
 # Descriptors in flight count against RLIMIT_NOFILE of the sender's user (unix(7), ETOOMANYREFS).
 _MAX_FDS_IN_FLIGHT = 512
@@ -82,6 +83,7 @@ class _Root:
         self._secret = secret
         self._deadline = deadline
         self._strangers: set[_Peer] = set()
+        self._reported = 0
         self._members: dict[int, _Peer] = {}
         self._refused: list[_Peer] = []
         self._selector = selectors.DefaultSelector()
@@ -280,7 +282,11 @@ class _Root:
         self._strangers.discard(stranger)
         self._selector.unregister(stranger.socket)
         stranger.socket.close()
-        sys.stderr.write(f"horovod: init: dropped a connection from pid {stranger.pid}: {reason}\n")
+        self._reported += 1
+        if self._reported <= _MAX_REPORTS:  # anybody on this machine can connect, again and again
+            sys.stderr.write(
+                f"horovod: init: dropped a connection from pid {stranger.pid}: {reason}\n"
+            )
 
     def _missing_error(self) -> InitError:
         size = self._claims.size

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from horovod import _native
-from horovod.operations import Collectives, Dtype, Intent, barrier
+from horovod.operations import Collectives, Dtype, Intent, barrier, submit_and_wait
 from horovod.world import engine
 
 __all__ = [
+    "DTYPES",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -32,7 +33,7 @@ __all__ = [
     "synchronize",
 ]
 
-_DTYPES = {
+DTYPES = {
     torch.uint8: Dtype.UINT8,
     torch.int8: Dtype.INT8,
     torch.int16: Dtype.INT16,
@@ -87,7 +88,7 @@ class _TorchAdapter:
         return torch.empty_like(tensor, requires_grad=False)
 
     def from_output(self, output: _native.Output, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.from_dlpack(output.as_dlpack(_DTYPES[tensor.dtype]))  # type: ignore[attr-defined]
+        return torch.from_dlpack(output.as_dlpack(DTYPES[tensor.dtype]))  # type: ignore[attr-defined]
 
 
 class _AttributeAdapter(_TorchAdapter):
@@ -117,13 +118,7 @@ class _AttributeAdapter(_TorchAdapter):
         tensor: torch.Tensor,
         output: torch.Tensor | None,
     ) -> list[_native.Output]:
-        handle = self.submit(engine, operation, name, tensor, output, Intent.WAIT)
-        try:
-            return engine.wait(handle)
-        except BaseException:
-            if engine.contains(handle):  # interrupted and still under way: the memory must stay
-                _interrupted.append((tensor, output))
-            raise
+        return submit_and_wait(self, engine, operation, name, tensor, output)
 
     def submit_batch(
         self,
@@ -137,11 +132,8 @@ class _AttributeAdapter(_TorchAdapter):
         return engine.submit_many(operation, names, described, intent)
 
 
-_interrupted: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-
-
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
-    dtype = _DTYPES.get(tensor.dtype)
+    dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ValueError(f"the tensor's dtype {tensor.dtype} is not supported")
     if tensor.layout != torch.strided or tensor.device.type != "cpu":

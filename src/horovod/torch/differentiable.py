@@ -2,7 +2,8 @@
 
 They block and return new tensors. A tensor that needs no gradient takes the adapter's plain path.
 A gradient that flows back through one of them runs collectives too: the backward pass has to reach
-the call on every rank, as the forward pass did. Named calls name those as ``<name>.grad``.
+the call on every rank, as the forward pass did. Named calls name those as ``<name>.grad``
+(and, for allgather, ``<name>.rows``).
 """
 
 from __future__ import annotations

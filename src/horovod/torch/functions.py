@@ -1,8 +1,9 @@
 """Give all ranks one rank's parameters, optimizer state or objects; gather objects from all.
 
-Called once before training and after a restore, so these favour exactness over speed: whatever can
-go wrong on one rank (another model, say) is told to all ranks before they wait for each other's
-tensors.
+Called once before training and after a restore, so these favour exactness over speed. Optimizer
+state is compared first: another layout on one rank is an error on all. ``broadcast_parameters``
+compares tensor by tensor; one that only some ranks have is left to the stall check. A tensor of a
+dtype that the engine does not know travels as its bytes.
 """
 
 from __future__ import annotations
@@ -25,20 +26,6 @@ __all__ = [
     "broadcast_parameters",
 ]
 
-# What the engine moves as it is; tensors of other dtypes travel as their bytes.
-_ENGINE_DTYPES = {
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-}
-
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
     """Overwrite tensors on all ranks with the root's; blocks until all are there.
@@ -46,7 +33,8 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     Args:
         params: ``model.state_dict()`` or another dict of name to tensor, or a list of ``(name,
             tensor)`` tuples or plain tensors. Any shapes and dtypes, in any memory order; the same
-            names, shapes and dtypes on every rank. ``None`` values are skipped.
+            names, shapes and dtypes on every rank; a name that only some ranks have is waited for
+            (see the stall check). ``None`` values are skipped.
         root_rank: the rank whose values all ranks get; the same on every rank.
 
     Raises:
@@ -119,7 +107,7 @@ def _broadcast_in_place(named: list[tuple[str, Tensor]], root_rank: int) -> None
     failure: Exception | None = None
     for name, tensor in named:
         dense = tensor.detach().contiguous()
-        wire = dense if dense.dtype in _ENGINE_DTYPES else dense.reshape(-1).view(torch.uint8)
+        wire = dense if dense.dtype in adapter.DTYPES else dense.reshape(-1).view(torch.uint8)
         try:
             started.append((adapter.broadcast_async_(wire, root_rank, name), tensor, dense))
         except (ValueError, RuntimeError) as error:

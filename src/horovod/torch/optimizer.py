@@ -155,9 +155,9 @@ def DistributedOptimizer(  # noqa: N802
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that it steps on the gradients of all ranks.
 
-    Gradients are reduced while backward runs, ``step`` waits for them. Every rank has to wrap the
-    same parameters in the same order with equal options, and start from equal values
-    (``broadcast_parameters``, ``broadcast_optimizer_state``).
+    Gradients are reduced while backward runs where cores are to spare, else at its end; ``step``
+    waits for them. Every rank has to wrap the same parameters in the same order with equal options,
+    and start from equal values (``broadcast_parameters``, ``broadcast_optimizer_state``).
 
     Args:
         optimizer: any torch optimizer; its parameter groups and state are shared, not copied. Use

@@ -92,6 +92,20 @@ def test_a_forked_child_is_outside_of_the_world():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == hvd.size()
 
 
+def test_a_forked_child_that_lives_on_does_not_hold_up_shutdown():
+    context = get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=reader.recv)
+    child.start()
+    try:
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+        assert child.is_alive()
+    finally:
+        writer.send("end")
+        child.join(30)
+
+
 def test_threads_share_the_world():
     results = [0.0] * 4
 

@@ -1,5 +1,7 @@
 """Random programs: tensors, dtypes, sizes and orders, another order on every rank."""
 
+import functools
+
 import numpy as np
 from hypothesis import HealthCheck, given, settings, strategies
 
@@ -26,6 +28,7 @@ operations = strategies.lists(
             strategies.sampled_from([300_000, 700_001]),
         ),
         strategies.integers(0, 3),
+        strategies.sampled_from([hvd.Sum, hvd.Min, hvd.Max]),
     ),
     min_size=1,
     max_size=12,
@@ -38,20 +41,22 @@ def values(dtype, count, rank, index):
 
 
 def start(index, program_id, operation, rank):
-    kind, dtype, count, root = operation
+    kind, dtype, count, root, op = operation
     name = f"{program_id}.{index}"
     if kind == "allreduce":
-        return hvd.allreduce_async(values(dtype, count, rank, index), op=hvd.Sum, name=name)
+        return hvd.allreduce_async(values(dtype, count, rank, index), op=op, name=name)
     if kind == "broadcast":
         return hvd.broadcast_async(values(dtype, count, rank, index), root % hvd.size(), name=name)
     return hvd.allgather_async(values(dtype, count + rank, rank, index), name=name)
 
 
 def expected(index, operation):
-    kind, dtype, count, root = operation
+    kind, dtype, count, root, op = operation
     ranks = range(hvd.size())
     if kind == "allreduce":
-        return sum(values(dtype, count, rank, index).astype("f8") for rank in ranks).astype(dtype)
+        combine = {hvd.Sum: np.add, hvd.Min: np.minimum, hvd.Max: np.maximum}[op]
+        inputs = [values(dtype, count, rank, index) for rank in ranks]
+        return functools.reduce(combine, inputs).astype(dtype)
     if kind == "broadcast":
         return values(dtype, count, root % hvd.size(), index)
     return np.concatenate([values(dtype, count + rank, rank, index) for rank in ranks])

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "collective/exchange.h"
+#include "transport/region.h"
 
 namespace hvd {
 namespace {
@@ -74,9 +75,11 @@ TEST_CASE("allreduce sums bucket after bucket, in any interleaving of the ranks"
   std::mt19937 random(7);
   for (const int size : {1, 2, 3, 5}) {
     DataWorld world(size);
-    std::uint32_t block = ~0U - 20;  // the counters wrap in the middle of the test
+    BlockNumber block = (BlockNumber{1} << 32) - 20;  // the counters wrap in the middle of the test
     for (auto& peers : world.peers) {
-      for (SharedWord& counter : peers->own().counters) counter.store(block);
+      for (SharedWord& counter : peers->own().counters) {
+        counter.store(static_cast<std::uint32_t>(block));
+      }
     }
     for (const std::size_t count : {1, 3, 5000, 40'000, 700'000, 2, 100'003}) {
       CAPTURE(size);
@@ -112,6 +115,18 @@ TEST_CASE("allreduce sums bucket after bucket, in any interleaving of the ranks"
   }
 }
 
+TEST_CASE(
+    "blocks that may be in use at one time never share a cell, not even where counters wrap") {
+  DataWorld world(2);
+  const BlockNumber wrap = BlockNumber{1} << 32;
+  for (BlockNumber block = wrap - 5; block < wrap + 5; ++block) {
+    for (BlockNumber later = block + 1; later < block + kCells; ++later) {
+      CHECK(world.peers[0]->staging_cell(0, block) != world.peers[0]->staging_cell(0, later));
+      CHECK(world.peers[0]->result_cell(0, block) != world.peers[0]->result_cell(0, later));
+    }
+  }
+}
+
 TEST_CASE("one step and two steps give the same bits") {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -122,7 +137,7 @@ TEST_CASE("one step and two steps give the same bits") {
     for (int i = 0; i < 100; ++i) alone[rank].push_back(normal(random));
     together[rank] = alone[rank];
   }
-  std::uint32_t block = 0;
+  BlockNumber block = 0;
   for (const bool is_large : {false, true}) {
     std::vector<ViewList> views(3);
     std::vector<std::unique_ptr<Allreduce>> allreduces;

@@ -179,6 +179,15 @@ TEST_CASE("without a cache every name is forgotten at once and its slot used aga
   CHECK(boards.ref(0).slot == 0);
 }
 
+TEST_CASE("a cache larger than the board gives way to new names") {
+  Boards boards(1, {.cache_capacity = 1'000'000'000});
+  for (std::uint32_t i = 0; i < kMaxSlots + 10; ++i) {
+    boards.arrive(0, "name " + std::to_string(i), kRequest);
+    REQUIRE(boards.bucket(i).size() == 1);
+    boards.finish(i);
+  }
+}
+
 TEST_CASE("more names at one time than there are slots is an error that says so") {
   Boards boards(2);
   std::string text;

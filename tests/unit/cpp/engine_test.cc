@@ -185,6 +185,27 @@ TEST_CASE("what ran is in the flight recorder") {
                              EventKind::kFused, EventKind::kBucketDone, EventKind::kDone});
 }
 
+TEST_CASE("names come and go without a cache while one of them waits for the other rank") {
+  WorldOfThreads world(2, [](EngineConfig& config) { config.cache_capacity = 0; });
+  world.run([](int rank, Engine& engine) {
+    std::mt19937 random(5);
+    std::vector<float> early(3, 1.0F);
+    for (int round = 0; round < 300; ++round) {
+      const std::string waiting = "early " + std::to_string(random() % 5);
+      const bool is_first = static_cast<int>(random() % 2) == rank;
+      HandleId handle = 0;
+      if (is_first) handle = submit(engine, in_place(waiting, early), Intent::kMore);
+      for (int i = 0; i < 4; ++i) {
+        std::vector<float> values(4, 1.0F);
+        finish(engine, submit(engine, in_place("x" + std::to_string(random() % 7), values)));
+        CHECK(values[3] == 2.0F);
+      }
+      if (!is_first) handle = submit(engine, in_place(waiting, early));
+      finish(engine, handle);
+    }
+  });
+}
+
 TEST_CASE("ten thousand tensors at once, with a small cache") {
   constexpr std::size_t kTensors = 10'000;
   WorldOfThreads world(2, [](EngineConfig& config) { config.cache_capacity = 16; });

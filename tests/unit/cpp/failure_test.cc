@@ -72,6 +72,32 @@ TEST_CASE("a rank may leave as soon as its own part is done") {
   }
 }
 
+TEST_CASE("after a failure nothing touches the tensors again") {
+  for (const Kind kind : {Kind::kAllreduce, Kind::kAllgather, Kind::kBroadcast}) {
+    WorldOfThreads world(3);
+    std::atomic<int> started{0};
+    world.run([&](int rank, Engine& engine) {
+      auto values = std::make_unique<std::vector<float>>(4'000'000, 1.0F);
+      Submission submission = in_place("allreduce.big", *values, kind);
+      if (kind == Kind::kAllgather) submission.out = nullptr;
+      if (rank == 2) {
+        submit(engine, submission, Intent::kMore);
+        while (started.load() < 2) std::this_thread::yield();
+        engine.shutdown();
+        return;
+      }
+      ++started;
+      error_of([&] { finish(engine, submit(engine, submission)); });  // or it was done in time
+      values.reset();
+      engine.leave_to_background();
+      CHECK(error_of([&] {
+              std::vector<float> more(3);
+              finish(engine, submit(engine, in_place("more", more)));
+            }) != "");
+    });
+  }
+}
+
 TEST_CASE("shutdown fails what is pending on this rank") {
   WorldOfThreads world(2);
   std::vector<float> values(10);
