@@ -13,6 +13,7 @@ from contestants import Horovod
 __all__ = ["MemoryProbe"]
 
 _TASKS = Path("/proc/self/task")
+_SETTLING_S = 0.1  # the engine looks once more, some milliseconds after the last collective
 
 
 class MemoryProbe:
@@ -48,12 +49,16 @@ class MemoryProbe:
 
     def idle(self, *, seconds: float) -> dict[str, float]:
         """Compute without submitting anything; what all threads but this one did meanwhile."""
+        self._compute(_SETTLING_S)
         before = _background_activity()
+        self._compute(seconds)
+        after = _background_activity()
+        return {key: after[key] - before[key] for key in after}
+
+    def _compute(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._tensors[0].mul_(1.0)
-        after = _background_activity()
-        return {key: after[key] - before[key] for key in after}
 
 
 def _background_activity() -> dict[str, float]:

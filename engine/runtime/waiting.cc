@@ -209,10 +209,10 @@ bool Engine::may_form_in_background() {
   return has_enough_ready() || now_ns() - ready_since_ns_ >= linger_.count();
 }
 
-// After a ring it stays alert for a moment, so that a burst of submissions rings once.
+// After a ring by this rank it stays alert for a moment, so that a burst of submissions rings once.
 Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
   Nanoseconds nap = std::max(linger_, kAlertness);
-  if (was_rung) {
+  if (was_rung && mood_.load() >= Mood::kAlert) {
     mood_.store(Mood::kAlert);
   } else {
     nap = idle_nap();
