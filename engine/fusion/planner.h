@@ -3,16 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace hvd {
 
 enum class FusionClass : std::uint8_t {
-  kAlone = 0,      // never fused
-  kAllreduce = 1,  // any dtypes, ops and factors: a bucket is a list of views, not one array
-  kBroadcast = 2,  // same root only
-  kAllgather = 3,
-  kNothing = 4,  // moves no data: barrier, errors
+  kAllreduce = 0,  // any dtypes, ops and factors: a bucket is a list of views, not one array
+  kBroadcast = 1,  // same root only
+  kAllgather = 2,
+  kNothing = 3,  // moves no data: barrier, errors
 };
 
 struct FusionItem {
@@ -21,11 +19,8 @@ struct FusionItem {
   std::size_t size_bytes;
 };
 
-// How many items from the front form the next bucket: the longest run of one class whose bytes stay
-// within the threshold, at least one. `items` must not be empty.
-std::size_t plan_bucket(std::span<const FusionItem> items, std::size_t threshold_bytes);
-
-// Incremental form of the above, for callers that hold their items in another shape.
+// The longest run of one class whose bytes stay within the threshold, at least one item: offer
+// items from the front until one is refused.
 class BucketPlan {
  public:
   explicit BucketPlan(std::size_t threshold_bytes) : threshold_bytes_(threshold_bytes) {}

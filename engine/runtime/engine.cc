@@ -23,7 +23,7 @@ constexpr Eagerness kOverlap{.linger = std::chrono::microseconds(50), .enough_by
 constexpr Eagerness kTakeTurns{.linger = std::chrono::milliseconds(5), .enough_bytes = 64UL << 20};
 
 const Eagerness& eagerness_of(const EngineConfig& config) {
-  return config.usable_cores > config.size ? kOverlap : kTakeTurns;
+  return config.has_spare_cores() ? kOverlap : kTakeTurns;
 }
 
 Nanoseconds linger_of(const EngineConfig& config) {

@@ -45,6 +45,8 @@ struct EngineConfig {
   double stall_shutdown_time_s = 0.0;  // 0: never
   LogConfig log;
   std::vector<std::string> peer_names;  // by rank: "rank 1 (pid 4711 on localhost)"
+
+  bool has_spare_cores() const { return usable_cores > size; }
 };
 
 // One operation on one tensor. `in` and `out` stay valid until the handle is done.
@@ -97,7 +99,7 @@ class Engine {
   // In a child after fork: the threads are gone and the memory is the parent's, so touch nothing.
   void abandon();
 
-  bool has_spare_cores() const { return config_.usable_cores > config_.size; }
+  bool has_spare_cores() const { return config_.has_spare_cores(); }
   std::vector<Event> events() const { return recorder_.snapshot(); }
 
  private:

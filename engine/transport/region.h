@@ -21,7 +21,6 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   std::byte* data() const { return data_; }
-  std::size_t size_bytes() const { return size_bytes_; }
 
  private:
   Region(std::byte* data, std::size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}

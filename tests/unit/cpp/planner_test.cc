@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <span>
 
 namespace hvd {
 namespace {
@@ -13,6 +14,14 @@ FusionItem allreduce(std::size_t size_bytes) {
 
 FusionItem broadcast(int root) {
   return {.fusion_class = FusionClass::kBroadcast, .root = root, .size_bytes = 8};
+}
+
+// How many items from the front form the next bucket.
+std::size_t plan_bucket(std::span<const FusionItem> items, std::size_t threshold_bytes) {
+  BucketPlan plan(threshold_bytes);
+  std::size_t count = 0;
+  while (count < items.size() && plan.accepts(items[count])) ++count;
+  return count;
 }
 
 TEST_CASE("a bucket ends where the threshold is reached") {
@@ -33,12 +42,6 @@ TEST_CASE("kinds do not mix, and broadcasts of different roots do not") {
   CHECK(plan_bucket(all, 1000) == 2);
   CHECK(plan_bucket(all.subspan(2), 1000) == 2);
   CHECK(plan_bucket(all.subspan(4), 1000) == 1);
-}
-
-TEST_CASE("what must run alone runs alone") {
-  const FusionItem alone{.fusion_class = FusionClass::kAlone, .root = 0, .size_bytes = 1};
-  const std::array items{alone, alone};
-  CHECK(plan_bucket(items, 1000) == 1);
 }
 
 }  // namespace
