@@ -135,6 +135,7 @@ class Engine {
   void check_holder(int holder, Nanoseconds waited) const;
   void fail_everything(const Error& error);
   void check_stalls();
+  void check_stalled_bucket(std::int64_t age_ns);
   void check_stalled_entry(Entry& entry, std::int64_t age_ns);
   void note_blocked(const PeerWait& wait);
 

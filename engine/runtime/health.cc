@@ -127,21 +127,21 @@ void Engine::note_blocked(const PeerWait& wait) {
 void Engine::check_stalls() {
   if (!config_.stall_check) return;
   const std::int64_t now = now_ns();
-  const auto warn_ns = static_cast<std::int64_t>(config_.stall_check_time_s * 1e9);
-  const auto shutdown_ns = static_cast<std::int64_t>(config_.stall_shutdown_time_s * 1e9);
   const std::lock_guard guard(mutex_);
-  if (bucket_running_ && blocked_on_.rank >= 0 && now - blocked_since_ns_ >= warn_ns) {
-    const std::string text = peer_name(blocked_on_.rank) + " has not moved for " +
-                             seconds(static_cast<double>(now - blocked_since_ns_) / 1e9) +
-                             " in the middle of " +
-                             (entries_.empty() ? "a collective" : entries_.front()->title());
-    if (!std::exchange(blocked_reported_, true)) log(config_.log, LogLevel::kWarning, text);
-    if (shutdown_ns > 0 && now - blocked_since_ns_ >= shutdown_ns) {
-      board_.raise_alarm({.code = ErrorCode::kTimeout, .rank = blocked_on_.rank, .text = text});
-      wake_everyone();
-    }
-  }
+  if (bucket_running_ && blocked_on_.rank >= 0) check_stalled_bucket(now - blocked_since_ns_);
   for (Entry* entry : tensors_.in_flight()) check_stalled_entry(*entry, now - entry->submitted_ns);
+}
+
+void Engine::check_stalled_bucket(std::int64_t age_ns) {
+  const double age_s = static_cast<double>(age_ns) / 1e9;
+  if (age_s < config_.stall_check_time_s) return;
+  const std::string text = peer_name(blocked_on_.rank) + " has not moved for " + seconds(age_s) +
+                           " in the middle of " +
+                           (entries_.empty() ? "a collective" : entries_.front()->title());
+  if (!std::exchange(blocked_reported_, true)) log(config_.log, LogLevel::kWarning, text);
+  if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
+  board_.raise_alarm({.code = ErrorCode::kTimeout, .rank = blocked_on_.rank, .text = text});
+  wake_everyone();
 }
 
 void Engine::check_stalled_entry(Entry& entry, std::int64_t age_ns) {
