@@ -122,7 +122,9 @@ def test_the_engine_ends_under_the_training(
 
 
 def test_rank_zero_decides_where_all_go_on(make_model, assert_same_everywhere):
-    state = make_state(make_model, name=f"rank {hvd.rank()}")
+    sampler = ElasticSampler(range(40))
+    sampler.record_batch(0, 1 + hvd.rank())
+    state = make_state(make_model, name=f"rank {hvd.rank()}", sampler=sampler)
     with torch.no_grad():
         for param in state.model.parameters():
             param.add_(hvd.rank())
@@ -131,6 +133,8 @@ def test_rank_zero_decides_where_all_go_on(make_model, assert_same_everywhere):
     state.save()
     state.sync()
     assert (state.step, state.name) == (10, "rank 0")
+    assert sampler.processed_num == hvd.size()
+    assert len(sampler.remaining_indices) == 40 - hvd.size()
     assert state.optimizer.param_groups[0]["lr"] == 0.5
     assert_same_everywhere(list(state.model.parameters()))
     with torch.no_grad():
@@ -154,6 +158,15 @@ def test_new_hosts_keep_what_was_not_committed(make_model, batch_of):
 
     assert interrupted(state) == 1
     assert sizes == [hvd.size()]
+
+
+def test_new_hosts_between_backward_and_step(
+    make_model, batch_of, undisturbed, assert_same_everywhere
+):
+    plan = Plan(backward3=HostsUpdatedInterrupt())
+    weights = train(make_state(make_model), batch_of, plan)
+    assert plan.calls == 2
+    check(weights, undisturbed, assert_same_everywhere)
 
 
 def test_updates_noted_on_all_ranks_interrupt_all(make_model):

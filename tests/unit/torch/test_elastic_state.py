@@ -122,6 +122,17 @@ def test_reset_splits_the_rest_without_a_sync():
     assert len(sampler) == 6
 
 
+def test_reset_drops_gradients_and_keeps_the_rest(model):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = TorchState(model, optimizer)
+    step(model, optimizer, 1)
+    expected = copy_of(model), optimizer.state[model[0].weight]["exp_avg"].clone()
+    state.on_reset()
+    assert_equal(model.state_dict(), expected[0])
+    assert torch.equal(optimizer.state[model[0].weight]["exp_avg"], expected[1])
+    assert all(param.grad is None for param in model.parameters())
+
+
 def test_plain_values_and_absent_ones(model):
     state = TorchState(model=model, epoch=3)
     assert (state.model, state.optimizer, state.epoch) == (model, None, 3)

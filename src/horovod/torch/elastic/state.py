@@ -70,6 +70,9 @@ class StateHandler:
         """Make the value equal to rank 0's and keep that; collective."""
         raise NotImplementedError(f"{type(self).__name__} must define sync()")
 
+    def reset(self) -> None:
+        """Adapt the value to a new world, also where no ``sync`` follows; nothing by default."""
+
     def set_value(self, value: Any) -> None:
         """Handle this value instead, and save it."""
         self.value = value
@@ -103,6 +106,11 @@ class OptimizerStateHandler(_StateDictHandler):
         # Left by a step that never ended: reduced in part, and not to be added to.
         self.value.zero_grad()
 
+    def reset(self) -> None:
+        # Loading drops what the old world was reducing; a new rank would not have it either.
+        self.value.load_state_dict(self.value.state_dict())
+        self.value.zero_grad()
+
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
@@ -117,7 +125,6 @@ class SamplerStateHandler(_StateDictHandler):
         self.save()
 
     def reset(self) -> None:
-        """Split what is left over the new world, also where no ``sync`` follows."""
         self.value.reset()
 
 
@@ -186,9 +193,9 @@ class TorchState(ObjectState):
         super().sync()
 
     def reset(self) -> None:
-        """Let samplers split what is left over the new world."""
+        """Adapt to the new world: samplers split what is left, optimizers drop gradients."""
         for handler in self._handlers.values():
-            if isinstance(handler, SamplerStateHandler):
+            if isinstance(handler, StateHandler):
                 handler.reset()
 
     def __setattr__(self, name: str, value: Any) -> None:
