@@ -119,7 +119,7 @@ class ObjectState(State):
     ) -> None:
         super().__init__(bcast_object, get_rank)
         self._saved_state = kwargs
-        self.restore()
+        self._assign_saved()
 
     def save(self) -> None:
         """Remember the current values."""
@@ -127,11 +127,15 @@ class ObjectState(State):
 
     def restore(self) -> None:
         """Assign the remembered values again."""
-        for name, value in self._saved_state.items():
-            setattr(self, name, value)
+        self._assign_saved()
 
     def sync(self) -> None:
         """Take over the values that rank 0 saved last; collective."""
         if self._saved_state:
             self._saved_state = self._bcast_object(self._saved_state)
-            self.restore()
+            self._assign_saved()
+
+    def _assign_saved(self) -> None:
+        # Not ``restore``, which a subclass extends to values of its own.
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)

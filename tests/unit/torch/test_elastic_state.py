@@ -122,6 +122,13 @@ def test_reset_splits_the_rest_without_a_sync():
     assert len(sampler) == 6
 
 
+def test_making_and_syncing_a_state_leaves_gradients_alone(model):
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    TorchState(model, optimizer, batch=0).sync()
+    assert all(param.grad is not None for param in model.parameters())
+
+
 def test_reset_drops_gradients_and_keeps_the_rest(model):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     state = TorchState(model, optimizer)
