@@ -9,6 +9,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 #include "bindings/tensor_py.h"
 #include "runtime/engine.h"
@@ -338,6 +340,38 @@ std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
   }
 }
 
+nb::list split_payloads(const Output& joined) {
+  const auto* bytes = reinterpret_cast<const char*>(joined.bytes.get());
+  nb::list payloads;
+  for (std::size_t at = 0; at < static_cast<std::size_t>(joined.shape[0]);) {
+    std::uint64_t size_bytes = 0;
+    std::memcpy(&size_bytes, bytes + at, sizeof size_bytes);
+    at += sizeof size_bytes;
+    payloads.append(nb::bytes(bytes + at, size_bytes));
+    at += size_bytes;
+  }
+  return payloads;
+}
+
+// Gives every rank the bytes of all ranks: for what Python code must agree on.
+nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) {
+  const std::uint64_t size_bytes = payload.size();
+  auto mine = std::make_unique<std::vector<char>>(sizeof size_bytes + size_bytes);
+  std::memcpy(mine->data(), &size_bytes, sizeof size_bytes);
+  std::memcpy(mine->data() + sizeof size_bytes, payload.c_str(), size_bytes);
+  const Operation operation{.kind = Kind::kAllgather};
+  Call call(operation);
+  call.add(reinterpret_cast<std::uintptr_t>(mine->data()), 0,
+           {static_cast<std::int64_t>(mine->size())}, static_cast<int>(Dtype::kUint8));
+  const HandleId handle = call.submit_together(engine, name, {}, static_cast<int>(Intent::kWait));
+  try {
+    return split_payloads(result_of(engine, handle).at(0));
+  } catch (const nb::python_error&) {
+    static_cast<void>(mine.release());  // interrupted: the operation goes on
+    throw;
+  }
+}
+
 nb::list events_of(const Engine& engine) {
   nb::list events;
   for (const Event& event : engine.events()) {
@@ -369,6 +403,7 @@ void bind_engine(nb::module_& module) {
            "name"_a.none(), "inputs"_a, "outputs"_a.none(), "intent"_a)
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
+      .def("gather", &gather_bytes, "name"_a, "payload"_a)
       .def("add_process_set", &Engine::add_process_set, "process_set"_a, "ranks"_a)
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            nb::call_guard<nb::gil_scoped_release>())
