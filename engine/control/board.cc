@@ -199,6 +199,8 @@ FusionItem Board::fusion_item(std::uint32_t item) const {
       result.size_bytes *= round.request.row_count() * size_of(round.request.dtype);
       break;
     case Kind::kBarrier:
+    case Kind::kAlltoall:
+    case Kind::kReducescatter:
       break;
   }
   return result;

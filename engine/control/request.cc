@@ -76,6 +76,10 @@ const char* name_of(Kind kind) {
       return "broadcast";
     case Kind::kBarrier:
       return "barrier";
+    case Kind::kAlltoall:
+      return "alltoall";
+    case Kind::kReducescatter:
+      return "reducescatter";
   }
   return "unknown operation";
 }
@@ -90,6 +94,10 @@ const char* upper_name_of(Kind kind) {
       return "BROADCAST";
     case Kind::kBarrier:
       return "BARRIER";
+    case Kind::kAlltoall:
+      return "ALLTOALL";
+    case Kind::kReducescatter:
+      return "REDUCESCATTER";
   }
   return "UNKNOWN";
 }

@@ -14,8 +14,15 @@
 namespace hvd {
 
 // The numbers are part of the seam to Python.
-enum class Kind : std::uint8_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kBarrier = 3 };
-inline constexpr int kKindCount = 4;
+enum class Kind : std::uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kBarrier = 3,
+  kAlltoall = 4,
+  kReducescatter = 5,
+};
+inline constexpr int kKindCount = 6;
 
 const char* name_of(Kind kind);        // "allreduce": names, messages
 const char* upper_name_of(Kind kind);  // "ALLREDUCE": mismatch texts, timeline

@@ -72,6 +72,7 @@ void Engine::resolve(const BucketItem& item, std::int64_t now) {
   work.request = &entry.request;
   work.in = entry.in;
   work.out = entry.out;
+  work.root = entry.request.root;
   if (entry.request.kind != Kind::kAllgather) return;
   work.rows.clear();
   std::int64_t rows = 0;

@@ -1,0 +1,31 @@
+// How a stream is cut when every rank works on a share of every block: cuts at multiples of
+// kViewAlignment, shares of a block in rank order, the last ones shorter or empty.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "collective/views.h"
+
+namespace hvd {
+
+constexpr std::size_t align_up(std::size_t bytes) {
+  return (bytes + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
+}
+
+inline Range block_of(std::uint64_t block, std::size_t block_bytes, std::size_t stream_bytes) {
+  const std::size_t begin = std::min(block * block_bytes, stream_bytes);
+  return {begin, std::min(begin + block_bytes, stream_bytes)};
+}
+
+inline Range share_of(int rank, int size, Range range) {
+  const std::size_t length = range.end - range.begin;
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  const std::size_t share = align_up((length + ranks - 1) / ranks);
+  const std::size_t index = static_cast<std::size_t>(rank);
+  return {range.begin + std::min(index * share, length),
+          range.begin + std::min((index + 1) * share, length)};
+}
+
+}  // namespace hvd
