@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace hvd {
 
 namespace {
@@ -26,6 +28,16 @@ ReduceSpec spec_of(const Request& request, int size) {
           .divisor = size};
 }
 
+// Adasum is never fused with other ops.
+bool is_adasum(std::span<const Work> works) {
+  const auto is = [](const Work& work) { return work.request->op == ReduceOp::kAdasum; };
+  if (std::none_of(works.begin(), works.end(), is)) return false;
+  if (!std::all_of(works.begin(), works.end(), is)) {
+    throw Error(ErrorCode::kInternal, "a bucket mixes Adasum with another reduce op");
+  }
+  return true;
+}
+
 }  // namespace
 
 RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
@@ -38,6 +50,7 @@ RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
 HostBackend::HostBackend(Peers& peers)
     : peers_(peers),
       allreduce_(peers),
+      adasum_(peers),
       exchange_(peers),
       reduce_scatter_(peers),
       streams_(peers.size()) {}
@@ -76,8 +89,13 @@ void HostBackend::begin_allreduce(std::span<const Work> works) {
                    .size_bytes = work.request->size_bytes(),
                    .spec = spec_of(*work.request, peers_.size())});
   }
-  next_block_ += allreduce_.begin(views_, next_block_);
-  running_ = &allreduce_;
+  if (is_adasum(works)) {
+    next_block_ += adasum_.begin(views_, next_block_);
+    running_ = &adasum_;
+  } else {
+    next_block_ += allreduce_.begin(views_, next_block_);
+    running_ = &allreduce_;
+  }
 }
 
 void HostBackend::begin_exchange() {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "collective/adasum.h"
 #include "collective/allreduce.h"
 #include "collective/exchange.h"
 #include "collective/reduce_scatter.h"
@@ -53,6 +54,7 @@ class HostBackend {
 
   Peers& peers_;
   Allreduce allreduce_;
+  Adasum adasum_;
   Exchange exchange_;
   ReduceScatter reduce_scatter_;
   ViewList views_;                 // allreduce: all tensors; exchanges: what stays on this rank

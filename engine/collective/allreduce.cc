@@ -96,13 +96,7 @@ bool Allreduce::may_reduce(PeerWait& blocked) const {
 void Allreduce::stage(std::int64_t block) {
   const Range range = range_of(block);
   const Range own = share_of(peers_.rank(), peers_.size(), range);
-  std::byte* cell = peers_.staging_cell(peers_.rank(), number(block));
-  if (views_->has_zeros()) {  // the own share too: there is no tensor to read it from
-    copy_in(*views_, range, cell);
-  } else {
-    copy_in(*views_, {range.begin, own.begin}, cell);
-    copy_in(*views_, {own.end, range.end}, cell + (own.end - range.begin));
-  }
+  stage_for_others(*views_, range, own, peers_.staging_cell(peers_.rank(), number(block)));
   peers_.publish(Counter::kStaged, number(block) + 1);
 }
 

@@ -28,4 +28,15 @@ inline Range share_of(int rank, int size, Range range) {
           range.begin + std::min((index + 1) * share, length)};
 }
 
+// Stages a block for ranks that each read their own share of it. `own`, this rank's share, is read
+// from its tensors; but where it gives zeros there is no tensor, so then it is staged too.
+inline void stage_for_others(const ViewList& views, Range block, Range own, std::byte* cell) {
+  if (views.has_zeros()) {
+    copy_in(views, block, cell);
+    return;
+  }
+  copy_in(views, {block.begin, own.begin}, cell);
+  copy_in(views, {own.end, block.end}, cell + (own.end - block.begin));
+}
+
 }  // namespace hvd

@@ -8,6 +8,7 @@
 
 #include "backend/host_backend.h"
 #include "bucket.h"
+#include "core/error.h"
 #include "data_world.h"
 
 namespace hvd {
@@ -54,9 +55,9 @@ void check_results(const std::vector<Bucket>& buckets) {
       const Tensor& tensor = buckets[bucket][i];
       for (int rank = 0; rank < tensor.size(); ++rank) {
         CAPTURE(tensor.size());
-        CAPTURE(name_of(tensor.request.kind));
-        CAPTURE(name_of(tensor.request.dtype));
-        CAPTURE(name_of(tensor.request.op));
+        CAPTURE(std::string(name_of(tensor.request.kind)));
+        CAPTURE(std::string(name_of(tensor.request.dtype)));
+        CAPTURE(std::string(name_of(tensor.request.op)));
         CAPTURE(tensor.in[rank].size());
         CAPTURE(bucket);
         CAPTURE(i);
@@ -244,7 +245,7 @@ std::vector<Bucket> mixed_buckets(int size, int count, std::mt19937& random) {
     const int someone = static_cast<int>(random() % static_cast<unsigned>(size));
     std::set<int> absent;
     if (random() % 2 == 0) absent.insert(someone);
-    switch (random() % 5) {
+    switch (random() % 6) {
       case 0:
         buckets.push_back({broadcast_tensor(size, someone, bytes, random)});
         break;
@@ -263,6 +264,11 @@ std::vector<Bucket> mixed_buckets(int size, int count, std::mt19937& random) {
             {reducescatter_tensor(size, Dtype::kFloat64, ReduceOp::kSum, rows, 1, absent, random),
              reducescatter_tensor(size, Dtype::kInt8, ReduceOp::kMax, 3, 1, {}, random)});
         break;
+      case 4:
+        buckets.push_back(
+            {orthogonal_adasum_tensor(size, Dtype::kFloat32, bytes / 4, absent, random),
+             orthogonal_adasum_tensor(size, Dtype::kBfloat16, 100, {}, random)});
+        break;
       default:
         buckets.push_back(
             {allreduce_tensor(size, Dtype::kFloat64, ReduceOp::kAverage, bytes / 8, absent, random),
@@ -280,6 +286,16 @@ TEST_CASE("backend: kinds follow each other on the same cells, ranks stepped in 
 TEST_CASE("backend: kinds follow each other, two threads serving each rank") {
   std::mt19937 random(13);
   for (int size = 2; size <= 4; ++size) check_threaded(size, mixed_buckets(size, 40, random));
+}
+
+TEST_CASE("backend: Adasum does not run in a bucket with other ops") {
+  std::mt19937 random(17);
+  DataWorld world(1);
+  Bucket bucket{orthogonal_adasum_tensor(1, Dtype::kFloat32, 8, {}, random),
+                allreduce_tensor(1, Dtype::kFloat32, ReduceOp::kSum, 8, {}, random)};
+  std::vector<Bucket> buckets{bucket};
+  wipe(buckets);
+  CHECK_THROWS_AS(Runner(*world.peers[0], buckets), Error);
 }
 
 TEST_CASE("backend: who gets nothing out of a block does not wait for it") {

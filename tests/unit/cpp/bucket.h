@@ -112,6 +112,22 @@ inline Tensor allreduce_tensor(int size, Dtype dtype, ReduceOp op, std::size_t c
   return tensor;
 }
 
+// Every rank has non-zero values in elements of its own only, so the Adasum is exactly the sum.
+inline Tensor orthogonal_adasum_tensor(int size, Dtype dtype, std::size_t count,
+                                       std::set<int> absent, std::mt19937& random) {
+  Tensor tensor = allreduce_tensor(size, dtype, ReduceOp::kSum, count, absent, random);
+  const std::size_t element_bytes = size_of(dtype);
+  for (int rank = 0; rank < size; ++rank) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i % static_cast<std::size_t>(size) == static_cast<std::size_t>(rank)) continue;
+      std::memset(tensor.in[rank].data() + i * element_bytes, 0, element_bytes);
+    }
+  }
+  for (Bytes& bytes : tensor.expected) bytes = reduced(tensor);
+  tensor.request.op = ReduceOp::kAdasum;
+  return tensor;
+}
+
 inline Tensor reducescatter_tensor(int size, Dtype dtype, ReduceOp op, std::int64_t dim0,
                                    std::int64_t width, std::set<int> absent, std::mt19937& random) {
   Tensor tensor = tensor_of(Kind::kReducescatter, dtype, dim0, width, size);
