@@ -10,7 +10,6 @@ namespace {
 
 // Up to here one synchronisation is worth more than the doubled arithmetic (measured, two ranks).
 constexpr std::size_t kOneStepBytes = 32 * 1024;
-constexpr std::size_t kMinBlockBytes = 64 * 1024;
 
 }  // namespace
 
@@ -20,12 +19,10 @@ AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cel
   if (stream_bytes <= one_step_limit) {
     return {.one_step = true, .block_bytes = stream_bytes, .blocks = 1};
   }
-  // At least four blocks for the pipeline, as long as blocks stay worth a synchronisation.
-  const std::size_t wanted = std::max(align_up(stream_bytes / 4), kMinBlockBytes);
-  const std::size_t block_bytes = std::min(wanted, cell_bytes);
-  const std::size_t blocks = (stream_bytes + block_bytes - 1) / block_bytes;
-  return {
-      .one_step = false, .block_bytes = block_bytes, .blocks = static_cast<std::uint32_t>(blocks)};
+  const std::size_t block_bytes = pipeline_block_bytes(stream_bytes, cell_bytes);
+  return {.one_step = false,
+          .block_bytes = block_bytes,
+          .blocks = block_count(stream_bytes, block_bytes)};
 }
 
 Allreduce::Allreduce(Peers& peers) : peers_(peers), sources_(peers.size()) {}

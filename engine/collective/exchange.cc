@@ -13,12 +13,11 @@ std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, const ViewLi
   own_ = &own;
   std::size_t longest = 0;
   for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
-  const std::size_t cell_bytes = peers_.staging_cell_bytes();
-  const std::size_t needed = (longest + cell_bytes - 1) / cell_bytes;
-  const auto blocks = peers_.size() == 1 ? 0 : static_cast<std::uint32_t>(needed);
+  const std::size_t block_bytes = peers_.staging_cell_bytes();
+  const std::uint32_t blocks = peers_.size() == 1 ? 0 : block_count(longest, block_bytes);
   start(first_block, blocks);
-  // The part of `own` that no block has a time for.
-  copy_own({std::min(blocks * cell_bytes, own.size_bytes()), own.size_bytes()});
+  // What of `own` reaches beyond the blocks.
+  copy_own({std::min(blocks * block_bytes, own.size_bytes()), own.size_bytes()});
   return blocks;
 }
 

@@ -1,9 +1,10 @@
 // Every rank gives a stream, of which every rank takes the parts meant for it: allgather, broadcast
 // (only the root's stream has bytes) and alltoall (each part is for one rank).
 //
-// Streams are cut into blocks of one staging cell. Nobody waits for a block in which nothing is for
-// it. Bytes copied per rank: its own stream once into its cells, what others give it once out of
-// theirs, and what it gives to itself once, directly.
+// Streams are cut into blocks of one staging cell: for up to kCells blocks a giver waits for
+// nobody, and smaller blocks gained nothing (measured). Nobody waits for a block in which nothing
+// is for it. Bytes copied per rank: its own stream once into its cells, what others give it once
+// out of theirs, and what it gives to itself once, directly.
 #pragma once
 
 #include <cstdint>

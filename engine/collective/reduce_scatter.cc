@@ -6,21 +6,13 @@
 
 namespace hvd {
 
-namespace {
-
-constexpr std::size_t kMinBlockBytes = 64 * 1024;
-
-}  // namespace
-
 ReduceScatterPlan plan_reduce_scatter(std::size_t longest_bytes, int size, std::size_t cell_bytes) {
   if (longest_bytes == 0 || size == 1) return {};
   const std::size_t ranks = static_cast<std::size_t>(size);
-  // At least four blocks for the pipeline, as long as blocks stay worth a synchronisation.
-  const std::size_t wanted = std::max(longest_bytes / 4, kMinBlockBytes / ranks);
-  const std::size_t most = cell_bytes / ranks / kViewAlignment * kViewAlignment;
-  const std::size_t part_bytes = std::min(align_up(wanted), most);
-  const std::size_t blocks = (longest_bytes + part_bytes - 1) / part_bytes;
-  return {.part_bytes = part_bytes, .blocks = static_cast<std::uint32_t>(blocks)};
+  const std::size_t block_bytes = pipeline_block_bytes(longest_bytes * ranks, cell_bytes);
+  const std::size_t fitting = block_bytes / ranks / kViewAlignment * kViewAlignment;
+  const std::size_t part_bytes = std::max(fitting, kViewAlignment);
+  return {.part_bytes = part_bytes, .blocks = block_count(longest_bytes, part_bytes)};
 }
 
 ReduceScatter::ReduceScatter(Peers& peers) : StageAhead(peers), sources_(peers.size()) {}

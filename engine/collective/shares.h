@@ -1,5 +1,5 @@
-// How a stream is cut when every rank works on a share of every block: cuts at multiples of
-// kViewAlignment, shares of a block in rank order, the last ones shorter or empty.
+// How streams are cut into blocks, and blocks into a share per rank: at multiples of
+// kViewAlignment, shares in rank order, the last ones shorter or empty.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,17 @@ namespace hvd {
 
 constexpr std::size_t align_up(std::size_t bytes) {
   return (bytes + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
+}
+
+// How long the blocks of a stream are that are worked on in a pipeline: at least four of them, as
+// long as a block stays worth a synchronisation.
+constexpr std::size_t pipeline_block_bytes(std::size_t stream_bytes, std::size_t cell_bytes) {
+  constexpr std::size_t kLeast = 64 * 1024;
+  return std::min(std::max(align_up(stream_bytes / 4), kLeast), cell_bytes);
+}
+
+constexpr std::uint32_t block_count(std::size_t stream_bytes, std::size_t block_bytes) {
+  return static_cast<std::uint32_t>((stream_bytes + block_bytes - 1) / block_bytes);
 }
 
 inline Range block_of(std::uint64_t block, std::size_t block_bytes, std::size_t stream_bytes) {

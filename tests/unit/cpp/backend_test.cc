@@ -199,6 +199,13 @@ TEST_CASE("backend: reducescatter gives the bits of an allreduce, rows as even a
   CHECK(reducescatter_rows(7, 2, 3).count == 2);
   CHECK(reducescatter_rows(2, 2, 3).begin == 2);
   CHECK(reducescatter_rows(2, 2, 3).count == 0);
+  for (const int size : {2, 3, 5, 64, 2000}) {
+    const ReduceScatterPlan plan = plan_reduce_scatter(1'000'000, size, cell_bytes(size));
+    CHECK(plan.part_bytes % kViewAlignment == 0);
+    CHECK(plan.part_bytes * static_cast<std::size_t>(size) <= cell_bytes(size));
+    CHECK(plan.part_bytes * plan.blocks >= 1'000'000);
+    CHECK(plan.part_bytes * (plan.blocks - 1) < 1'000'000);
+  }
   std::mt19937 random(7);
   for (int size = 1; size <= 5; ++size) {
     std::vector<Bucket> buckets;
