@@ -4,11 +4,14 @@
     ├ InitError                     ``init`` could not make a world: who is missing or refused
     └ SettingError                  an environment variable with a value that cannot be used
     RuntimeError
-    └ HorovodInternalError          a collective failed; elastic training restores and retries
-      ├ MismatchError               ranks disagree about a collective: a bug, never retried
-      ├ PeerLostError               a rank died, left or stopped answering
-      ├ StallError                  a rank did not submit within the stall shutdown time
-      └ ShutdownError               this rank shut the engine down with the operation unfinished
+    ├ HorovodInternalError          a collective failed; elastic training restores and retries
+    │ ├ MismatchError               ranks disagree about a collective: a bug, never retried
+    │ ├ PeerLostError               a rank died, left or stopped answering
+    │ ├ StallError                  a rank did not submit within the stall shutdown time
+    │ └ ShutdownError               this rank shut the engine down with the operation unfinished
+    └ HostsUpdatedInterrupt         no failure: hosts came or went, elastic training starts anew
+    ImportError
+    └ HorovodVersionMismatchError   a framework of another version than the one built for
 
 The engine reports a code and a text; ``from_code`` turns them into the exception.
 """
@@ -20,6 +23,8 @@ from enum import IntEnum
 __all__ = [
     "ErrorCode",
     "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
     "InitError",
     "MismatchError",
     "PeerLostError",
@@ -60,6 +65,33 @@ class StallError(HorovodInternalError):
 
 class ShutdownError(HorovodInternalError):
     """``shutdown`` was called on this rank while the operation was unfinished."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 public name
+    """The set of hosts changed, so training has to meet again; current values are kept.
+
+    ``skip_sync``: every rank that stays has the same state already.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the set of hosts changed")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework was found in another version than the one that the binding was built for.
+
+    For scripts that catch it; the engine is built for no framework's version and never raises it.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(
+            f"{name} {version} is in use, but Horovod was installed with {name} "
+            f"{installed_version}; reinstall Horovod with the version in use"
+        )
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
 
 
 class InitError(ValueError):

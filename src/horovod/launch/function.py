@@ -99,12 +99,14 @@ def run(
 
     Raises:
         ValueError: an argument that contradicts another or that this version cannot serve.
+        TypeError: an argument of another kind; pickling what cannot travel raises it, too.
+        OSError: the hostfile cannot be read, or the output folder not be made.
         RuntimeError: a process raised, exited (also with 0) or died before it had a result, or its
             result cannot be pickled. The text names rank, exception and traceback of the first;
             the exception itself is ``__cause__`` if it can be pickled. The others are ended, and
             none is left. KeyboardInterrupt ends them in the same way.
     """
-    given = dict(locals())
+    given = dict(locals())  # nothing but the parameters
     function, arguments = given.pop("func"), tuple(given.pop("args"))
     keywords = given.pop("kwargs") or {}
     if not callable(function):
@@ -115,6 +117,8 @@ def run(
 
 
 def _run(call: Call, options: RunOptions) -> list[Any]:
+    if options.output_directory is not None:
+        options.output_directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_files:
         call_file, report, *answers = [
             open_files.enter_context(memory_file()) for _ in range(2 + len(options.slots))

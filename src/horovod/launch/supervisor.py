@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from horovod.launch.call import CallFiles
-from horovod.launch.job import JobPlan, run_job
+from horovod.launch.job import JobOutcome, JobPlan, run_job
 
 __all__ = ["Assignment", "main"]
 
@@ -39,7 +39,10 @@ def main() -> NoReturn:
     for fd in (assignment.files.call_fd, *assignment.files.answer_fds, assignment.report_fd):
         os.set_inheritable(fd, False)
     threading.Thread(target=_end_with_caller, name="horovod-lifeline", daemon=True).start()
-    outcome = run_job(assignment.plan, os.environ)
+    try:
+        outcome = run_job(assignment.plan, os.environ)
+    except OSError as error:  # no descriptors left, a log that cannot be written
+        outcome = JobOutcome(1, f"the launcher cannot start them: {error}")
     with open(assignment.report_fd, "wb", closefd=False) as report:
         pickle.dump(outcome, report)
     sys.exit(outcome.status)

@@ -1,0 +1,428 @@
+"""``horovod.run`` with real processes: what travels, how failures come back, that nothing is left.
+
+The functions of this file live in a module that no worker can import, as those of any test do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import horovod
+import horovod.runner
+
+pytestmark = pytest.mark.timeout(120)
+
+BEGINNING = "Horovod detected that one or more processes exited"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    children = set(psutil.Process().children(recursive=True))
+    descriptors, environment = os.listdir("/proc/self/fd"), own_environment()
+    threads = set(threading.enumerate())
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
+    yield
+    assert set(psutil.Process().children(recursive=True)) == children
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+    assert set(threading.enumerate()) == threads
+    assert own_environment() == environment
+    assert handlers == [
+        signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    ]
+
+
+def own_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in os.environ if name != "PYTEST_CURRENT_TEST"}
+
+
+def rank() -> int:
+    return int(os.environ["HOROVOD_RANK"])
+
+
+class Point:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+def moved(point: Point, by: int = 0) -> Point:
+    return Point(point.x + by + rank())
+
+
+def wait_for_ever() -> None:
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_results_come_by_rank(count: int) -> None:
+    def body(base: int, *, factor: int) -> tuple[int, int]:
+        return base + factor * rank(), int(os.environ["HOROVOD_SIZE"])
+
+    results = horovod.run(body, args=(100,), kwargs={"factor": 3}, num_proc=count)
+    assert results == [(100 + 3 * r, count) for r in range(count)]
+
+
+def test_the_processes_are_a_world() -> None:
+    torch = pytest.importorskip("torch")
+    scale = torch.arange(4.0)
+
+    def body() -> Any:
+        import horovod.torch as hvd
+
+        hvd.init()
+        return hvd.allreduce(scale * (hvd.rank() + 1), op=hvd.Sum)
+
+    for result in horovod.run(body, num_proc=2, use_gloo=True):
+        assert torch.equal(result, scale * 3)
+
+
+def test_functions_and_classes_of_a_module_that_workers_cannot_import() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        subprocess_import(__name__)
+    results = horovod.run(moved, (Point(5),), {"by": 2}, num_proc=2)
+    assert all(type(result) is Point for result in results)
+    assert [result.x for result in results] == [7, 8]
+
+
+def subprocess_import(name: str) -> None:
+    text = subprocess.run(
+        [sys.executable, "-c", f"import {name}"], stderr=subprocess.PIPE, text=True, check=False
+    ).stderr
+    if "ModuleNotFoundError" in text:
+        raise ModuleNotFoundError(text)
+
+
+def test_lambdas_partials_and_methods() -> None:
+    assert horovod.run(lambda: 7) == [7]
+    assert horovod.run(functools.partial(moved, Point(1), by=1))[0].x == 2
+    assert horovod.run("a-b".split, ("-",)) == [["a", "b"]]
+
+
+def test_hundreds_of_megabytes_come_back() -> None:
+    count = 300 * 1024 * 1024 // 8
+    big, small = horovod.run(lambda: np.arange(count if rank() == 0 else 3), num_proc=2)
+    assert big.shape == (count,)
+    assert big[-1] == count - 1
+    assert small.tolist() == [0, 1, 2]
+
+
+def test_modules_are_found_where_the_caller_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here  # type: ignore[import-not-found]
+
+    assert horovod.run(only_here.answer, num_proc=2) == [42, 42]
+
+
+def test_a_file_in_the_working_directory_replaces_no_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pickle", "selectors", "horovod"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    assert horovod.run(os.getcwd) == [str(tmp_path)]
+
+
+def test_output_has_the_rank_in_front_and_is_kept_by_rank(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def body() -> None:
+        print("out", rank())
+        print("err", rank(), file=sys.stderr)
+
+    folder = tmp_path / "logs"
+    assert horovod.run(body, num_proc=2, output_filename=folder) == [None, None]
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[0]<stdout>:out 0", "[1]<stdout>:out 1"]
+    assert sorted(err.splitlines()) == ["[0]<stderr>:err 0", "[1]<stderr>:err 1"]
+    kept = {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("std*")}
+    assert kept == {
+        f"rank.{r}/std{name}": f"[{r}]<std{name}>:{name} {r}\n"
+        for r in (0, 1)
+        for name in ("out", "err")
+    }
+
+
+def test_folders_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        horovod.run(rank, output_filename=tmp_path / "file" / "x")
+    (tmp_path / "rank.0").touch()
+    with pytest.raises(RuntimeError, match=r"the launcher cannot start them: .*rank\.0"):
+        horovod.run(rank, output_filename=tmp_path)
+
+
+def test_verbose_names_the_processes(capfd: pytest.CaptureFixture[str]) -> None:
+    horovod.run(rank, num_proc=2, verbose=2)
+    assert "started rank 1 on localhost (pid " in capfd.readouterr().err
+
+
+def test_workers_read_nothing_and_are_told_the_start_timeout() -> None:
+    def body() -> tuple[str, str]:
+        return sys.stdin.read(), os.environ["HOROVOD_START_TIMEOUT"]
+
+    assert horovod.run(body, num_proc=2, start_timeout=12) == [("", "12")] * 2
+
+
+def test_no_secret_and_no_data_on_a_command_line_and_no_file_for_children() -> None:
+    word = "xyzzy-" + os.urandom(8).hex()
+
+    def body(word: str) -> tuple[bool, list[str]]:
+        lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+        secret = os.environ["_HOROVOD_SECRET_KEY"]
+        child = subprocess.run(["ls", "/proc/self/fd"], capture_output=True, text=True, check=True)
+        return any(word in line or secret in line for line in lines), child.stdout.split()
+
+    ((is_shown, descriptors),) = horovod.run(body, (word,))
+    assert not is_shown
+    assert descriptors == ["0", "1", "2", "3"]  # ls has opened the last one itself
+
+
+def failing(how: str) -> Any:
+    if rank() != 1:
+        wait_for_ever()
+    if how == "raise":
+        raise LookupError("nothing under the third stone")
+    if how == "thread":
+        threading.Thread(target=wait_for_ever).start()
+        raise LookupError("and a thread goes on")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exit 0":
+        sys.exit(0)
+    if how == "exit 3":
+        sys.exit(3)
+    if how == "at once":
+        os._exit(0)
+    if how == "result":
+        return threading.Lock()
+    raise AssertionError(how)
+
+
+@pytest.mark.parametrize(
+    ("how", "texts"),
+    [
+        ("raise", ["rank 1 raised LookupError: nothing under the third stone", "Traceback (most"]),
+        ("thread", ["rank 1 raised LookupError: and a thread goes on"]),
+        ("kill", ["rank 1 on localhost (pid ", "was ended by SIGKILL", "Exit code: -9"]),
+        ("exit 0", ["rank 1 called sys.exit(0) and so has no result", "Exit code: 1"]),
+        ("exit 3", ["rank 1 called sys.exit(3)", "Exit code: 3"]),
+        ("at once", ["rank 1 on localhost", "exited with code 0 and left no result"]),
+        ("result", ["rank 1 could not pickle the result, a lock: TypeError"]),
+    ],
+)
+def test_every_failure_comes_back_and_ends_the_others(how: str, texts: list[str]) -> None:
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(failing, (how,), num_proc=3)
+    assert time.monotonic() - began < 30
+    text = str(caught.value)
+    assert text.startswith(BEGINNING)
+    for part in [*texts, "Process name: 1\n"]:
+        assert part in text
+
+
+def test_an_exception_is_the_cause_with_its_traceback() -> None:
+    class OddError(Exception):
+        pass
+
+    def inner() -> None:
+        raise OddError("deep down", 7)
+
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(inner)
+    assert type(caught.value.__cause__) is OddError
+    assert caught.value.__cause__.args == ("deep down", 7)
+    assert "in inner\n" in str(caught.value)
+    assert "function_worker" not in str(caught.value)
+
+
+def test_an_exception_that_cannot_travel_is_told_in_words() -> None:
+    class TwoError(Exception):
+        def __init__(self, one: str, two: str) -> None:
+            super().__init__(f"{one} and {two}")
+
+    def body() -> None:
+        raise TwoError("salt", "pepper")
+
+    with pytest.raises(RuntimeError, match="TwoError: salt and pepper") as caught:
+        horovod.run(body)
+    assert caught.value.__cause__ is None
+
+
+def test_the_rank_that_failed_first_is_named_not_those_that_lost_it() -> None:
+    def body() -> None:
+        import horovod.numpy as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            raise KeyError("the cause")
+        hvd.allreduce(np.ones(3))
+
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(body, num_proc=3)
+    assert "The first: rank 1 raised KeyError: 'the cause'" in str(caught.value)
+
+
+class Unreadable:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return int, ("no number",)
+
+
+def test_what_cannot_be_unpickled_is_named() -> None:
+    with pytest.raises(RuntimeError, match="rank 0 could not unpickle the function or its argu"):
+        horovod.run(print, (Unreadable(),))
+    with pytest.raises(RuntimeError, match="the result of rank 0 cannot be unpickled by the call"):
+        horovod.run(lambda: Unreadable())
+
+
+def test_what_cannot_be_pickled_raises_before_anything_starts() -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        horovod.run(print, (threading.Lock(),))
+
+
+def test_a_program_that_is_no_python(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    with pytest.raises(RuntimeError, match="exited with code 0 and left no result"):
+        horovod.run(rank, executable=str(program), num_proc=2)
+    program.write_text(f'#!/bin/sh\nMARK=here exec {sys.executable} "$@"\n')
+    assert horovod.run(lambda: os.environ["MARK"], executable=str(program)) == ["here"]
+
+
+def test_from_a_thread_several_at_a_time() -> None:
+    found: dict[int, list[int]] = {}
+
+    def one(number: int) -> None:
+        found[number] = horovod.run(lambda: number * 10 + rank(), num_proc=2)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert found == {number: [number * 10, number * 10 + 1] for number in range(3)}
+
+
+def test_children_of_the_caller_are_left_alone() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        with pytest.raises(RuntimeError, match="rank 0 raised ValueError"):
+            horovod.run(int, ("x",))
+        assert child.poll() is None
+        child.kill()
+
+
+def test_a_caller_that_ignores_and_reaps_what_it_can() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(RuntimeError, match="was ended by SIGKILL"):
+            horovod.run(failing, ("kill",), num_proc=2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_launcher_that_is_killed_is_an_error() -> None:
+    def body() -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        wait_for_ever()
+
+    with pytest.raises(RuntimeError, match="launcher was ended by SIGKILL"):
+        horovod.run(body)
+
+
+CALLER = Path(__file__).parent / "workers" / "run_caller.py"
+
+
+def start_caller(mode: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process that calls ``run`` and gets stuck there; all pids that this gave rise to."""
+    caller = subprocess.Popen(
+        [sys.executable, str(CALLER), mode],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert caller.stdout is not None
+    for _ in range(2):
+        assert "<stdout>:stuck" in caller.stdout.readline()
+    return caller, [p.pid for p in psutil.Process(caller.pid).children(recursive=True)]
+
+
+def assert_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_ctrl_c_ends_the_job_and_is_raised_in_the_caller() -> None:
+    caller, pids = start_caller("once")
+    with caller:
+        caller.send_signal(signal.SIGINT)
+        out, err = caller.communicate(timeout=60)
+    assert caller.returncode == 0, err
+    assert out.splitlines()[-1] == "interrupted, handler restored, 0 children"
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_a_second_ctrl_c_kills_what_does_not_listen() -> None:
+    caller, pids = start_caller("stubborn")
+    with caller:
+        caller.send_signal(signal.SIGINT)
+        assert caller.stderr is not None
+        assert "SIGTERM: ending 2 processes" in caller.stderr.readline()
+        began = time.monotonic()
+        caller.send_signal(signal.SIGINT)
+        out, _ = caller.communicate(timeout=60)
+    assert time.monotonic() - began < 4.5
+    assert out.splitlines()[-1] == "interrupted, handler restored, 0 children"
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_a_caller_that_dies_leaves_nothing(signum: signal.Signals) -> None:
+    caller, pids = start_caller("once")
+    with caller:
+        caller.send_signal(signum)
+        caller.communicate(timeout=60)
+    assert caller.returncode == -signum
+    assert_gone(pids)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-c", "import horovod; print(horovod.run(lambda: 6 * 7, np=2))"],
+        ["-c", "exec('import horovod\\ndef f():\\n  return 42\\nprint(horovod.run(f, np=2))')"],
+        ["-c", "exec('import horovod\\ndef f():\\n  return 42\\nprint(horovod.run(f, np=2))', {})"],
+    ],
+)
+def test_from_a_command_line_and_like_a_notebook(words: list[str]) -> None:
+    out = subprocess.run(
+        [sys.executable, "-W", "ignore", *words], capture_output=True, text=True, timeout=60
+    )
+    assert (out.returncode, out.stdout) == (0, "[42, 42]\n"), out.stderr
+
+
+@pytest.mark.timeout(300)
+def test_fifty_times_leaves_nothing() -> None:
+    assert [horovod.run(rank) for _ in range(50)] == [[0]] * 50
+
+
+def test_it_is_one_function() -> None:
+    assert horovod.run is horovod.runner.run
