@@ -51,31 +51,38 @@ def _private_modules_by_value() -> Iterator[None]:
 
 def _private_modules() -> list[ModuleType]:
     """Modules of this process that another one with the same search path does not find."""
-    roots = {os.path.realpath(entry or os.getcwd()) for entry in sys.path}
-    return [
+    roots = set(map(os.path.abspath, sys.path)) | set(map(os.path.realpath, sys.path))
+    suspects = [
         module
         for name, module in list(sys.modules.items())
         if isinstance(module, ModuleType)
         and name == module.__name__ != "__main__"
-        and _root(module) not in roots
-        and not _is_found(name)
+        and not ((root := _root(module)) and (root in roots or os.path.realpath(root) in roots))
     ]
+    packages = {module.__name__.partition(".")[0] for module in suspects}
+    unknown = {package for package in packages if not _is_found(package)}
+    return [module for module in suspects if module.__name__.partition(".")[0] in unknown]
 
 
 def _root(module: ModuleType) -> str:
-    """The entry of the search path that would lead to the module's file."""
+    """The entry of the search path that would lead to the module's file; empty if none does."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str):
         return ""
-    parts = module.__name__.count(".") + 1 + (os.path.basename(file) == "__init__.py")
-    for _ in range(parts):
-        file = os.path.dirname(file)
-    return os.path.realpath(file)
+    place, _, name = file.rpartition("/")
+    stem = name.partition(".")[0]
+    if stem == "__init__":
+        place, _, stem = place.rpartition("/")
+    *packages, last = module.__name__.split(".")
+    if stem != last:
+        return ""  # loaded under another name, such as the main script of multiprocessing
+    for _ in packages:
+        place = os.path.dirname(place)
+    return place
 
 
-def _is_found(name: str) -> bool:
-    """Whether some finder knows the module's package: built in, frozen, or installed editable."""
-    package = name.partition(".")[0]
+def _is_found(package: str) -> bool:
+    """Whether some finder knows the package: built in, frozen, or installed editable."""
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         try:

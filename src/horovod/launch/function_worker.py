@@ -52,8 +52,8 @@ def _fail(error: BaseException, what: str, exit_code: int = 1) -> NoReturn:
         what += f": {_in_a_line(error)}" if what != "raised" else f" {_in_a_line(error)}"
     failure = failure_of(error, what, exit_code)
     write_failure(ANSWER_FD, failure)
-    print(failure.traceback, end="", file=sys.stderr, flush=True)
     _exit_in_any_case(exit_code)
+    print(failure.traceback, end="", file=sys.stderr, flush=True)
     sys.exit(exit_code)
 
 
