@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
         "pip install 'horovod[pytorch]', or install torch as pytorch.org advises"
     ) from error
 
+from horovod.torch import elastic
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (
     allgather_object,
@@ -91,6 +92,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "gloo_built",
     "gloo_enabled",
     "init",
