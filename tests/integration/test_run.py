@@ -101,6 +101,11 @@ def test_modules_are_found_where_the_caller_finds_them(
     assert horovod.run(only_here.answer, num_proc=2) == [42, 42]
 
 
+def test_the_command_line_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "3"])
+    assert horovod.run(lambda: sys.argv) == [["train.py", "--epochs", "3"]]
+
+
 def test_a_file_in_the_working_directory_replaces_no_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,8 +173,15 @@ def test_a_launcher_that_is_killed_is_an_error() -> None:
         os.kill(os.getppid(), signal.SIGKILL)
         wait_for_ever()
 
-    with pytest.raises(RuntimeError, match="launcher was ended by SIGKILL"):
+    with pytest.raises(RuntimeError, match="the launcher was ended by SIGKILL before its job was"):
         horovod.run(body)
+
+
+def test_a_launcher_that_does_not_even_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = sys.executable
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(RuntimeError, match="the launcher exited with code 1 before its job was"):
+        horovod.run(rank, executable=python, num_proc=8)
 
 
 CALLER = Path(__file__).parent / "workers" / "run_caller.py"

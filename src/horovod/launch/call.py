@@ -66,11 +66,15 @@ class CallFiles:
 
 @dataclass(frozen=True)
 class Call:
-    """A function with its arguments; ``search_path`` is where its modules are found."""
+    """A function with its arguments, and what of the caller it may look at: the command line.
+
+    ``search_path`` is where its modules are found; None leaves it to the worker's Python.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    argv: tuple[str, ...] = ()
     search_path: tuple[str, ...] | None = None
 
 
@@ -112,7 +116,7 @@ def write_call(call: Call, file: BinaryIO) -> None:
     from horovod.launch.by_value import dump  # the launcher itself needs no cloudpickle
 
     # Apart, because the second cannot be read before the first has been put to use.
-    pickle.dump(call.search_path, file)
+    pickle.dump((call.argv, call.search_path), file)
     dump((call.function, call.args, dict(call.kwargs)), file)
     file.flush()
     with contextlib.suppress(OSError, AttributeError):
@@ -120,14 +124,14 @@ def write_call(call: Call, file: BinaryIO) -> None:
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
 
 
-def read_call(fd: int, use_search_path: Callable[[tuple[str, ...]], None]) -> Call:
-    """The call in ``fd``, whose position all workers share: read through a mapping instead."""
+def read_call(fd: int, prepare: Callable[[tuple[str, ...], tuple[str, ...] | None], None]) -> Call:
+    """The call in ``fd``; ``prepare`` gets ``argv`` and ``search_path`` before it is unpickled."""
+    # All workers share the position in the file, so it is not read but mapped.
     with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as stream:
-        search_path = pickle.load(stream)
-        if search_path is not None:
-            use_search_path(search_path)
+        argv, search_path = pickle.load(stream)
+        prepare(argv, search_path)
         function, args, kwargs = pickle.load(stream)
-    return Call(function, args, kwargs, search_path)
+    return Call(function, args, kwargs, argv, search_path)
 
 
 def write_result(fd: int, result: Any) -> None:

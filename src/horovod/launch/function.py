@@ -39,7 +39,7 @@ T = TypeVar("T")
 # Whatever the first entry of the search path is, it must not replace a module of the interpreter;
 # the package is found where the caller has found it.
 _START = (
-    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv[1]]; "
+    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
     "from horovod.launch.{module} import main; main()"
 )
 
@@ -76,11 +76,11 @@ def run(
     """Call ``func(*args, **kwargs)`` in ``num_proc`` new processes and return the results by rank.
 
     Blocks until all have ended; from any thread. In the processes ``horovod.torch.init()`` and its
-    like make one world, as under ``horovodrun``. They inherit environment and working directory,
-    read nothing from standard input and write, line by line with their rank in front, to this
-    process's descriptors 1 and 2. Function, arguments and results are pickled with cloudpickle
-    (what a notebook, a script or a function body defines travels whole) and go through memory that
-    only this process and its children can open.
+    like make one world, as under ``horovodrun``. They have this one's environment, working
+    directory and ``sys.argv``, read nothing from standard input and write, line by line with their
+    rank in front, to this process's descriptors 1 and 2. Function, arguments and results are
+    pickled with cloudpickle (what a notebook, a script or a function body defines travels whole)
+    and go through memory that only this process and its children can open.
 
     Args:
         num_proc: processes to start; ``np`` is its deprecated name.
@@ -113,7 +113,7 @@ def run(
         raise TypeError(f"func={function!r}: expected a function")
     options = check_options(given)
     search_path = tuple(sys.path) if options.is_same_python else None
-    return _run(Call(function, arguments, keywords, search_path), options)
+    return _run(Call(function, arguments, keywords, tuple(sys.argv), search_path), options)
 
 
 def _run(call: Call, options: RunOptions) -> list[Any]:
@@ -163,6 +163,7 @@ def _supervise(assignment: Assignment, options: RunOptions) -> int:
     with subprocess.Popen(
         _python(sys.executable or options.executable, "supervisor"),
         stdin=subprocess.PIPE,
+        bufsize=0,  # closing it has nothing to write
         pass_fds=(files.call_fd, *files.answer_fds, assignment.report_fd),
         start_new_session=True,
     ) as process:
@@ -177,9 +178,10 @@ def _supervise(assignment: Assignment, options: RunOptions) -> int:
 def _send(process: subprocess.Popen[bytes], assignment: Assignment) -> None:
     """The plan. Standard input stays open: its end would end the job."""
     assert process.stdin is not None
+    rest = memoryview(pickle.dumps(assignment))
     try:
-        process.stdin.write(pickle.dumps(assignment))
-        process.stdin.flush()
+        while rest:
+            rest = rest[process.stdin.write(rest) :]
     except BrokenPipeError:
         return  # it is dead; what it has not reported says so
 
@@ -200,7 +202,7 @@ def _outcome(report: BinaryIO, exit_code: int) -> JobOutcome:
     if data:
         outcome: JobOutcome = pickle.loads(data)
         return outcome
-    return JobOutcome(1, f"The launcher {describe_exit(exit_code)} before its job was over.")
+    return JobOutcome(1, f"the launcher {describe_exit(exit_code)} before its job was over.")
 
 
 def _result(rank: int, answer: BinaryIO) -> Any:

@@ -27,7 +27,7 @@ def main() -> NoReturn:
     for fd in (CALL_FD, ANSWER_FD):
         os.set_inheritable(fd, False)
     try:
-        call = read_call(CALL_FD, _search_in)
+        call = read_call(CALL_FD, _become_like_caller)
     except BaseException as error:
         _fail(error, "could not unpickle the function or its arguments")
     try:
@@ -43,8 +43,10 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _search_in(path: tuple[str, ...]) -> None:
-    sys.path[:] = path
+def _become_like_caller(argv: tuple[str, ...], search_path: tuple[str, ...] | None) -> None:
+    sys.argv[:] = argv
+    if search_path is not None:
+        sys.path[:] = search_path
 
 
 def _fail(error: BaseException, what: str, exit_code: int = 1) -> NoReturn:
@@ -76,7 +78,3 @@ def _exit_in_any_case(exit_code: int) -> None:
     timer = threading.Timer(_EXIT_S, os._exit, (exit_code,))
     timer.daemon = True
     timer.start()
-
-
-if __name__ == "__main__":
-    main()

@@ -34,12 +34,13 @@ def file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_a_call_is_read_by_many(file: BinaryIO) -> None:
-    sent = Call(max, (3, 4), {"key": abs}, ("/a", "/b"))
+    sent = Call(max, (3, 4), {"key": abs}, ("x.py", "-v"), ("/a", "/b"))
     call.write_call(sent, file)
-    seen: list[tuple[str, ...]] = []
+    seen: list[object] = []
     for _ in range(2):
-        assert call.read_call(file.fileno(), seen.append) == sent
-    assert seen == [("/a", "/b")] * 2
+        received = call.read_call(file.fileno(), lambda argv, path: seen.append((argv, path)))
+        assert received == sent
+    assert seen == [(("x.py", "-v"), ("/a", "/b"))] * 2
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files are sealed on Linux only")

@@ -35,7 +35,7 @@ def test_defaults(asked: list[tuple[Call, RunOptions]]) -> None:
     ]
     assert (options.executable, options.start_timeout_s) == (sys.executable, None)
     assert (options.output_directory, options.is_verbose) == (None, False)
-    assert asked[0][0] == Call(print, (), {}, tuple(sys.path))
+    assert asked[0][0] == Call(print, (), {}, tuple(sys.argv), tuple(sys.path))
 
 
 def test_another_python_searches_its_own_path(asked: list[tuple[Call, RunOptions]]) -> None:
