@@ -9,8 +9,9 @@ import pytest
 import horovod
 import horovod.runner
 import horovod.runner.launch
-from horovod import errors, world
+from horovod import errors, process_sets, world
 from horovod.common import basics, exceptions
+from horovod.common import process_sets as common_process_sets
 
 RUN_PARAMETERS = (
     "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts "
@@ -48,6 +49,11 @@ def test_errors() -> None:
     assert "torch 2.1 is in use" in str(mismatch)
 
 
+def test_process_sets() -> None:
+    for name in common_process_sets.__all__:
+        assert getattr(common_process_sets, name) is getattr(process_sets, name)
+
+
 def test_basics() -> None:
     handed_over = basics.HorovodBasics(__file__, "mpi_lib_v2")
     for name in set(world.__all__) - {"engine"}:
@@ -55,5 +61,6 @@ def test_basics() -> None:
     handed_over.init()
     try:
         assert handed_over.rank() == 0
+        assert handed_over._get_process_set_ids_and_ranks() == {0: [0]}
     finally:
         handed_over.shutdown()
