@@ -291,7 +291,7 @@ class PowerSGDExchange:
 
 def _first_q(seed: int, name: str, columns: int, rank: int) -> Tensor:
     """Random orthonormal columns, the same on every rank whatever order parameters come in."""
-    generator = torch.Generator().manual_seed((seed << 32) ^ zlib.crc32(name.encode()))
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     return torch.linalg.qr(torch.randn(columns, rank, generator=generator)).Q
 
 

@@ -116,8 +116,8 @@ class SyncBatchNorm(_BatchNorm):
         total = meeting.gather(_moments(input.detach(), dtype))
         if total.count <= 1:
             raise ValueError(
-                f"SyncBatchNorm: found {total.count:.0f} value(s) per channel on all ranks "
-                f"together, expected more than 1 (input here: {list(input.shape)})"
+                "SyncBatchNorm: expected more than 1 value per channel over all ranks, found "
+                f"{total.count:.0f} (the input of this rank is {list(input.shape)})"
             )
         if self.training:
             self._track(total)

@@ -80,9 +80,7 @@ def test_equals_the_joined_batch(dims, options):
 
 
 def test_float64_to_the_last_digits():
-    compare(
-        *make_pair(dtype=torch.float64), joined(dtype=torch.float64), rtol=1e-12, atol=1e-12
-    )
+    compare(*make_pair(dtype=torch.float64), joined(dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
@@ -212,6 +210,7 @@ def test_autocast():
     assert ours.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # read by the compiler
 def test_compiled_model():
     ours, plain = make_pair()
     compiled = torch.compile(nn.Sequential(nn.Tanh(), ours, nn.Tanh()), backend="eager")
