@@ -34,11 +34,12 @@ __all__ = ["PowerSGD"]
 class PowerSGD(Compressor):
     """Low-rank compression with error feedback, for ``DistributedOptimizer`` only.
 
-    A gradient ``[n, ...]`` is seen as a matrix ``[n, m]``; ``rank * (n + m)`` numbers travel in place
-    of ``n * m``. Vectors, small matrices and integers travel as they are. Every rank keeps its error,
-    one more tensor of the gradient's size, and needs options equal to the others'. One object
-    serves one optimizer, or several whose parameters have different names. The memory belongs to
-    the world: ``init`` after ``shutdown`` starts anew, unless ``load_state_dict`` came between.
+    A gradient ``[n, ...]`` is seen as a matrix ``[n, m]``; ``rank * (n + m)`` numbers travel in
+    place of ``n * m``. Vectors, small matrices and integers travel as they are. Every rank keeps
+    its error, one more tensor of the gradient's size, and needs options equal to the others'. One
+    object serves one optimizer, or several whose parameters have different names. The memory
+    belongs to the world: ``init`` after ``shutdown`` starts anew, unless ``load_state_dict`` came
+    between.
 
     Args:
         rank: rank of the approximation; more is more exact and more to send. 1 to 4 is usual.
@@ -174,7 +175,7 @@ class _Matrix:
 
     def project(self) -> Tensor:
         """Given the mean P: this rank's Q, to be reduced in place."""
-        self.p = torch.linalg.qr(self.p).Q
+        self.p = _orthonormal(self.p)
         self.own_q = self.matrix.t() @ self.p
         self.q = self.own_q.clone()
         return self.q
@@ -186,7 +187,7 @@ class _Matrix:
             memory.error = torch.empty_like(self.matrix)
         torch.addmm(self.matrix, self.p, self.own_q.t(), alpha=-1, out=memory.error)
         # Orthonormal, so that it neither vanishes nor grows with the gradients.
-        memory.q = torch.linalg.qr(self.q).Q
+        memory.q = _orthonormal(self.q)
 
     def write(self) -> None:
         """Put the reduced gradient in place."""
@@ -292,7 +293,13 @@ class PowerSGDExchange:
 def _first_q(seed: int, name: str, columns: int, rank: int) -> Tensor:
     """Random orthonormal columns, the same on every rank whatever order parameters come in."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-    return torch.linalg.qr(torch.randn(columns, rank, generator=generator)).Q
+    return _orthonormal(torch.randn(columns, rank, generator=generator))
+
+
+def _orthonormal(matrix: Tensor) -> Tensor:
+    """Orthonormal columns that span at least ``matrix``'s, also where those are dependent or 0."""
+    q: Tensor = torch.linalg.qr(matrix).Q
+    return q
 
 
 def _named(matrices: list[_Matrix], which: str) -> list[str]:
@@ -320,4 +327,7 @@ def _wait_for_all(batches: list[_Batch]) -> None:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        by_device.setdefault(tensor.device, []).append(tensor.flatten())
+    return all(bool(torch.cat(flat).isfinite().all()) for flat in by_device.values())

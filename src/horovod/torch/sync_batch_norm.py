@@ -105,19 +105,20 @@ class SyncBatchNorm(_BatchNorm):
         """``input`` normalised; blocks until all ranks are here if statistics are computed."""
         self._check_input_dim(input)
         uses_batch = self.training or self.running_mean is None or self.running_var is None
-        if uses_batch and self.process_set.size() > 1:
-            return self._forward_together(input)
-        return super().forward(input)
+        is_together = uses_batch and self.process_set.size() > 1
+        normalise = self._forward_together if is_together else super().forward
+        output: Tensor = normalise(input)
+        return output
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _forward_together(self, input: Tensor) -> Tensor:
         meeting = _Meeting(f"sync_batch_norm.{_numbering.number(self)}", self.process_set)
         dtype = torch.promote_types(input.dtype, torch.float32)
         total = meeting.gather(_moments(input.detach(), dtype))
-        if total.count <= 1:
+        if total.size <= 1:
             raise ValueError(
                 "SyncBatchNorm: expected more than 1 value per channel over all ranks, found "
-                f"{total.count:.0f} (the input of this rank is {list(input.shape)})"
+                f"{total.size:.0f} (the input of this rank is {list(input.shape)})"
             )
         if self.training:
             self._track(total)
@@ -135,7 +136,7 @@ class SyncBatchNorm(_BatchNorm):
             self.num_batches_tracked.add_(1)
             if momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
-        variance = total.squares / (total.count - 1)  # unbiased, as in nn.BatchNorm
+        variance = total.squares / (total.size - 1)  # unbiased, as in nn.BatchNorm
         for running, new in ((self.running_mean, total.mean), (self.running_var, variance)):
             running.lerp_(new.to(running.dtype), momentum or 0.0)
 
@@ -145,7 +146,7 @@ class _Moments(NamedTuple):
 
     mean: Tensor
     squares: Tensor
-    count: float  # values per channel
+    size: float  # values per channel
 
 
 class _Meeting(NamedTuple):
@@ -156,10 +157,10 @@ class _Meeting(NamedTuple):
 
     def gather(self, mine: _Moments) -> _Moments:
         """The moments of all ranks' batches joined; equal on all ranks, in ``mine``'s dtype."""
-        count = torch.tensor([mine.count], dtype=torch.float64)
+        count = torch.tensor([mine.size], dtype=torch.float64)
         row = torch.cat([mine.mean.double().cpu(), mine.squares.double().cpu(), count])
         rows = adapter.allgather(row[None], f"{self.name}.forward", process_set=self.process_set)
-        means, squares, counts = rows.split([len(mine.mean), len(mine.mean), 1], dim=1)
+        means, squares, counts = torch.split(rows, [len(mine.mean), len(mine.mean), 1], dim=1)
         total = float(counts.sum())
         mean = (means * counts).sum(0) / max(total, 1.0)
         between = (counts * (means - mean).square()).sum(0)
@@ -186,16 +187,16 @@ class _Normalize(torch.autograd.Function):
         eps: float,
         meeting: _Meeting,
     ) -> Tensor:
-        mean, variance = total.mean, total.squares / total.count
+        mean, variance = total.mean, total.squares / total.size
         scale = torch.ones_like(mean) if weight is None else weight.to(mean)
         shift = torch.zeros_like(mean) if bias is None else bias.to(mean)
         ctx.save_for_backward(x, scale, mean, variance)
-        ctx.count, ctx.eps, ctx.meeting = total.count, eps, meeting
+        ctx.size, ctx.eps, ctx.meeting = total.size, eps, meeting
         ctx.dtypes = [None if own is None else own.dtype for own in (weight, bias)]
         return F.batch_norm(x, mean, variance, scale, shift, training=False, eps=eps)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, mean, variance = ctx.saved_tensors
         sums = _gradient_sums(grads[0], x, mean, variance, ctx.eps)
@@ -205,7 +206,7 @@ class _Normalize(torch.autograd.Function):
         )
         grad_x = None
         if ctx.needs_input_grad[0]:
-            along_x, constant = ctx.meeting.add(sums) / ctx.count
+            along_x, constant = ctx.meeting.add(sums) / ctx.size
             gain = scale * torch.rsqrt(variance + ctx.eps)
             # gain * (grad - constant - along_x * normalised x), in the statistics' dtype
             wide = x.to(mean.dtype)
@@ -222,7 +223,7 @@ def _moments(x: Tensor, dtype: torch.dtype) -> _Moments:
     if x.numel() == 0:
         return _Moments(zeros, zeros, 0.0)
     count = x.numel() // x.shape[1]
-    # Several times as fast as var_mean; given running statistics only so that it works in ``dtype``.
+    # Several times as fast as var_mean; running statistics are given to make it work in ``dtype``.
     mean, variance = torch.batch_norm_update_stats(x, zeros, zeros.clone(), 0.0)
     return _Moments(mean, variance * count, float(count))
 

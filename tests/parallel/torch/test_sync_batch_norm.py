@@ -236,9 +236,10 @@ def test_conversion():
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in (ours, plain)]
     slopes = torch.randn(*joined().shape[:1], 4, 1, 2, dtype=torch.float64)
     slopes = hvd.broadcast(slopes, 0)
+    runs = (ours, plain), optimizers, (mine, lambda tensor: tensor)
     for seed in range(3):
         x = joined(dtype=torch.float64, seed=seed)
-        for model, optimizer, local in zip((ours, plain), optimizers, (mine, lambda t: t)):
+        for model, optimizer, local in zip(*runs, strict=True):
             optimizer.zero_grad()
             (model(local(x)) * local(slopes)).sum().backward()
             if model is ours:

@@ -9,7 +9,7 @@ import torch
 
 from horovod import world
 from horovod.errors import HorovodInternalError
-from horovod.operations import Average, Max, Min, Product, Sum
+from horovod.operations import Average, Max, Min, Product
 from horovod.process_sets import global_process_set
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
