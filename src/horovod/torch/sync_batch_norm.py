@@ -104,11 +104,17 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """``input`` normalised; blocks until all ranks are here if statistics are computed."""
         self._check_input_dim(input)
-        uses_batch = self.training or self.running_mean is None or self.running_var is None
-        is_together = uses_batch and self.process_set.size() > 1
-        normalise = self._forward_together if is_together else super().forward
+        normalise = self._forward_together if self._needs_others() else super().forward
         output: Tensor = normalise(input)
         return output
+
+    def _needs_others(self) -> bool:
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            return False
+        size = self.process_set.size()
+        if size is None:
+            raise ValueError(f"SyncBatchNorm: {self.process_set} is not registered")
+        return size > 1
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _forward_together(self, input: Tensor) -> Tensor:
