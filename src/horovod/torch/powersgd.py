@@ -212,7 +212,7 @@ class _Batch:
 
 
 class PowerSGDExchange:
-    """``compression.Exchange`` over the memory of one ``PowerSGD``."""
+    """An optimizer's exchange, over the memory of one ``PowerSGD``."""
 
     def __init__(
         self, compressor: PowerSGD, operation: tuple[int, float, float], process_set: ProcessSet
