@@ -29,6 +29,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "engine",
+    "generation",
     "gloo_built",
     "gloo_enabled",
     "init",
@@ -124,6 +125,11 @@ def is_initialized() -> bool:
 def engine() -> _native.Engine:
     """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
     return (_world or _current()).engine
+
+
+def generation() -> int:
+    """How often this process entered a world: equal on ranks that entered all worlds together."""
+    return _generation
 
 
 def rank() -> int:
