@@ -25,6 +25,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "engine",
+    "generation",
     "gloo_built",
     "gloo_enabled",
     "init",
@@ -98,6 +99,11 @@ def is_initialized() -> bool:
 def engine() -> _native.Engine:
     """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
     return (_world or _current()).engine
+
+
+def generation() -> int:
+    """How many worlds this process has joined so far; tells one from the next."""
+    return _generation
 
 
 def rank() -> int:
