@@ -27,6 +27,8 @@ from horovod.torch.wrapped_optimizer import WrappedOptimizer, wrap
 
 __all__ = ["make_adasum_optimizer"]
 
+_TOLD = ("found_inf", "grad_scale")
+
 
 class _AdasumOptimizer(WrappedOptimizer):
     """What ``make_adasum_optimizer`` adds to an optimizer class; never made on its own."""
@@ -87,11 +89,19 @@ class _AdasumOptimizer(WrappedOptimizer):
         self._trained.update(dict.fromkeys(param for param in params if param.requires_grad))
 
     def _step_alone(self, closure: Callable[[], Any] | None) -> Any:
-        if not self.__dict__.get("_step_supports_amp_scaling", False):
-            found_inf = getattr(self, "found_inf", None)
-            if found_inf is not None and found_inf.item():
+        if self.__dict__.get("_step_supports_amp_scaling", False):
+            return self._step_original(closure)
+        # What GradScaler told us the original does not know; GradScaler deletes it afterwards.
+        told = {key: self.__dict__.pop(key) for key in _TOLD if key in self.__dict__}
+        try:
+            if "found_inf" in told and told["found_inf"].item():
                 return None
-            self._unscale(getattr(self, "grad_scale", None))
+            self._unscale(told.get("grad_scale"))
+            return self._step_original(closure)
+        finally:
+            self.__dict__.update(told)
+
+    def _step_original(self, closure: Callable[[], Any] | None) -> Any:
         return super().step(closure) if closure is not None else super().step()
 
     @torch.no_grad()

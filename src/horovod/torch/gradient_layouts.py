@@ -36,6 +36,7 @@ class GradientLayouts:
         self._process_set = process_set
         self._first = 1 if is_sparse else _UNSEEN
         self._codes: list[int] = []
+        self._unseen: list[int] = []  # indices that are open
         self._generation = generation()
         self.sparse: dict[int, int] = {}  # number of sparse dimensions by index
         self.are_dense = True  # whether all are known to be dense
@@ -58,7 +59,8 @@ class GradientLayouts:
         if self._generation != generation():
             self._generation = generation()
             self._codes = [self._first] * len(params)
-        unseen = [index for index, code in enumerate(self._codes) if code == _UNSEEN]
+            self._note_codes()
+        unseen = self._unseen
         if not unseen:
             return
         codes = torch.tensor([_code_of(params[index].grad) for index in unseen], dtype=torch.uint8)
@@ -68,7 +70,8 @@ class GradientLayouts:
         self._note_codes()
 
     def _note_codes(self) -> None:
-        codes = enumerate(self._codes)
+        codes = list(enumerate(self._codes))
+        self._unseen = [index for index, code in codes if code == _UNSEEN]
         self.sparse = {index: code for index, code in codes if _UNSEEN < code < _DENSE}
         self.are_dense = all(code == _DENSE for code in self._codes)
 

@@ -44,6 +44,7 @@ from horovod.torch.gradient_exchange import (
 )
 from horovod.torch.gradient_groups import GradientGroup, split_by_bytes
 from horovod.torch.gradient_hooks import Hook, Progress, batch_hook_maker, group_hook_maker
+from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
 
 __all__ = ["BATCH_BYTES", "GradientReducer"]
@@ -232,7 +233,7 @@ class GradientReducer:
                 if self._exchange is None:
                     group.pending = self._plain.start_group(group.name, grads)
                 else:
-                    names = [_plain_name(self._names[index]) for index in dense]
+                    names = [plain_name(self._names[index]) for index in dense]
                     group.pending = self._exchange.start(names, grads)
             group.is_sent = True
 
@@ -309,7 +310,7 @@ class GradientReducer:
         group_of: dict[Tensor, GradientGroup] = {}
         for members in groups:
             indices = [index_of[param] for param in members]
-            group = GradientGroup(f"{_plain_name(names[members[0]])}.group", indices)
+            group = GradientGroup(f"{plain_name(names[members[0]])}.group", indices)
             self._groups.append(group)
             self._grouped.update(indices)
             group_of.update(dict.fromkeys(members, group))
@@ -331,10 +332,6 @@ class GradientReducer:
         self._params.append(param)
         self._names.append(name)
         self._passes_left.append(self._passes)
-
-
-def _plain_name(full_name: str) -> str:
-    return full_name.removeprefix("allreduce.")
 
 
 def _remove_hooks(hooks: list[RemovableHandle]) -> None:

@@ -155,9 +155,9 @@ class _DistributedOptimizer(WrappedOptimizer):
         if self._reducer is None:
             return loss
         op, process_set = self._loss_operation
-        mine = torch.tensor([float(loss)], dtype=torch.float64)
+        mine = torch.as_tensor(loss, dtype=torch.float64).detach().clone()
         name = f"{next(iter(self._parameter_names.values()))}.loss"
-        return adapter.allreduce(mine, name=name, op=op, process_set=process_set)[0]
+        return adapter.allreduce(mine, name=name, op=op, process_set=process_set)
 
     def _warn_if_synchronized(self) -> None:
         if self._is_synchronized and not self._in_flight():

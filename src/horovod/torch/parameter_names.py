@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["add_default_names", "choose_names", "operation_names"]
+__all__ = ["add_default_names", "choose_names", "operation_names", "plain_name"]
 
 
 def choose_names(
@@ -49,6 +49,11 @@ def add_default_names(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]
 def operation_names(params: Iterable[Tensor], names: dict[Tensor, str]) -> list[str]:
     """Full names of the parameters' allreduces."""
     return [f"allreduce.{names[param]}" for param in params]
+
+
+def plain_name(operation_name: str) -> str:
+    """The parameter's name in the full name of its allreduce."""
+    return operation_name.removeprefix("allreduce.")
 
 
 def _places(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, int, Tensor]]:

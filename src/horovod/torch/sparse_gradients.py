@@ -16,6 +16,7 @@ from torch import Tensor
 from horovod.operations import Average, Sum
 from horovod.process_sets import ProcessSet
 from horovod.torch.gradient_layouts import GradientLayouts
+from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse import sparse_allreduce_async
 
 __all__ = ["SparseGradients"]
@@ -84,7 +85,7 @@ class SparseGradients:
     def agree(self) -> None:
         """Find out with the other ranks which gradients are sparse; blocks while some are open."""
         if self._params:
-            self._layouts.agree(self._params, f"{self._names[0]}.layouts")
+            self._layouts.agree(self._params, f"{plain_name(self._names[0])}.layouts")
 
     def know(self, indices: Iterable[int]) -> bool:
         """Whether all ranks know how these travel, so that they may leave as a group."""
@@ -154,7 +155,8 @@ class SparseGradients:
         rows = _empty_sparse(param, sparse_dim) if grad is None else _to_sparse(grad, sparse_dim)
         if prescale != 1.0:
             rows = rows * prescale
-        wait = sparse_allreduce_async(rows, self._names[index], op, self._process_set)
+        name = plain_name(self._names[index])
+        wait = sparse_allreduce_async(rows, name, op, self._process_set)
         return _Gathered(param, postscale, wait)
 
 
