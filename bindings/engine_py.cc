@@ -9,6 +9,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 #include "bindings/tensor_py.h"
 #include "runtime/engine.h"
@@ -30,6 +32,7 @@ struct Operation {
   int root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
+  int process_set = 0;
 
   Request request() const {
     Request request;
@@ -42,43 +45,95 @@ struct Operation {
   }
 };
 
-Submission from_tensor(const TensorReader& reader, const Operation& operation, nb::handle name,
-                       nb::handle in, nb::handle out) {
-  Submission submission{.name = {}, .request = operation.request(), .in = nullptr, .out = nullptr};
-  submission.in = reader.read(in, submission.request);
-  if (out.is(in)) {
-    submission.out = const_cast<std::byte*>(submission.in);
-  } else if (!out.is_none()) {
-    Request of_out = submission.request;
-    submission.out = reader.read(out, of_out);
-    if (of_out.dtype != submission.request.dtype ||
-        !std::ranges::equal(of_out.shape(), submission.request.shape())) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  std::string(name_of(operation.kind)) +
-                      ": the output must have the input's shape and dtype");
+// The tensors of one call to submit: of one operation, of a group, or of many operations.
+class Call {
+ public:
+  explicit Call(const Operation& operation) : operation_(operation) {}
+
+  void add(const TensorReader& reader, nb::handle in, nb::handle out) {
+    Request request = operation_.request();
+    Tensor tensor;
+    tensor.in = reader.read(in, request);
+    if (out.is(in)) {
+      tensor.out = const_cast<std::byte*>(tensor.in);
+    } else if (!out.is_none()) {
+      Request of_out = operation_.request();
+      tensor.out = reader.read(out, of_out);
+      check_output(request, of_out);
     }
+    requests_.push_back(request);
+    tensors_.push_back(tensor);
   }
-  if (!name.is_none()) submission.name = nb::cast<std::string_view>(name);
-  return submission;
+
+  void add(std::uintptr_t in, std::uintptr_t out, const std::vector<std::int64_t>& shape,
+           int dtype) {
+    Request request = operation_.request();
+    if (shape.size() > Request::kMaxDims) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  std::string(name_of(operation_.kind)) + ": the tensor has " +
+                      std::to_string(shape.size()) + " dimensions; at most " +
+                      std::to_string(Request::kMaxDims) + " are supported");
+    }
+    request.dtype = static_cast<Dtype>(dtype);
+    request.dims_count = static_cast<std::int32_t>(shape.size());
+    std::copy(shape.begin(), shape.end(), request.dims.begin());
+    requests_.push_back(request);
+    tensors_.push_back({.in = reinterpret_cast<const std::byte*>(in),
+                        .out = reinterpret_cast<std::byte*>(out)});
+  }
+
+  // All tensors as one operation.
+  HandleId submit_together(Engine& engine, std::optional<std::string_view> name,
+                           std::span<const std::int64_t> splits, int intent) {
+    const Submission submission{.name = name.value_or(std::string_view{}),
+                                .requests = requests_,
+                                .tensors = tensors_,
+                                .splits = splits};
+    return engine.submit(operation_.process_set, {&submission, 1}, static_cast<Intent>(intent));
+  }
+
+  HandleId submit_group(Engine& engine, std::optional<std::string_view> name, int intent) {
+    for (Request& request : requests_) request.is_grouped = true;
+    return submit_together(engine, name, {}, intent);
+  }
+
+  // Every tensor as an operation of its own.
+  HandleId submit_each(Engine& engine, std::span<const std::string_view> names, int intent) {
+    if (names.size() != tensors_.size()) throw nb::value_error("one name for each tensor");
+    std::vector<Submission> submissions;
+    submissions.reserve(names.size());
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      submissions.push_back({.name = names[i],
+                             .requests = {&requests_[i], 1},
+                             .tensors = {&tensors_[i], 1},
+                             .splits = {}});
+    }
+    return engine.submit(operation_.process_set, submissions, static_cast<Intent>(intent));
+  }
+
+ private:
+  void check_output(const Request& of_in, const Request& of_out) const {
+    if (of_out.dtype == of_in.dtype && std::ranges::equal(of_out.shape(), of_in.shape())) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name_of(operation_.kind)) +
+                    ": the output must have the input's shape and dtype");
+  }
+
+  const Operation& operation_;
+  std::vector<Request> requests_;
+  std::vector<Tensor> tensors_;
+};
+
+std::optional<std::string_view> name_in(nb::handle name) {
+  if (name.is_none()) return std::nullopt;
+  return nb::cast<std::string_view>(name);
 }
 
-Submission from_address(const Operation& operation, std::optional<std::string_view> name,
-                        std::uintptr_t in, std::uintptr_t out,
-                        const std::vector<std::int64_t>& shape, int dtype) {
-  Submission submission{.name = name.value_or(std::string_view{}),
-                        .request = operation.request(),
-                        .in = reinterpret_cast<const std::byte*>(in),
-                        .out = reinterpret_cast<std::byte*>(out)};
-  if (shape.size() > Request::kMaxDims) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(name_of(operation.kind)) + ": the tensor has " +
-                    std::to_string(shape.size()) + " dimensions; at most " +
-                    std::to_string(Request::kMaxDims) + " are supported");
-  }
-  submission.request.dtype = static_cast<Dtype>(dtype);
-  submission.request.dims_count = static_cast<std::int32_t>(shape.size());
-  std::copy(shape.begin(), shape.end(), submission.request.dims.begin());
-  return submission;
+std::vector<std::string_view> names_in(nb::list names) {
+  std::vector<std::string_view> result;
+  result.reserve(names.size());
+  for (const nb::handle name : names) result.push_back(nb::cast<std::string_view>(name));
+  return result;
 }
 
 // Counts the threads inside a wait until they hold the GIL again.
@@ -128,11 +183,10 @@ std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::v
   return processes;
 }
 
-void make_engine(Engine* self, const EngineConfig& config, int region_fd,
+void make_engine(Engine* self, const EngineConfig& config, int space_fd,
                  const std::vector<int>& pidfds, const std::vector<int>& pids) {
-  const std::size_t size_bytes = Engine::region_bytes(config.size);
-  auto region = region_fd < 0 ? Region::allocate(size_bytes) : Region::map(region_fd, size_bytes);
-  new (self) Engine(config, std::move(region), watched(pidfds, pids));
+  auto space = space_fd < 0 ? SharedSpace::in_process() : SharedSpace::of_file(space_fd);
+  new (self) Engine(config, std::move(space), watched(pidfds, pids));
 }
 
 // The engine's memory handed to Python; freed with the last array over it.
@@ -173,6 +227,7 @@ void bind_config(nb::module_& module) {
       .def_rw("generation", &EngineConfig::generation)
       .def_rw("usable_cores", &EngineConfig::usable_cores)
       .def_rw("fusion_threshold_bytes", &EngineConfig::fusion_threshold_bytes)
+      .def_rw("fuse_groups", &EngineConfig::fuse_groups)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
       .def_rw("cycle_time_s", &EngineConfig::cycle_time_s)
       .def_rw("stall_check", &EngineConfig::stall_check)
@@ -191,15 +246,17 @@ void bind_values(nb::module_& module) {
   nb::class_<Operation>(module, "Operation")
       .def(
           "__init__",
-          [](Operation* self, int kind, int op, int root, double prescale, double postscale) {
+          [](Operation* self, int kind, int op, int root, double prescale, double postscale,
+             int process_set) {
             new (self) Operation{.kind = static_cast<Kind>(kind),
                                  .op = static_cast<ReduceOp>(op),
                                  .root = root,
                                  .prescale = prescale,
-                                 .postscale = postscale};
+                                 .postscale = postscale,
+                                 .process_set = process_set};
           },
           "kind"_a, "op"_a = static_cast<int>(ReduceOp::kSum), "root"_a = 0, "prescale"_a = 1.0,
-          "postscale"_a = 1.0);
+          "postscale"_a = 1.0, "process_set"_a = 0);
   nb::class_<TensorReader>(module, "TensorReader").def(nb::init<nb::handle>(), "capsule"_a);
   nb::class_<Output>(module, "Output")
       .def_prop_ro("shape", [](const Output& output) { return output.shape; })
@@ -207,48 +264,71 @@ void bind_values(nb::module_& module) {
       .def("as_dlpack", &as_array<>, "dtype"_a);
 }
 
-HandleId submit_address(Engine& engine, const Operation& operation,
-                        std::optional<std::string_view> name, std::uintptr_t in, std::uintptr_t out,
-                        const std::vector<std::int64_t>& shape, int dtype, int intent) {
-  const Submission submission = from_address(operation, name, in, out, shape, dtype);
-  return engine.submit({&submission, 1}, static_cast<Intent>(intent));
+using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::vector<std::int64_t>, int>;
+
+void add_described(Call& call, nb::list tensors) {
+  for (const nb::handle tensor : tensors) {
+    const auto [in, out, shape, dtype] = nb::cast<Described>(tensor);
+    call.add(in, out, shape, dtype);
+  }
 }
 
-HandleId submit_many(Engine& engine, const Operation& operation,
-                     const std::vector<std::string>& names, nb::list tensors, int intent) {
-  if (names.size() != tensors.size()) throw nb::value_error("one name for each tensor");
-  std::vector<Submission> submissions;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto [address, shape, dtype] =
-        nb::cast<std::tuple<std::uintptr_t, std::vector<std::int64_t>, int>>(tensors[i]);
-    submissions.push_back(from_address(operation, names[i], address, address, shape, dtype));
-  }
-  return engine.submit(submissions, static_cast<Intent>(intent));
+HandleId submit_address(Engine& engine, const Operation& operation,
+                        std::optional<std::string_view> name, std::uintptr_t in, std::uintptr_t out,
+                        const std::vector<std::int64_t>& shape, int dtype, int intent,
+                        const std::vector<std::int64_t>& splits) {
+  Call call(operation);
+  call.add(in, out, shape, dtype);
+  return call.submit_together(engine, name, splits, intent);
+}
+
+HandleId submit_many(Engine& engine, const Operation& operation, nb::list names, nb::list tensors,
+                     int intent) {
+  Call call(operation);
+  add_described(call, tensors);
+  return call.submit_each(engine, names_in(names), intent);
+}
+
+HandleId submit_group(Engine& engine, const Operation& operation,
+                      std::optional<std::string_view> name, nb::list tensors, int intent) {
+  Call call(operation);
+  add_described(call, tensors);
+  return call.submit_group(engine, name, intent);
 }
 
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
-                       nb::handle name, nb::handle in, nb::handle out, int intent) {
-  const Submission submission = from_tensor(reader, operation, name, in, out);
-  return engine.submit({&submission, 1}, static_cast<Intent>(intent));
+                       nb::handle name, nb::handle in, nb::handle out, int intent,
+                       const std::vector<std::int64_t>& splits) {
+  Call call(operation);
+  call.add(reader, in, out);
+  return call.submit_together(engine, name_in(name), splits, intent);
 }
 
 HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
                         nb::list names, nb::list tensors, int intent) {
-  if (names.size() != tensors.size()) throw nb::value_error("one name for each tensor");
-  std::vector<Submission> submissions;
-  submissions.reserve(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const nb::handle tensor = tensors[i];
-    submissions.push_back(from_tensor(reader, operation, names[i], tensor, tensor));
+  Call call(operation);
+  for (const nb::handle tensor : tensors) call.add(reader, tensor, tensor);
+  return call.submit_each(engine, names_in(names), intent);
+}
+
+// `outputs`: None where the engine allocates the results.
+HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const Operation& operation,
+                             nb::handle name, nb::list inputs, nb::object outputs, int intent) {
+  Call call(operation);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const nb::object out = outputs.is_none() ? nb::none() : nb::object(outputs[i]);
+    call.add(reader, inputs[i], out);
   }
-  return engine.submit(submissions, static_cast<Intent>(intent));
+  return call.submit_group(engine, name_in(name), intent);
 }
 
 std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
                                const Operation& operation, nb::handle name, nb::handle in,
-                               nb::handle out) {
-  const Submission submission = from_tensor(reader, operation, name, in, out);
-  const HandleId handle = engine.submit({&submission, 1}, Intent::kWait);
+                               nb::handle out, const std::vector<std::int64_t>& splits) {
+  Call call(operation);
+  call.add(reader, in, out);
+  const HandleId handle =
+      call.submit_together(engine, name_in(name), splits, static_cast<int>(Intent::kWait));
   try {
     return result_of(engine, handle);
   } catch (const nb::python_error&) {
@@ -256,6 +336,38 @@ std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
     // it.
     in.inc_ref();
     out.inc_ref();
+    throw;
+  }
+}
+
+nb::list split_payloads(const Output& joined) {
+  const auto* bytes = reinterpret_cast<const char*>(joined.bytes.get());
+  nb::list payloads;
+  for (std::size_t at = 0; at < static_cast<std::size_t>(joined.shape[0]);) {
+    std::uint64_t size_bytes = 0;
+    std::memcpy(&size_bytes, bytes + at, sizeof size_bytes);
+    at += sizeof size_bytes;
+    payloads.append(nb::bytes(bytes + at, size_bytes));
+    at += size_bytes;
+  }
+  return payloads;
+}
+
+// Gives every rank the bytes of all ranks: for what Python code must agree on.
+nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) {
+  const std::uint64_t size_bytes = payload.size();
+  auto mine = std::make_unique<std::vector<char>>(sizeof size_bytes + size_bytes);
+  std::memcpy(mine->data(), &size_bytes, sizeof size_bytes);
+  std::memcpy(mine->data() + sizeof size_bytes, payload.c_str(), size_bytes);
+  const Operation operation{.kind = Kind::kAllgather};
+  Call call(operation);
+  call.add(reinterpret_cast<std::uintptr_t>(mine->data()), 0,
+           {static_cast<std::int64_t>(mine->size())}, static_cast<int>(Dtype::kUint8));
+  const HandleId handle = call.submit_together(engine, name, {}, static_cast<int>(Intent::kWait));
+  try {
+    return split_payloads(result_of(engine, handle).at(0));
+  } catch (const nb::python_error&) {
+    static_cast<void>(mine.release());  // interrupted: the operation goes on
     throw;
   }
 }
@@ -274,20 +386,29 @@ nb::list events_of(const Engine& engine) {
 void bind_engine(nb::module_& module) {
   bind_config(module);
   bind_values(module);
-  module.def("region_bytes", &Engine::region_bytes, "size"_a);
+  module.def("space_bytes", &Engine::space_bytes, "size"_a);
   module.def("kernel_isa", &kernel_isa);
   nb::class_<Engine>(module, "Engine")
-      .def("__init__", &make_engine, "config"_a, "region_fd"_a = -1,
+      .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1,
            "pidfds"_a = std::vector<int>(), "pids"_a = std::vector<int>())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
-           "shape"_a, "dtype"_a, "intent"_a)
+           "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
+      .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a)
       .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
-           "output"_a.none(), "intent"_a)
+           "output"_a.none(), "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
            "intent"_a)
+      .def("submit_tensor_group", &submit_tensor_group, "reader"_a, "operation"_a,
+           "name"_a.none(), "inputs"_a, "outputs"_a.none(), "intent"_a)
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
-           "output"_a.none())
+           "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
+      .def("gather", &gather_bytes, "name"_a, "payload"_a)
+      .def("add_process_set", &Engine::add_process_set, "process_set"_a, "ranks"_a)
+      .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)
+      .def("flights", &Engine::flights, "process_set"_a)
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)

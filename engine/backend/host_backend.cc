@@ -3,7 +3,7 @@
 namespace hvd {
 
 HostBackend::HostBackend(Peers& peers)
-    : peers_(peers), allreduce_(peers), exchange_(peers), streams_(peers.size()) {}
+    : peers_(peers), allreduce_(peers), exchange_(peers), meeting_(peers), streams_(peers.size()) {}
 
 void HostBackend::begin(Kind kind, std::span<const Work> works) {
   views_.clear();
@@ -21,11 +21,21 @@ void HostBackend::begin(Kind kind, std::span<const Work> works) {
       fill_allgather(works);
       break;
     case Kind::kBarrier:
+    default:
       running_ = nullptr;  // that all ranks arrived is all there is to it
       return;
   }
   next_block_ += exchange_.begin(streams_, next_block_);
   running_ = &exchange_;
+}
+
+void HostBackend::begin_meeting() {
+  next_block_ += meeting_.begin(next_block_);
+  running_ = &meeting_;
+}
+
+RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
+  return {0, dim0 / size + (owner < dim0 % size ? 1 : 0)};
 }
 
 bool HostBackend::advance(PeerWait& blocked) {
@@ -48,7 +58,7 @@ void HostBackend::fill_allreduce(std::span<const Work> works) {
 
 void HostBackend::fill_broadcast(std::span<const Work> works) {
   for (const Work& work : works) {
-    ViewList& stream = streams_[work.request->root];
+    ViewList& stream = streams_[work.root];
     stream.append(
         {.in = work.in, .out = work.out, .size_bytes = work.request->size_bytes(), .spec = {}});
   }

@@ -1,76 +1,58 @@
 #include "control/board.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "core/error.h"
-#include "core/hash.h"
+#include "core/text.h"
 
 namespace hvd {
 
 namespace {
 
-constexpr std::uint32_t kHeads = kMaxSlots;
 // Every slot may have two rounds under way, so rings of this length never overflow.
 constexpr std::uint32_t kRing = 2 * kMaxSlots;
 constexpr std::uint32_t kParityBit = 1U << 31;
-constexpr std::size_t kErrorBytes = 512;
-constexpr std::size_t kAlarmBytes = 1024;
 constexpr std::size_t kPage = 4096;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-void copy_text(char* to, std::size_t capacity, const std::string& text) {
-  const std::size_t length = std::min(text.size(), capacity - 1);
-  std::memcpy(to, text.data(), length);
-  to[length] = '\0';
+FusionClass fusion_class_of(const Request& request) {
+  switch (request.kind) {
+    case Kind::kAllreduce:
+      return request.op == ReduceOp::kAdasum ? FusionClass::kAdasum : FusionClass::kAllreduce;
+    case Kind::kBroadcast:
+      return FusionClass::kBroadcast;
+    case Kind::kAllgather:
+      return FusionClass::kAllgather;
+    case Kind::kAlltoall:
+      return FusionClass::kAlltoall;
+    case Kind::kReducescatter:
+      return FusionClass::kReducescatter;
+    case Kind::kBarrier:
+    case Kind::kJoin:
+      break;
+  }
+  return FusionClass::kNothing;
+}
+
+std::size_t total_bytes(std::span<const Request> requests) {
+  std::size_t bytes = 0;
+  for (const Request& request : requests) bytes += request.size_bytes();
+  return bytes;
 }
 
 }  // namespace
 
-// Links are slot + 1, 0 for none, so that zeroed memory is an empty board.
 struct Board::Header {
   SharedMutex mutex;
-  std::uint32_t slots_used;
-  std::uint32_t free_head;
-  std::uint32_t oldest, newest;  // resting slots, least recently used first
-  std::uint32_t resting_count;
+  std::uint32_t joined_count;
   alignas(64) SharedWord ready_tail;
   SharedWord bucketed;
   SharedWord bucket_tail;
   std::atomic<std::uint64_t> ready_bytes;
-  alignas(64) SharedWord alarm_count;
-  SharedWord alarm_claimed;
-  SharedWord alarm_set;
-  SharedWord first_departure;  // rank + 1
-  std::int32_t alarm_code;
-  std::int32_t alarm_rank;
-  char alarm_text[kAlarmBytes];
-};
-
-// What a round needs beside the slot's first line; not written while a name repeats itself.
-struct Board::Round {
-  Request request;  // of the first rank to arrive that sent this signature
-  char error[kErrorBytes];
-};
-
-// All that changes from round to round lies in one cache line: the ranks' cores pass it around.
-struct alignas(64) Board::Slot {
-  std::uint32_t generation;
-  std::uint32_t round;          // rounds completed by arrival of all
-  std::uint32_t arrived_count;  // in the round being collected
-  std::uint32_t unfinished;     // rounds ready but not yet run by all ranks
-  std::uint32_t older, newer;
-  std::int32_t first_rank[2];  // that arrived in the round
-  std::uint64_t signature[2];
-  bool has_error[2];
-  bool is_resting;
-  // The second line: the name, and the links of names.
-  alignas(64) NameKey key;
-  std::uint32_t next;  // in the hash chain or the free list
-  Round rounds[2];
 };
 
 struct Board::Bucket {
@@ -82,125 +64,230 @@ struct Board::Bucket {
 namespace {
 
 struct Offsets {
-  std::size_t heads, items, buckets, slots, end;
+  std::size_t joined, items, buckets, slots, end;
 };
 
-}  // namespace
-
-static std::size_t slot_stride(std::size_t slot_bytes, int size) {
-  return round_up(slot_bytes + static_cast<std::size_t>(size) * (2 * 8 + 4), 64);
-}
-
-static Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, std::size_t stride) {
+Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, int size) {
   Offsets at{};
-  at.heads = round_up(header_bytes, kPage);
-  at.items = at.heads + kHeads * sizeof(std::uint32_t);
+  at.joined = round_up(header_bytes, 64);
+  at.items = round_up(at.joined + sizeof(std::uint32_t) * static_cast<std::size_t>(size), kPage);
   at.buckets = at.items + kRing * sizeof(std::uint32_t);
   at.slots = round_up(at.buckets + kRing * bucket_bytes, kPage);
-  at.end = round_up(at.slots + kMaxSlots * stride, kPage);
+  at.end = round_up(at.slots + SlotTable::region_bytes(size), kPage);
   return at;
 }
 
-NameKey key_of(std::string_view name) {
-  return {.low = hash_bytes(name.data(), name.size(), 1),
-          .high = hash_bytes(name.data(), name.size(), 2)};
-}
+}  // namespace
 
 std::size_t Board::region_bytes(int size) {
-  return offsets(sizeof(Header), sizeof(Bucket), slot_stride(sizeof(Slot), size)).end;
+  return offsets(sizeof(Header), sizeof(Bucket), size).end;
 }
 
-Board::Board(std::byte* base, const BoardConfig& config)
-    : config_(config),
+Board::Board(std::byte* base, BoardConfig config)
+    : config_(std::move(config)),
       header_(reinterpret_cast<Header*>(base)),
-      heads_(reinterpret_cast<std::uint32_t*>(base +
-                                              offsets(sizeof(Header), sizeof(Bucket), 64).heads)),
-      items_(reinterpret_cast<std::uint32_t*>(base +
-                                              offsets(sizeof(Header), sizeof(Bucket), 64).items)),
-      buckets_(
-          reinterpret_cast<Bucket*>(base + offsets(sizeof(Header), sizeof(Bucket), 64).buckets)),
-      slots_(base + offsets(sizeof(Header), sizeof(Bucket), 64).slots) {}
+      joined_(reinterpret_cast<std::uint32_t*>(
+          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).joined)),
+      items_(reinterpret_cast<std::uint32_t*>(
+          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).items)),
+      buckets_(reinterpret_cast<Bucket*>(
+          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).buckets)),
+      slots_(base + offsets(sizeof(Header), sizeof(Bucket), config_.size).slots, config_.size,
+             config_.cache_capacity) {}
 
 SharedLock Board::lock() const {
   return SharedLock(header_->mutex, config_.rank, config_.check_holder);
 }
 
-bool Board::arrive(const NameKey& key, const Request& request, std::uint64_t signature,
-                   SlotRef& ref) {
-  if (ref.slot == SlotRef::kNone || slot(ref.slot).generation != ref.generation) {
-    ref.slot = find_or_create(key);
-    ref.generation = slot(ref.slot).generation;
+bool Board::arrive(const NameKey& key, std::span<const Request> requests,
+                   std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref) {
+  const Kind kind = requests.front().kind;
+  if (has_joined(config_.rank) && kind != Kind::kJoin) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "this rank has joined and takes part in everything until all ranks have; submit "
+                "after join() has returned");
   }
-  Slot& slot = this->slot(ref.slot);
-  if (slot.is_resting) wake_up(ref.slot);
-  const std::uint32_t round = slot.round + 1;
-  record(slot, round & 1, request, signature);
-  arrived_rounds(slot)[config_.rank] = round;
-  if (request.kind == Kind::kAllgather) rows(slot, round & 1)[config_.rank] = request.dims[0];
-  if (++slot.arrived_count < static_cast<std::uint32_t>(config_.size)) return false;
-  make_ready(ref.slot, slot);
+  if (ref.slot == SlotRef::kNone || slots_[ref.slot].generation != ref.generation) {
+    ref.slot = slots_.find_or_create(key);
+    ref.generation = slots_[ref.slot].generation;
+  }
+  Slot& slot = slots_[ref.slot];
+  if (slot.is_resting) slots_.wake_up(ref.slot);
+  try {
+    slots_.extend_chain(ref.slot, std::max(requests.size(), splits.size()));
+  } catch (const Error&) {
+    if (slot.arrived_count == 0 && slot.unfinished == 0) slots_.rest(ref.slot);
+    throw;
+  }
+  record(ref.slot, requests, signature);
+  if (rows_may_differ(kind)) record_rows(ref.slot, requests, splits);
+  slots_.arrived_rounds(slot)[config_.rank] = slot.round + 1;
+  ++slot.arrived_count;
+  if (kind == Kind::kJoin) return join() | end_join(ref.slot);
+  if (!is_complete(slot)) return false;
+  make_ready(ref.slot);
   return true;
 }
 
-void Board::record(Slot& slot, std::uint32_t parity, const Request& request,
+void Board::record(std::uint32_t index, std::span<const Request> requests,
                    std::uint64_t signature) {
-  Round& round = slot.rounds[parity];
-  std::optional<std::string> error;
+  Slot& slot = slots_[index];
+  const std::uint32_t parity = (slot.round + 1) & 1;
+  const bool is_same = slot.signature[parity] == signature;
   if (slot.arrived_count == 0) {
-    if (slot.signature[parity] != signature) round.request = request;
+    if (!is_same) store_requests(index, requests);
     slot.signature[parity] = signature;
-    slot.first_rank[parity] = request.rank;
-    slot.has_error[parity] = false;
-    error = impossible(request);
-  } else if (slot.signature[parity] != signature && !slot.has_error[parity]) {
-    Request first = round.request;
-    first.rank = slot.first_rank[parity];
-    if (first.kind == Kind::kAllgather) first.dims[0] = rows(slot, parity)[first.rank];
-    error = mismatch(first, request);
-    if (!error) error = "ranks sent different requests";
+    slot.first_rank[parity] = config_.rank;
+    slot.tensors[parity] = static_cast<std::uint32_t>(requests.size());
+    slot.size_bytes[parity] = total_bytes(requests);
+    slot.has_error[parity] = slot.has_absent[parity] = false;
+    for (const Request& request : requests) {
+      if (const auto text = impossible(request)) set_error(slot, parity, *text);
+    }
+    return;
   }
-  if (!error) return;
-  slot.has_error[parity] = true;
-  copy_text(round.error, kErrorBytes, *error);
+  if (rows_may_differ(requests.front().kind)) slot.size_bytes[parity] += total_bytes(requests);
+  if (is_same || slot.has_error[parity]) return;
+  const auto text = disagreement(slot, requests);
+  set_error(slot, parity, text.value_or("ranks sent different requests"));
 }
 
-void Board::make_ready(std::uint32_t index, Slot& slot) {
-  slot.arrived_count = 0;
+void Board::store_requests(std::uint32_t index, std::span<const Request> requests) {
+  const std::uint32_t parity = (slots_[index].round + 1) & 1;
+  for (const Request& request : requests) {
+    slots_[index].rounds[parity].request = request;
+    index = next_in_chain(index);
+  }
+}
+
+std::optional<std::string> Board::disagreement(Slot& slot,
+                                               std::span<const Request> requests) const {
+  const std::uint32_t parity = (slot.round + 1) & 1;
+  const int first_rank = slot.first_rank[parity];
+  if (slot.tensors[parity] != requests.size()) {
+    return group_mismatch(world_rank(first_rank), slot.tensors[parity], world_rank(config_.rank),
+                          requests.size());
+  }
+  Slot* tensor = &slot;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Request first = tensor->rounds[parity].request;
+    first.rank = world_rank(first_rank);
+    if (first.kind == Kind::kAllgather && first.dims_count > 0) {
+      first.dims[0] = slots_.rows(*tensor, parity)[first_rank];
+    }
+    if (auto text = mismatch(first, requests[i])) {
+      if (requests.size() == 1) return text;
+      return "tensor " + std::to_string(i + 1) + " of " + std::to_string(requests.size()) + ": " +
+             *text;
+    }
+    if (i + 1 < requests.size()) tensor = &slots_[tensor->next_in_chain - 1];
+  }
+  return std::nullopt;
+}
+
+void Board::record_rows(std::uint32_t index, std::span<const Request> requests,
+                        std::span<const std::int64_t> splits) {
+  const std::uint32_t parity = (slots_[index].round + 1) & 1;
+  if (requests.front().kind == Kind::kAlltoall) {
+    for (int rank = 0; rank < config_.rank; ++rank) index = next_in_chain(index);
+    std::ranges::copy(splits, slots_.rows(slots_[index], parity));
+    return;
+  }
+  for (const Request& request : requests) {
+    slots_.rows(slots_[index], parity)[config_.rank] = request.dims[0];
+    index = next_in_chain(index);
+  }
+}
+
+void Board::set_error(Slot& slot, std::uint32_t parity, const std::string& text) const {
+  slot.has_error[parity] = true;
+  copy_text(slot.rounds[parity].error, text);
+}
+
+bool Board::is_complete(Slot& slot) const {
+  if (slot.arrived_count == static_cast<std::uint32_t>(config_.size)) return true;
+  if (header_->joined_count == 0) return false;
+  for (int rank = 0; rank < config_.size; ++rank) {
+    if (!has_joined(rank) && !has_arrived(slot, rank, slot.round + 1)) return false;
+  }
+  return true;
+}
+
+void Board::make_ready(std::uint32_t index) {
+  Slot& slot = slots_[index];
   ++slot.round;
   ++slot.unfinished;
+  const std::uint32_t parity = slot.round & 1;
+  if (slot.arrived_count < static_cast<std::uint32_t>(config_.size)) mark_absent(index, parity);
+  slot.arrived_count = 0;
   const std::uint32_t tail = header_->ready_tail.load(std::memory_order_relaxed);
-  const std::uint32_t item = index | ((slot.round & 1) != 0 ? kParityBit : 0);
+  const std::uint32_t item = index | (parity != 0 ? kParityBit : 0);
   items_[tail % kRing] = item;
   header_->ready_bytes.fetch_add(fusion_item(item).size_bytes, std::memory_order_relaxed);
   header_->ready_tail.store(tail + 1, std::memory_order_release);
 }
 
-FusionItem Board::fusion_item(std::uint32_t item) const {
-  Slot& slot = this->slot(item & ~kParityBit);
-  const int parity = (item & kParityBit) != 0 ? 1 : 0;
-  const Round& round = slot.rounds[parity];
-  FusionItem result{.fusion_class = FusionClass::kNothing, .root = 0, .size_bytes = 0};
-  if (slot.has_error[parity] || round.request.kind == Kind::kBarrier) return result;
-  result.size_bytes = round.request.size_bytes();
-  switch (round.request.kind) {
-    case Kind::kAllreduce:
-      result.fusion_class = FusionClass::kAllreduce;
-      break;
-    case Kind::kBroadcast:
-      result.fusion_class = FusionClass::kBroadcast;
-      result.root = round.request.root;
-      break;
-    case Kind::kAllgather:
-      result.fusion_class = FusionClass::kAllgather;
-      result.size_bytes = 0;
-      for (int rank = 0; rank < config_.size; ++rank) {
-        result.size_bytes += static_cast<std::size_t>(rows(slot, parity)[rank]);
-      }
-      result.size_bytes *= round.request.row_count() * size_of(round.request.dtype);
-      break;
-    case Kind::kBarrier:
-      break;
+// Ranks that have joined bring no rows, and cannot be a root.
+void Board::mark_absent(std::uint32_t index, std::uint32_t parity) {
+  Slot& slot = slots_[index];
+  const Request& request = slot.rounds[parity].request;
+  slot.has_absent[parity] = true;
+  for (int rank = 0; rank < config_.size; ++rank) {
+    if (has_arrived(slot, rank, slot.round)) continue;
+    if (request.kind == Kind::kBroadcast && request.root == world_rank(rank)) {
+      set_error(slot, parity,
+                "BROADCAST is not supported with Join when its root has joined: rank " +
+                    std::to_string(request.root) + " is the root and sends nothing any more");
+    }
+    std::uint32_t tensor = index;
+    for (std::uint32_t i = 0; i < slot.tensors[parity] && request.kind == Kind::kAllgather; ++i) {
+      slots_.rows(slots_[tensor], parity)[rank] = 0;
+      tensor = next_in_chain(tensor);
+    }
+    if (request.kind != Kind::kAlltoall) continue;
+    for (int from = 0; from < rank; ++from) tensor = next_in_chain(tensor);
+    std::fill_n(slots_.rows(slots_[tensor], parity), config_.size, 0);
   }
+}
+
+// This rank counts as arrived from now on; what waited for it only is ready.
+bool Board::join() {
+  joined_[config_.rank] = 1;
+  ++header_->joined_count;
+  bool became_ready = false;
+  for (std::uint32_t index = 0; index < slots_.used(); ++index) {
+    Slot& slot = slots_[index];
+    if (slot.arrived_count == 0) continue;
+    if (slot.rounds[(slot.round + 1) & 1].request.kind == Kind::kJoin || !is_complete(slot)) {
+      continue;
+    }
+    make_ready(index);
+    became_ready = true;
+  }
+  return became_ready;
+}
+
+// After the last rank's arrival the join is ready too, and nobody is joined any more.
+bool Board::end_join(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  if (slot.arrived_count < static_cast<std::uint32_t>(config_.size)) return false;
+  slot.rounds[(slot.round + 1) & 1].request.root = config_.rank;
+  header_->joined_count = 0;
+  std::fill_n(joined_, config_.size, 0);
+  make_ready(index);
+  return true;
+}
+
+FusionItem Board::fusion_item(std::uint32_t item) const {
+  Slot& slot = slots_[item & ~kParityBit];
+  const std::uint32_t parity = (item & kParityBit) != 0 ? 1 : 0;
+  const Request& request = slot.rounds[parity].request;
+  FusionItem result{.fusion_class = fusion_class_of(request), .root = 0, .size_bytes = 0};
+  if (slot.has_error[parity]) result.fusion_class = FusionClass::kNothing;
+  if (result.fusion_class == FusionClass::kNothing) return result;
+  result.size_bytes = slot.size_bytes[parity];
+  if (request.kind == Kind::kBroadcast) result.root = request.root;
+  result.is_alone = request.is_grouped && !config_.fuse_groups;
   return result;
 }
 
@@ -230,8 +317,8 @@ void Board::finish_bucket(std::uint32_t index) {
   if (++bucket.finished < static_cast<std::uint32_t>(config_.size)) return;
   for (std::uint32_t i = 0; i < bucket.count; ++i) {
     const std::uint32_t index_of_slot = items_[(bucket.begin + i) % kRing] & ~kParityBit;
-    Slot& slot = this->slot(index_of_slot);
-    if (--slot.unfinished == 0 && slot.arrived_count == 0) rest(index_of_slot);
+    Slot& slot = slots_[index_of_slot];
+    if (--slot.unfinished == 0 && slot.arrived_count == 0) slots_.rest(index_of_slot);
   }
 }
 
@@ -261,135 +348,73 @@ void Board::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) co
 }
 
 std::optional<std::string> Board::error_of(const BucketItem& item) const {
-  const Slot& slot = this->slot(item.slot);
+  Slot& slot = slots_[item.slot];
   if (!slot.has_error[item.parity]) return std::nullopt;
   return std::string(slot.rounds[item.parity].error);
 }
 
-std::int64_t Board::rows_of(const BucketItem& item, int rank) const {
-  return rows(slot(item.slot), item.parity)[rank];
+bool Board::has_absent(const BucketItem& item) const {
+  return slots_[item.slot].has_absent[item.parity];
 }
+
+bool Board::is_absent(const BucketItem& item) const {
+  return has_absent(item) && !has_arrived(slots_[item.slot], config_.rank, round_of(item));
+}
+
+void Board::tensors_of(const BucketItem& item, std::vector<BucketItem>& tensors) const {
+  tensors.assign(1, item);
+  for (std::uint32_t i = 1; i < slots_[item.slot].tensors[item.parity]; ++i) {
+    tensors.push_back({.slot = next_in_chain(tensors.back().slot), .parity = item.parity});
+  }
+}
+
+const Request& Board::request_of(const BucketItem& item) const {
+  return slots_[item.slot].rounds[item.parity].request;
+}
+
+std::int64_t Board::rows_of(const BucketItem& item, int rank) const {
+  return slots_.rows(slots_[item.slot], item.parity)[rank];
+}
+
+void Board::splits_of(const BucketItem& item, std::vector<std::int64_t>& splits) const {
+  splits.clear();
+  std::uint32_t index = item.slot;
+  for (int from = 0; from < config_.size; ++from) {
+    const std::int64_t* rows = slots_.rows(slots_[index], item.parity);
+    splits.insert(splits.end(), rows, rows + config_.size);
+    index = next_in_chain(index);
+  }
+}
+
+int Board::last_of(const BucketItem& item) const { return request_of(item).root; }
 
 std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
   std::vector<int> missing;
-  if (ref.slot == SlotRef::kNone || slot(ref.slot).generation != ref.generation) return missing;
-  Slot& slot = this->slot(ref.slot);
-  if (arrived_rounds(slot)[config_.rank] != slot.round + 1) return missing;  // complete already
+  if (ref.slot == SlotRef::kNone || slots_[ref.slot].generation != ref.generation) return missing;
+  Slot& slot = slots_[ref.slot];
+  if (!has_arrived(slot, config_.rank, slot.round + 1)) return missing;  // complete already
   for (int rank = 0; rank < config_.size; ++rank) {
-    if (arrived_rounds(slot)[rank] != slot.round + 1) missing.push_back(rank);
+    if (!has_arrived(slot, rank, slot.round + 1) && !has_joined(rank)) missing.push_back(rank);
   }
   return missing;
 }
 
-std::uint32_t Board::alarm_count() const {
-  return header_->alarm_count.load(std::memory_order_seq_cst);
+bool Board::has_arrived(Slot& slot, int rank, std::uint32_t round) const {
+  return static_cast<std::int32_t>(slots_.arrived_rounds(slot)[rank] - round) >= 0;
 }
 
-void Board::touch_alarm() { header_->alarm_count.fetch_add(1, std::memory_order_acq_rel); }
-
-void Board::raise_alarm(const Alarm& alarm) {
-  if (header_->alarm_claimed.exchange(1, std::memory_order_acq_rel) == 0) {
-    header_->alarm_code = static_cast<std::int32_t>(alarm.code);
-    header_->alarm_rank = alarm.rank;
-    copy_text(header_->alarm_text, kAlarmBytes, alarm.text);
-    header_->alarm_set.store(1, std::memory_order_release);
-  }
-  touch_alarm();
+// Rounds of a parity are two apart, and no more than two are under way.
+std::uint32_t Board::round_of(const BucketItem& item) const {
+  const std::uint32_t newest = slots_[item.slot].round;
+  return (newest & 1) == item.parity ? newest : newest - 1;
 }
 
-void Board::note_departure(int rank) {
-  std::uint32_t none = 0;
-  header_->first_departure.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
+std::uint32_t Board::next_in_chain(std::uint32_t index) const {
+  return slots_[index].next_in_chain - 1;
 }
 
-std::optional<int> Board::first_departure() const {
-  const std::uint32_t link = header_->first_departure.load(std::memory_order_acquire);
-  if (link == 0) return std::nullopt;
-  return static_cast<int>(link) - 1;
-}
-
-std::optional<Alarm> Board::alarm() const {
-  if (header_->alarm_set.load(std::memory_order_acquire) == 0) return std::nullopt;
-  return Alarm{.code = static_cast<ErrorCode>(header_->alarm_code),
-               .rank = header_->alarm_rank,
-               .text = header_->alarm_text};
-}
-
-Board::Slot& Board::slot(std::uint32_t index) const {
-  return *reinterpret_cast<Slot*>(slots_ + index * slot_stride(sizeof(Slot), config_.size));
-}
-
-std::int64_t* Board::rows(Slot& slot, std::uint32_t parity) const {
-  return reinterpret_cast<std::int64_t*>(&slot + 1) + parity * config_.size;
-}
-
-std::uint32_t* Board::arrived_rounds(Slot& slot) const {
-  return reinterpret_cast<std::uint32_t*>(rows(slot, 2));
-}
-
-std::uint32_t Board::find_or_create(const NameKey& key) {
-  std::uint32_t& head = heads_[key.low % kHeads];
-  for (std::uint32_t link = head; link != 0; link = slot(link - 1).next) {
-    if (slot(link - 1).key == key) return link - 1;
-  }
-  const std::uint32_t index = new_slot();
-  Slot& slot = this->slot(index);
-  slot.key = key;
-  slot.next = head;
-  head = index + 1;
-  return index;
-}
-
-std::uint32_t Board::new_slot() {
-  if (header_->free_head == 0 && header_->slots_used == kMaxSlots && header_->oldest != 0) {
-    forget_oldest();
-  }
-  if (header_->free_head != 0) {
-    const std::uint32_t index = header_->free_head - 1;
-    header_->free_head = slot(index).next;
-    return index;
-  }
-  if (header_->slots_used == kMaxSlots) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::to_string(kMaxSlots) +
-                    " tensors are in flight on this host already; synchronize some first");
-  }
-  return header_->slots_used++;
-}
-
-void Board::forget(std::uint32_t index) {
-  Slot& slot = this->slot(index);
-  std::uint32_t* link = &heads_[slot.key.low % kHeads];
-  while (*link != index + 1) link = &this->slot(*link - 1).next;
-  *link = slot.next;
-  ++slot.generation;
-  slot.next = header_->free_head;
-  header_->free_head = index + 1;
-}
-
-void Board::rest(std::uint32_t index) {
-  Slot& slot = this->slot(index);
-  slot.is_resting = true;
-  slot.newer = 0;
-  slot.older = header_->newest;
-  (header_->newest != 0 ? this->slot(header_->newest - 1).newer : header_->oldest) = index + 1;
-  header_->newest = index + 1;
-  if (++header_->resting_count <= config_.cache_capacity) return;
-  forget_oldest();
-}
-
-void Board::forget_oldest() {
-  const std::uint32_t oldest = header_->oldest - 1;
-  wake_up(oldest);
-  forget(oldest);
-}
-
-void Board::wake_up(std::uint32_t index) {
-  Slot& slot = this->slot(index);
-  slot.is_resting = false;
-  (slot.older != 0 ? this->slot(slot.older - 1).newer : header_->oldest) = slot.newer;
-  (slot.newer != 0 ? this->slot(slot.newer - 1).older : header_->newest) = slot.older;
-  --header_->resting_count;
+int Board::world_rank(int rank) const {
+  return config_.members.empty() ? rank : config_.members[static_cast<std::size_t>(rank)];
 }
 
 }  // namespace hvd

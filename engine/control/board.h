@@ -1,4 +1,5 @@
-// Negotiation inside a host: which tensors every rank has submitted, and in which order they run.
+// Negotiation inside a host: which tensors every rank of a process set has submitted, and in which
+// order they run.
 //
 // The board lies in shared memory. A tensor name owns a slot; a rank that submits the name arrives
 // at the slot. The last rank to arrive makes it ready and appends it to the list of ready items.
@@ -6,35 +7,23 @@
 // order. There are no messages and no rounds: a submission is one short critical section, whoever
 // makes it.
 //
-// Slots stay after use (the response cache): a name that comes again finds its slot by number and
-// compares one hash. At most `cache_capacity` slots rest unused; the least recently used goes
-// first. Two rounds of one name may overlap (a fast rank submits again before a slow one has run
-// the first), never three, so what belongs to a round is kept twice.
+// A group of tensors is one item: it arrives, fails and runs as a whole. A rank that has joined
+// counts as arrived everywhere until all have joined. Ranks here are set ranks, but in texts.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "control/request.h"
-#include "core/error.h"
+#include "control/slots.h"
 #include "fusion/planner.h"
 #include "transport/shared_mutex.h"
 
 namespace hvd {
-
-// Names that may be known to a host at one time; memory is committed only for those in use.
-inline constexpr std::uint32_t kMaxSlots = 1U << 16;
-
-struct NameKey {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-  bool operator==(const NameKey&) const = default;
-};
-NameKey key_of(std::string_view name);
 
 // A rank's memory of where a name lives; stale when the slot has a new generation.
 struct SlotRef {
@@ -43,7 +32,7 @@ struct SlotRef {
   std::uint32_t generation = 0;
 };
 
-// One tensor of a bucket.
+// One tensor, or the first of a group, in a bucket.
 struct BucketItem {
   std::uint32_t slot;
   std::uint32_t parity;  // which of the slot's two rounds
@@ -52,16 +41,11 @@ struct BucketItem {
 struct BoardConfig {
   int rank = 0;
   int size = 1;
+  std::vector<int> members;  // world rank by set rank; empty: the same
   std::uint32_t cache_capacity = 1024;
   std::size_t fusion_threshold_bytes = 128UL << 20;
+  bool fuse_groups = true;  // with other tensors
   HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the board
-};
-
-// Why the world ended, if a rank said so.
-struct Alarm {
-  ErrorCode code = ErrorCode::kInternal;
-  int rank = -1;
-  std::string text;
 };
 
 class Board {
@@ -69,13 +53,15 @@ class Board {
   static std::size_t region_bytes(int size);
 
   // `base` is the start of the board's part of a region that outlives this object.
-  Board(std::byte* base, const BoardConfig& config);
+  Board(std::byte* base, BoardConfig config);
 
   // Holds the board; the methods below that say so need one. Throws what `check_holder` throws.
   [[nodiscard]] SharedLock lock() const;
 
-  // Under lock: this rank submits. `ref` is looked up or created. True when all ranks have arrived.
-  bool arrive(const NameKey& key, const Request& request, std::uint64_t signature, SlotRef& ref);
+  // Under lock: this rank submits one tensor, or a group. `splits`: of an alltoall, rows for each
+  // rank. `ref` is looked up or created. True when something became ready.
+  bool arrive(const NameKey& key, std::span<const Request> requests,
+              std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref);
   // Under lock: cuts the next bucket off the ready items. False when there are none.
   bool form_bucket();
   // Under lock: this rank has run bucket `index`.
@@ -89,45 +75,49 @@ class Board {
 
   // Valid for an item between its bucket being cut and finish_bucket on this rank.
   std::optional<std::string> error_of(const BucketItem& item) const;
+  bool has_absent(const BucketItem& item) const;  // a rank takes part without a tensor
+  bool is_absent(const BucketItem& item) const;   // this rank does
+  // The items of a group, or the item itself.
+  void tensors_of(const BucketItem& item, std::vector<BucketItem>& tensors) const;
+  // Of one of those: what was asked for, by the first rank to arrive, and the rows of each rank.
+  const Request& request_of(const BucketItem& item) const;
   std::int64_t rows_of(const BucketItem& item, int rank) const;
-  // Ranks that have not arrived at a slot where this rank has; under lock.
-  std::vector<int> missing_ranks(const SlotRef& ref) const;
+  // Of an alltoall: rows from every rank to every rank, row by row.
+  void splits_of(const BucketItem& item, std::vector<std::int64_t>& splits) const;
+  // Of a join: the rank that came last.
+  int last_of(const BucketItem& item) const;
 
-  // The alarm word moves whenever a rank leaves or dies or raises an alarm.
-  std::uint32_t alarm_count() const;
-  void raise_alarm(const Alarm& alarm);  // the first one is kept
-  void touch_alarm();                    // a rank's liveness changed
-  // Remembers the first rank that left of its own accord: later ones may only follow it.
-  void note_departure(int rank);
-  std::optional<int> first_departure() const;
-  std::optional<Alarm> alarm() const;
+  // Ranks that are awaited at a slot where this rank has arrived; under lock.
+  std::vector<int> missing_ranks(const SlotRef& ref) const;
 
  private:
   struct Header;
-  struct Slot;
-  struct Round;
   struct Bucket;
 
-  Slot& slot(std::uint32_t index) const;
-  std::int64_t* rows(Slot& slot, std::uint32_t parity) const;
-  std::uint32_t* arrived_rounds(Slot& slot) const;
-
-  std::uint32_t find_or_create(const NameKey& key);
-  std::uint32_t new_slot();
-  void forget(std::uint32_t index);
-  void forget_oldest();
-  void rest(std::uint32_t index);
-  void wake_up(std::uint32_t index);
-  void record(Slot& slot, std::uint32_t parity, const Request& request, std::uint64_t signature);
-  void make_ready(std::uint32_t index, Slot& slot);
+  void record(std::uint32_t index, std::span<const Request> requests, std::uint64_t signature);
+  std::optional<std::string> disagreement(Slot& slot, std::span<const Request> requests) const;
+  void record_rows(std::uint32_t index, std::span<const Request> requests,
+                   std::span<const std::int64_t> splits);
+  void store_requests(std::uint32_t index, std::span<const Request> requests);
+  bool is_complete(Slot& slot) const;
+  void make_ready(std::uint32_t index);
+  void mark_absent(std::uint32_t index, std::uint32_t parity);
+  void set_error(Slot& slot, std::uint32_t parity, const std::string& text) const;
+  bool join();
+  bool end_join(std::uint32_t index);
+  bool has_joined(int rank) const { return joined_[rank] != 0; }
+  bool has_arrived(Slot& slot, int rank, std::uint32_t round) const;
+  std::uint32_t round_of(const BucketItem& item) const;
+  std::uint32_t next_in_chain(std::uint32_t index) const;
   FusionItem fusion_item(std::uint32_t item) const;
+  int world_rank(int rank) const;
 
   const BoardConfig config_;
   Header* const header_;
-  std::uint32_t* const heads_;  // hash table: slot + 1, 0 for empty
-  std::uint32_t* const items_;  // ring of ready items: slot, parity in the top bit
-  Bucket* const buckets_;       // ring
-  std::byte* const slots_;
+  std::uint32_t* const joined_;  // by rank
+  std::uint32_t* const items_;   // ring of ready items: slot, parity in the top bit
+  Bucket* const buckets_;        // ring
+  SlotTable slots_;
 };
 
 }  // namespace hvd

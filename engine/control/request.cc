@@ -44,12 +44,12 @@ bool same_shape(const Request& first, const Request& other, int from) {
 }
 
 std::optional<std::string> shape_mismatch(const Request& first, const Request& other) {
-  const bool rows_may_differ = first.kind == Kind::kAllgather;
-  if (same_shape(first, other, rows_may_differ ? 1 : 0)) return std::nullopt;
+  const bool is_free = rows_may_differ(first.kind);
+  if (same_shape(first, other, is_free ? 1 : 0)) return std::nullopt;
   return disagree("Mismatched " + std::string(upper_name_of(first.kind)) + " tensor shapes", first,
                   shape_and_dtype(first), other, shape_and_dtype(other),
-                  rows_may_differ ? "all dimensions but the first must match on all ranks"
-                                  : "shapes must match on all ranks");
+                  is_free ? "all dimensions but the first must match on all ranks"
+                          : "shapes must match on all ranks");
 }
 
 std::optional<std::string> reduction_mismatch(const Request& first, const Request& other) {
@@ -76,6 +76,12 @@ const char* name_of(Kind kind) {
       return "broadcast";
     case Kind::kBarrier:
       return "barrier";
+    case Kind::kAlltoall:
+      return "alltoall";
+    case Kind::kReducescatter:
+      return "reducescatter";
+    case Kind::kJoin:
+      return "join";
   }
   return "unknown operation";
 }
@@ -90,6 +96,12 @@ const char* upper_name_of(Kind kind) {
       return "BROADCAST";
     case Kind::kBarrier:
       return "BARRIER";
+    case Kind::kAlltoall:
+      return "ALLTOALL";
+    case Kind::kReducescatter:
+      return "REDUCESCATTER";
+    case Kind::kJoin:
+      return "JOIN";
   }
   return "UNKNOWN";
 }
@@ -106,7 +118,11 @@ std::size_t Request::row_count() const {
   return count;
 }
 
-std::uint64_t signature_of(const Request& request) {
+std::string name_of(const Request& request) {
+  return (request.is_grouped ? "grouped_" : "") + std::string(name_of(request.kind));
+}
+
+static std::uint64_t signature_of(const Request& request, std::uint64_t seed) {
   const std::uint64_t head[] = {
       static_cast<std::uint64_t>(request.kind) | static_cast<std::uint64_t>(request.dtype) << 8 |
           static_cast<std::uint64_t>(request.op) << 16 |
@@ -114,10 +130,16 @@ std::uint64_t signature_of(const Request& request) {
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root)) << 32,
       std::bit_cast<std::uint64_t>(request.prescale),
       std::bit_cast<std::uint64_t>(request.postscale)};
-  const std::uint64_t seed = hash_bytes(head, sizeof head, 0);
-  const int from = request.kind == Kind::kAllgather && request.dims_count > 0 ? 1 : 0;
+  seed = hash_bytes(head, sizeof head, seed);
+  const int from = rows_may_differ(request.kind) && request.dims_count > 0 ? 1 : 0;
   const std::size_t dims_bytes = sizeof(std::int64_t) * (request.dims_count - from);
   return hash_bytes(request.dims.data() + from, dims_bytes, seed);
+}
+
+std::uint64_t signature_of(std::span<const Request> requests) {
+  std::uint64_t signature = 0;
+  for (const Request& request : requests) signature = signature_of(request, signature);
+  return signature;
 }
 
 std::optional<std::string> mismatch(const Request& first, const Request& other) {
@@ -125,19 +147,28 @@ std::optional<std::string> mismatch(const Request& first, const Request& other) 
     return disagree("Mismatched operations", first, upper_name_of(first.kind), other,
                     upper_name_of(other.kind), "one name means one operation on all ranks");
   }
-  if (first.kind == Kind::kBarrier) return std::nullopt;
+  if (first.kind == Kind::kBarrier || first.kind == Kind::kJoin) return std::nullopt;
   if (first.dtype != other.dtype) {
     return disagree("Mismatched data types", first, shape_and_dtype(first), other,
                     shape_and_dtype(other), "dtypes must match on all ranks");
   }
   if (auto text = shape_mismatch(first, other)) return text;
-  if (first.kind == Kind::kAllreduce) return reduction_mismatch(first, other);
+  if (first.kind == Kind::kAllreduce || first.kind == Kind::kReducescatter) {
+    return reduction_mismatch(first, other);
+  }
   if (first.kind == Kind::kBroadcast && first.root != other.root) {
     return disagree("Mismatched BROADCAST root ranks", first,
                     "root rank " + std::to_string(first.root), other,
                     "root rank " + std::to_string(other.root), "root must match on all ranks");
   }
   return std::nullopt;
+}
+
+std::string group_mismatch(int first_rank, std::size_t first_count, int other_rank,
+                           std::size_t other_count) {
+  return "Mismatched group sizes: rank " + std::to_string(other_rank) + " sent " +
+         std::to_string(other_count) + " tensors, rank " + std::to_string(first_rank) + " sent " +
+         std::to_string(first_count) + "; groups must have the same tensors on all ranks";
 }
 
 std::optional<std::string> impossible(const Request& request) {

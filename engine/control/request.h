@@ -14,21 +14,32 @@
 namespace hvd {
 
 // The numbers are part of the seam to Python.
-enum class Kind : std::uint8_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kBarrier = 3 };
-inline constexpr int kKindCount = 4;
+enum class Kind : std::uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kBarrier = 3,
+  kAlltoall = 4,
+  kReducescatter = 5,
+  kJoin = 6,
+};
+inline constexpr int kKindCount = 7;
 
 const char* name_of(Kind kind);        // "allreduce": names, messages
 const char* upper_name_of(Kind kind);  // "ALLREDUCE": mismatch texts, timeline
 
-// Everything that ranks must agree on. Trivially copyable: it lies in shared memory as it is.
+// What a rank asks for one tensor; a group is several of them under one name. Trivially copyable: it
+// lies in shared memory as it is.
 struct Request {
   static constexpr int kMaxDims = 32;
 
   Kind kind = Kind::kAllreduce;
   Dtype dtype = Dtype::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  std::int32_t root = 0;  // broadcast only
-  std::int32_t rank = 0;  // who asks
+  bool is_grouped = false;  // one of a group
+  bool is_unnamed = false;  // its name is a running number
+  std::int32_t root = 0;    // broadcast only; world rank
+  std::int32_t rank = 0;    // who asks; world rank
   std::int32_t dims_count = 0;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -43,12 +54,23 @@ struct Request {
   std::size_t row_count() const;
 };
 
-// Equal signatures mean equal requests, but for `rank` and an allgather's first dimension.
-std::uint64_t signature_of(const Request& request);
+// "grouped_allreduce": names, messages.
+std::string name_of(const Request& request);
+// Does each rank bring its own number of rows?
+constexpr bool rows_may_differ(Kind kind) {
+  return kind == Kind::kAllgather || kind == Kind::kAlltoall;
+}
 
-// Why two ranks' requests of one name cannot run together; nothing when they can. The text names
+// Equal signatures mean that the requests agree: all is equal but `rank`, and the first dimension
+// where rows may differ.
+std::uint64_t signature_of(std::span<const Request> requests);
+
+// Why two ranks' requests for one tensor cannot run together; nothing when they can. The text names
 // both ranks, what they sent and what must hold; the caller puts operation and tensor in front.
 std::optional<std::string> mismatch(const Request& first, const Request& other);
+// The same for groups, of which the first rank's has `first_count` tensors.
+std::string group_mismatch(int first_rank, std::size_t first_count, int other_rank,
+                           std::size_t other_count);
 
 // Why a request can never run, whatever the others send (an allgather of a 0-dimensional tensor).
 std::optional<std::string> impossible(const Request& request);

@@ -8,6 +8,7 @@ namespace hvd {
 enum class ReduceOp : std::uint8_t {
   kAverage = 0,
   kSum = 1,
+  kAdasum = 2,
   kMin = 3,
   kMax = 4,
   kProduct = 5,
@@ -19,6 +20,8 @@ constexpr const char* name_of(ReduceOp op) {
       return "Average";
     case ReduceOp::kSum:
       return "Sum";
+    case ReduceOp::kAdasum:
+      return "Adasum";
     case ReduceOp::kMin:
       return "Min";
     case ReduceOp::kMax:

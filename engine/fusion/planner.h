@@ -10,13 +10,17 @@ enum class FusionClass : std::uint8_t {
   kAllreduce = 0,  // any dtypes, ops and factors: a bucket is a list of views, not one array
   kBroadcast = 1,  // same root only
   kAllgather = 2,
-  kNothing = 3,  // moves no data: barrier, errors
+  kNothing = 3,  // moves no data: barrier, join, errors
+  kAlltoall = 4,
+  kReducescatter = 5,
+  kAdasum = 6,  // an allreduce of another kind
 };
 
 struct FusionItem {
   FusionClass fusion_class;
   int root;
   std::size_t size_bytes;
+  bool is_alone = false;  // shares its bucket with nothing
 };
 
 // The longest run of one class whose bytes stay within the threshold, at least one item: offer

@@ -3,6 +3,7 @@
 #include "runtime/engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "runtime/quiet_thread.h"
@@ -11,6 +12,7 @@ namespace hvd {
 
 namespace {
 
+constexpr std::size_t kPage = 4096;
 constexpr auto kSpin = std::chrono::microseconds(50);
 // When the background thread starts what is ready while no thread waits for it. With a core to
 // spare soon, to overlap with the computation; without one it would only take turns with it, so it
@@ -39,96 +41,185 @@ EngineConfig checked(EngineConfig config) {
   return config;
 }
 
-}  // namespace
-
-std::size_t Engine::region_bytes(int size) {
-  return Board::region_bytes(size) + Peers::region_bytes(size);
+// The world's words come first, then one part for each process set.
+std::size_t words_bytes(int size) {
+  return (Presence::region_bytes(size) + Alarms::region_bytes() + kPage - 1) / kPage * kPage;
 }
 
-Engine::Engine(EngineConfig config, std::shared_ptr<Region> region,
+}  // namespace
+
+std::size_t Engine::space_bytes(int size) {
+  return words_bytes(size) + kMaxProcessSets * Lane::region_bytes(size);
+}
+
+Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
                std::vector<WatchedProcess> processes)
     : config_(checked(std::move(config))),
-      region_(std::move(region)),
-      board_(region_->data(),
-             {.rank = config_.rank,
-              .size = config_.size,
-              .cache_capacity = config_.cache_capacity,
-              .fusion_threshold_bytes = config_.fusion_threshold_bytes,
-              .check_holder = [this](int holder,
-                                     Nanoseconds waited) { check_holder(holder, waited); }}),
-      peers_(region_->data() + Board::region_bytes(config_.size), config_.rank, config_.size),
-      backend_(peers_),
+      space_(std::move(space)),
+      region_(space_->map(0, words_bytes(config_.size))),
+      presence_(region_->data(), config_.rank, config_.size),
+      alarms_(region_->data() + Presence::region_bytes(config_.size)),
       spin_(config_.usable_cores >= config_.size && config_.usable_cores > 1 ? Nanoseconds(kSpin)
                                                                              : Nanoseconds(0)),
       linger_(linger_of(config_)),
-      handles_(config_.generation),
-      auto_names_(kKindCount, 0) {
+      handles_(config_.generation) {
+  std::vector<int> world(static_cast<std::size_t>(config_.size));
+  std::iota(world.begin(), world.end(), 0);
+  open_lane(0, sets_[0] = std::move(world));
   watcher_ =
       std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });
   background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
 }
 
-Engine::~Engine() { shutdown(); }
+Engine::~Engine() {
+  shutdown();
+  for (std::atomic<Lane*>& lane : lanes_) delete lane.load();
+}
 
-HandleId Engine::submit(std::span<const Submission> submissions, Intent intent) {
+HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent intent) {
   throw_if_forked();
   bool became_ready = false;
   HandleId handle = 0;
+  Lane* lane = nullptr;
   {
     const std::lock_guard guard(mutex_);
     throw_if_over();
+    lane = &lane_for(set, submissions);
     submitted_.clear();
-    for (const Submission& submission : submissions) submitted_.push_back(&prepare(submission));
+    for (const Submission& submission : submissions) {
+      submitted_.push_back(&prepare(*lane, submission));
+    }
     refuse_duplicates(submitted_);
     handle = handles_.open(submitted_.size());
-    became_ready = arrive_all(submitted_, handle);
+    became_ready = arrive_all(*lane, submitted_, handle);
   }
-  wake_after_submit(became_ready, intent);
+  wake_after_submit(*lane, became_ready, intent);
   return handle;
 }
 
-Entry& Engine::prepare(const Submission& submission) {
-  refuse_impossible(submission);
+Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
+  if (set >= 0 && set < kMaxProcessSets) {
+    if (Lane* lane = lanes_[static_cast<std::size_t>(set)].load()) return *lane;
+  }
+  const std::string what =
+      submissions.empty() ? "submit" : name_of(submissions.front().requests.front());
+  const auto found = sets_.find(set);
+  if (found == sets_.end()) {
+    throw Error(ErrorCode::kInvalidArgument, what + ": process set " + std::to_string(set) +
+                                                 " is not registered; add it on all ranks first");
+  }
+  const std::vector<int>& members = found->second;
+  if (!std::ranges::binary_search(members, config_.rank)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                what + ": rank " + std::to_string(config_.rank) +
+                    " is not a member of process set " + std::to_string(set) + " (ranks " +
+                    list(members) + ")");
+  }
+  return open_lane(set, members);
+}
+
+Lane& Engine::open_lane(int set, const std::vector<int>& members) {
+  const auto index = static_cast<std::size_t>(set);
+  const std::size_t offset =
+      words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
+  const int size = static_cast<int>(members.size());
+  const auto own = std::ranges::lower_bound(members, config_.rank) - members.begin();
+  const auto check = [this, members](int holder, Nanoseconds waited) {
+    check_holder(members[static_cast<std::size_t>(holder)], waited);
+  };
+  LaneConfig config{.id = set,
+                    .members = members,
+                    .board = {.rank = static_cast<int>(own),
+                              .size = size,
+                              .members = members,
+                              .cache_capacity = config_.cache_capacity,
+                              .fusion_threshold_bytes = config_.fusion_threshold_bytes,
+                              .fuse_groups = config_.fuse_groups,
+                              .check_holder = check}};
+  auto lane = std::make_unique<Lane>(std::move(config),
+                                     space_->map(offset, Lane::region_bytes(size)), presence_);
+  lanes_[index].store(lane.get(), std::memory_order_release);
+  if (lane_count_.load() <= index) lane_count_.store(index + 1, std::memory_order_release);
+  return *lane.release();
+}
+
+void Engine::add_process_set(int set, std::vector<int> members) {
+  if (set <= 0 || set >= kMaxProcessSets) {
+    throw Error(ErrorCode::kInvalidArgument, "at most " + std::to_string(kMaxProcessSets - 1) +
+                                                 " process sets may exist at one time");
+  }
+  const std::lock_guard guard(mutex_);
+  sets_[set] = std::move(members);
+}
+
+void Engine::remove_process_set(int set) {
+  while (!take_role(true)) {
+    if (stopping_.load()) return;
+  }
+  std::unique_ptr<Lane> lane;
+  {
+    const std::lock_guard guard(mutex_);
+    sets_.erase(set);
+    lane.reset(lanes_[static_cast<std::size_t>(set)].exchange(nullptr));
+    if (lane != nullptr) {
+      fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));
+    }
+  }
+  lane.reset();
+  release_role();
+}
+
+void Engine::discard_process_set(int set) {
+  const std::size_t part_bytes = Lane::region_bytes(config_.size);
+  const std::size_t offset =
+      words_bytes(config_.size) + static_cast<std::size_t>(set) * part_bytes;
+  space_->discard(offset, part_bytes);
+}
+
+int Engine::flights(int set) const {
+  if (set < 0 || set >= kMaxProcessSets) return 0;
+  const Lane* lane = lanes_[static_cast<std::size_t>(set)].load();
+  return lane == nullptr ? 0 : lane->flights.load();
+}
+
+Entry& Engine::prepare(Lane& lane, const Submission& submission) {
+  refuse_impossible(lane, submission);
+  const Request& request = submission.requests.front();
   std::string generated;
   std::string_view name = submission.name;
-  if (name.empty()) {
-    const Kind kind = submission.request.kind;
-    generated = std::string(name_of(kind)) + ".noname." +
-                std::to_string(++auto_names_[static_cast<std::size_t>(kind)]);
-    name = generated;
-  }
-  Entry& entry = tensors_.find_or_create(name);
+  if (name.empty()) name = generated = running_name(lane, request);
+  Entry& entry = lane.tensors.find_or_create(name);
   if (entry.is_in_flight) {
     throw Error(ErrorCode::kInvalidArgument,
-                entry.title() + ": a tensor of this name is still being processed on rank " +
+                title(lane, entry) + ": a tensor of this name is still being processed on rank " +
                     std::to_string(config_.rank) + "; synchronize it first or use another name");
   }
-  entry.request = submission.request;
-  entry.request.rank = config_.rank;
-  entry.in = submission.in;
-  entry.out = submission.out;
+  entry.requests.assign(submission.requests.begin(), submission.requests.end());
+  entry.tensors.assign(submission.tensors.begin(), submission.tensors.end());
+  for (Request& each : entry.requests) {
+    each.rank = config_.rank;
+    each.is_unnamed = submission.name.empty();
+  }
+  entry.signature = signature_of(entry.requests);
+  entry.splits.assign(submission.splits.begin(), submission.splits.end());
+  if (request.kind == Kind::kAlltoall && entry.splits.empty()) {
+    entry.splits.assign(lane.members.size(), request.dims[0] / lane.size());
+  }
   return entry;
 }
 
-// What this rank can see alone; said before the operation takes a name or a number.
-void Engine::refuse_impossible(const Submission& submission) const {
-  const Request& request = submission.request;
-  const auto refuse = [&](const std::string& reason) {
-    const std::string name =
-        submission.name.empty() ? name_of(request.kind) : std::string(submission.name);
-    throw Error(ErrorCode::kInvalidArgument, name + ": " + reason);
-  };
-  if (request.kind == Kind::kBroadcast && (request.root < 0 || request.root >= config_.size)) {
-    refuse("invalid root rank " + std::to_string(request.root) + "; the world has ranks 0 to " +
-           std::to_string(config_.size - 1));
-  }
-  if (request.kind != Kind::kAllreduce) return;
-  const char* reason = unsupported_reason({.dtype = request.dtype,
-                                           .op = request.op,
-                                           .prescale = request.prescale,
-                                           .postscale = request.postscale,
-                                           .divisor = config_.size});
-  if (reason != nullptr) refuse(reason);
+std::string Engine::running_name(Lane& lane, const Request& request) const {
+  if (request.kind == Kind::kJoin) return "join.noname";
+  return name_of(request) + ".noname." + std::to_string(++lane.auto_name(request));
+}
+
+// Said before the operation takes a name or a number.
+void Engine::refuse_impossible(const Lane& lane, const Submission& submission) const {
+  const auto reason = refusal_of(submission, lane.members);
+  if (!reason) return;
+  const std::string name = submission.name.empty() ? name_of(submission.requests.front())
+                                                   : std::string(submission.name);
+  throw Error(ErrorCode::kInvalidArgument, name + lane.suffix() + ": " + *reason);
 }
 
 void Engine::refuse_duplicates(std::span<Entry* const> entries) {
@@ -143,19 +234,19 @@ void Engine::refuse_duplicates(std::span<Entry* const> entries) {
               entries[chosen]->title() + ": the name occurs twice in one call");
 }
 
-bool Engine::arrive_all(std::span<Entry* const> entries, HandleId handle) {
+bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle) {
   bool became_ready = false;
   const std::int64_t now = now_ns();
   last_submit_ns_.store(now, std::memory_order_relaxed);
   std::size_t position = 0;
   std::optional<Error> error;
   try {
-    const SharedLock lock = board_.lock();
+    const SharedLock lock = lane.board.lock();
     for (; position < entries.size(); ++position) {
-      became_ready |= arrive(*entries[position], handle, position, now);
+      became_ready |= arrive(lane, *entries[position], handle, position, now);
     }
   } catch (const Error& caught) {
-    error = Error(caught.code(), entries[position]->title() + ": " + caught.what());
+    error = Error(caught.code(), title(lane, *entries[position]) + ": " + caught.what());
   }
   for (; position < entries.size(); ++position) {
     entries[position]->is_submitting = false;
@@ -165,38 +256,52 @@ bool Engine::arrive_all(std::span<Entry* const> entries, HandleId handle) {
 }
 
 // Under the board's lock.
-bool Engine::arrive(Entry& entry, HandleId handle, std::size_t position, std::int64_t now) {
-  const std::uint64_t signature = signature_of(entry.request);
-  const bool is_ready = board_.arrive(entry.key, entry.request, signature, entry.ref);
+bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position,
+                    std::int64_t now) {
+  const bool is_ready =
+      lane.board.arrive(entry.key, entry.requests, entry.splits, entry.signature, entry.ref);
   entry.handle = handle;
   entry.position = position;
   entry.submitted_ns = now;
   entry.is_submitting = false;
-  tensors_.bind_slot(entry);
-  tensors_.take_off(entry);
-  recorder_.record(now, EventKind::kSubmit, entry.ref.slot, entry.request.size_bytes());
-  if (is_ready) recorder_.record(now, EventKind::kReady, entry.ref.slot, 0);
+  lane.tensors.bind_slot(entry);
+  lane.tensors.take_off(entry);
+  lane.flights.fetch_add(1);
+  const std::uint32_t subject = lane.subject(entry.ref.slot);
+  recorder_.record(now, EventKind::kSubmit, subject, entry.request().size_bytes());
+  if (is_ready) recorder_.record(now, EventKind::kReady, subject, 0);
   return is_ready;
 }
 
-void Engine::wake_after_submit(bool became_ready, Intent intent) {
+void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent intent) {
   if (became_ready) {
-    for (int rank = 0; rank < config_.size; ++rank) {
-      if (peers_.attention(rank) == Attention::kHelperAsleep) peers_.ring(rank);
+    for (const int rank : lane.members) {
+      if (presence_.attention(rank) == Attention::kHelperAsleep) presence_.ring(rank);
     }
+  }
+  // A thread that sleeps for the sake of another set must hear of this one.
+  if (const int set = sleeping_set(); set >= 0 && set != lane.id) {
+    const std::lock_guard guard(mutex_);
+    kick_sleeper();
   }
   if (intent == Intent::kWait) return;
   const bool must_run = became_ready && (intent == Intent::kCompute || has_spare_cores()) &&
-                        peers_.attention(config_.rank) == Attention::kBackground;
+                        presence_.attention(config_.rank) == Attention::kBackground;
   Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
-  if (must_run) wanted = has_enough_ready() ? Mood::kUrgent : Mood::kAlert;
+  if (must_run) wanted = is_enough(lane.board.ready_bytes()) ? Mood::kUrgent : Mood::kAlert;
   if (mood_.load() >= wanted) return;
   mood_.store(wanted);
   ring_background();
 }
 
-bool Engine::has_enough_ready() const {
-  return board_.ready_bytes() >= eagerness_of(config_).enough_bytes;
+bool Engine::has_ready() const {
+  bool found = false;
+  for_each_lane([&](const Lane& lane) { found = found || lane.board.has_ready(); });
+  return found;
+}
+
+bool Engine::is_enough(std::size_t ready_bytes) const {
+  return ready_bytes >= eagerness_of(config_).enough_bytes;
 }
 
 void Engine::throw_if_forked() const {
@@ -225,7 +330,10 @@ void Engine::shutdown() {
   if (is_abandoned_ || is_shut_down_.exchange(true)) return;
   stopping_.store(true);
   ring_background();
-  kick_sleeper();
+  {
+    const std::lock_guard guard(mutex_);
+    kick_sleeper();
+  }
   if (background_.joinable()) background_.join();
   watcher_.reset();
   std::unique_lock lock(mutex_);
@@ -238,9 +346,9 @@ void Engine::shutdown() {
   role_taken_ = true;
   lock.unlock();
   fail_everything(error);
-  if (was_healthy) board_.note_departure(config_.rank);
-  peers_.set_liveness(config_.rank, Liveness::kLeft);
-  board_.touch_alarm();
+  if (was_healthy) alarms_.note_departure(config_.rank);
+  presence_.set_liveness(config_.rank, Liveness::kLeft);
+  alarms_.touch();
   wake_everyone();
 }
 

@@ -5,12 +5,16 @@
 // that end. Whoever runs collectives holds the progress role: one thread at a time, and it can stop
 // between two steps and leave the rest to the next holder.
 //
-// Locks. mutex_ guards the tables and the fatal error. Order: mutex_, then the board's lock.
+// Process sets. Each has a Lane of its own; one holder of the progress role runs them all in turn,
+// and none waits for another.
+//
+// Locks. mutex_ guards the tables and the fatal error. Order: mutex_, then a board's lock.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,15 +24,15 @@
 #include <thread>
 #include <vector>
 
-#include "backend/host_backend.h"
-#include "control/board.h"
+#include "control/alarms.h"
 #include "core/log.h"
 #include "runtime/handle_table.h"
-#include "runtime/tensor_table.h"
+#include "runtime/lane.h"
+#include "runtime/submission.h"
 #include "runtime/watcher.h"
 #include "trace/recorder.h"
-#include "transport/peers.h"
-#include "transport/region.h"
+#include "transport/presence.h"
+#include "transport/shared_space.h"
 
 namespace hvd {
 
@@ -38,6 +42,7 @@ struct EngineConfig {
   int generation = 0;    // of the world in this process; keeps handles of different worlds apart
   int usable_cores = 1;  // that the ranks of this host may use together
   std::size_t fusion_threshold_bytes = 128UL << 20;
+  bool fuse_groups = true;  // with other tensors
   std::uint32_t cache_capacity = 1024;
   double cycle_time_s = 0.0;  // 0: the engine decides
   bool stall_check = true;
@@ -49,35 +54,33 @@ struct EngineConfig {
   bool has_spare_cores() const { return usable_cores > size; }
 };
 
-// One operation on one tensor. `in` and `out` stay valid until the handle is done.
-struct Submission {
-  std::string_view name;
-  Request request;
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;  // null for an allgather: the engine allocates
-};
-
-// What the caller is going to do next, so that nobody is woken in vain.
-enum class Intent : int {
-  kCompute = 0,  // something else: the background thread shall run it
-  kWait = 1,     // wait for it right away
-  kMore = 2,     // submit more soon: no hurry
-};
+// Process sets that may exist at one time, the world included.
+inline constexpr int kMaxProcessSets = 1024;
 
 class Engine {
  public:
-  // Bytes of shared memory that the ranks of a host need together.
-  static std::size_t region_bytes(int size);
+  // Size of the shared space that the ranks of a host need together; little of it is ever touched.
+  static std::size_t space_bytes(int size);
 
-  Engine(EngineConfig config, std::shared_ptr<Region> region,
+  Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
          std::vector<WatchedProcess> processes);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Starts operations; one handle for all. Throws Error when the call cannot be right or the world
-  // is over; then nothing was submitted.
-  HandleId submit(std::span<const Submission> submissions, Intent intent);
+  // Process sets: set 0 is the world. All ranks of the world add and remove the same sets, and see to
+  // it themselves that all have added a set before one uses it, and that nobody uses a set while it
+  // is removed. `members`: world ranks, rising.
+  void add_process_set(int set, std::vector<int> members);
+  void remove_process_set(int set);
+  // After all ranks have removed it, one of them gives its memory back.
+  void discard_process_set(int set);
+  // Operations of this rank in flight on a set.
+  int flights(int set) const;
+
+  // Starts operations on a process set; one handle for all. Throws Error when the call cannot be
+  // right or the world is over; then nothing was submitted.
+  HandleId submit(int set, std::span<const Submission> submissions, Intent intent);
 
   bool contains(HandleId handle);
   // True when done. Makes some progress, never blocks for long.
@@ -113,60 +116,85 @@ class Engine {
   };
 
   // Submission, under mutex_.
-  Entry& prepare(const Submission& submission);
-  void refuse_impossible(const Submission& submission) const;
+  Lane& lane_for(int set, std::span<const Submission> submissions);
+  Lane& open_lane(int set, const std::vector<int>& members);
+  Entry& prepare(Lane& lane, const Submission& submission);
+  std::string running_name(Lane& lane, const Request& request) const;
+  void refuse_impossible(const Lane& lane, const Submission& submission) const;
   void refuse_duplicates(std::span<Entry* const> entries);
-  bool arrive_all(std::span<Entry* const> entries, HandleId handle);
-  bool arrive(Entry& entry, HandleId handle, std::size_t position, std::int64_t now);
-  void wake_after_submit(bool became_ready, Intent intent);
+  bool arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle);
+  bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now);
+  void wake_after_submit(const Lane& lane, bool became_ready, Intent intent);
   void throw_if_over() const;
   void throw_if_forked() const;
 
   // Holder of the progress role.
   Step step(bool may_form);
-  Step run_or_form(bool may_form);
-  void begin_bucket();
-  void resolve(const BucketItem& item, std::int64_t now);
-  void end_bucket();
-  void finish(Entry& entry, const std::optional<Error>& error, std::int64_t now);
+  Step step_lanes(bool may_form);
+  Step run_or_form(Lane& lane, bool may_form);
+  void begin_bucket(Lane& lane);
+  void resolve(Lane& lane, const BucketItem& item, std::int64_t now);
+  void resolve_absent(Lane& lane, const BucketItem& item);
+  void add_works(Lane& lane, Entry& entry, const BucketItem& item);
+  Work* add_work(Lane& lane, const Request& request, const BucketItem& item);
+  void end_bucket(Lane& lane);
+  void finish(Lane& lane, Entry& entry, const std::optional<Error>& error, std::int64_t now);
   void handle_alarm();
-  bool is_over_for(int departed) const;
+  bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
   void check_holder(int holder, Nanoseconds waited) const;
   void fail_everything(const Error& error);
+  void fail_lane(Lane& lane, const Error& error);
   void check_stalls();
-  void check_stalled_bucket(std::int64_t age_ns);
-  void check_stalled_entry(Entry& entry, std::int64_t age_ns);
-  void note_blocked(const PeerWait& wait);
+  void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
+  void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
+  void note_blocked(Lane& lane, const PeerWait& wait);
 
   // Waiting.
   bool take_role(bool as_helper);
-  void release_role();
+  // True when something is ready that nobody has begun.
+  bool release_role();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
   void drive_in_background();
   bool may_form_in_background();
-  void wait_for_peer(const PeerWait& wait, std::int64_t deadline_ns, bool is_helper);
+  void wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper);
+  void wait_for_any(std::int64_t deadline_ns, bool is_helper);
   void wait_for_work(const Pending& pending, std::int64_t deadline_ns);
+  bool must_look_up(bool is_helper) const;
+  int sleeping_set() const;
   Pending pending(HandleId handle);
   bool spin_until(Nanoseconds limit, auto&& condition) const;
-  void kick_sleeper();
+  void kick_sleeper();  // under mutex_
 
   void run_background();
   Nanoseconds background_nap(bool had_role, bool was_rung);
   Nanoseconds idle_nap();
-  bool has_enough_ready() const;
   void ring_background();
   void on_peer_death(int rank);
   void wake_everyone();
   std::string peer_name(int rank) const;
+  std::string title(const Lane& lane, const Entry& entry) const;
   std::string loss_text(int rank) const;
   Error cause() const;
 
+  // Lanes that exist; under mutex_ or in the progress role.
+  template <typename Use>
+  void for_each_lane(Use&& use) const {
+    const std::size_t count = lane_count_.load(std::memory_order_acquire);
+    for (std::size_t set = 0; set < count; ++set) {
+      if (Lane* lane = lanes_[set].load(std::memory_order_acquire)) use(*lane);
+    }
+  }
+  Lane* only_active_lane() const;
+  bool has_ready() const;
+  bool is_enough(std::size_t ready_bytes) const;
+  bool can_progress() const;
+
   const EngineConfig config_;
-  const std::shared_ptr<Region> region_;
-  Board board_;
-  Peers peers_;
-  HostBackend backend_;
+  const std::shared_ptr<SharedSpace> space_;
+  const std::shared_ptr<Region> region_;  // presence and alarms
+  Presence presence_;
+  Alarms alarms_;
   Recorder recorder_;
   const Nanoseconds spin_;
   const Nanoseconds linger_;
@@ -174,28 +202,22 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable changed_;  // a handle is done, or the role is free
   HandleTable handles_;
-  TensorTable tensors_;
+  std::map<int, std::vector<int>> sets_;  // members
   std::optional<Error> fatal_;
   std::atomic<bool> is_over_{false};  // fatal_ is set: what was begun is never touched again
   bool role_taken_ = false;
   std::vector<Entry*> submitted_;
-  std::vector<std::uint64_t> auto_names_;
+  // By process set; made under mutex_, dropped under mutex_ by the holder of the progress role.
+  std::vector<std::atomic<Lane*>> lanes_{kMaxProcessSets};
+  std::atomic<std::size_t> lane_count_{0};  // sets above have none
 
   // Owned by the holder of the progress role.
-  bool bucket_running_ = false;
-  std::uint32_t cursor_ = 0;  // next bucket to run
-  std::vector<BucketItem> items_;
-  std::vector<Entry*> entries_;
-  std::vector<Work> works_;
-  PeerWait blocked_on_;
-  std::int64_t blocked_since_ns_ = 0;
-  bool blocked_reported_ = false;
   std::uint32_t alarms_seen_ = 0;
   bool has_departures_ = false;
 
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
-  std::atomic<std::uint64_t> sleeping_on_{0};  // packed PeerWait of this process' sleeping thread
+  std::atomic<std::uint64_t> sleeping_on_{0};  // what this process' sleeping thread waits for, packed
   std::atomic<bool> stopping_{false};
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread
   std::int64_t ready_since_ns_ = 0;         // background thread only

@@ -1,5 +1,6 @@
 #include "runtime/handle_table.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -13,7 +14,7 @@ std::unique_ptr<std::byte, FreeBytes> Output::allocate(std::size_t size_bytes) {
   return std::unique_ptr<std::byte, FreeBytes>(static_cast<std::byte*>(bytes));
 }
 
-HandleId HandleTable::open(std::size_t tensors) {
+HandleId HandleTable::open(std::size_t operations) {
   if (free_.empty()) {
     if (handles_.size() > static_cast<std::size_t>(kIndexMask)) {
       throw Error(ErrorCode::kInvalidArgument, "too many handles are open; synchronize some first");
@@ -25,20 +26,21 @@ HandleId HandleTable::open(std::size_t tensors) {
   free_.pop_back();
   Handle& handle = at(id);
   handle.id = id;
-  handle.remaining = tensors;
+  handle.remaining = operations;
   handle.result.error.reset();
   handle.result.outputs.clear();
-  handle.pending_id.store(tensors == 0 ? 0 : id, std::memory_order_release);
+  handle.pending_id.store(operations == 0 ? 0 : id, std::memory_order_release);
   return id;
 }
 
 bool HandleTable::complete(HandleId id, std::size_t position, const std::optional<Error>& error,
-                           Output output) {
+                           std::vector<Output> outputs) {
   Handle& handle = at(id);
+  std::vector<Output>& all = handle.result.outputs;
   if (error && !handle.result.error) handle.result.error = error;
-  if (output.bytes != nullptr) {
-    if (handle.result.outputs.size() <= position) handle.result.outputs.resize(position + 1);
-    handle.result.outputs[position] = std::move(output);
+  if (!outputs.empty()) {
+    all.resize(std::max(all.size(), position + outputs.size()));
+    std::ranges::move(outputs, all.begin() + static_cast<std::ptrdiff_t>(position));
   }
   if (--handle.remaining != 0) return false;
   handle.pending_id.store(0, std::memory_order_release);

@@ -1,4 +1,5 @@
-// Handles: what a caller waits on. A handle covers one or more tensors and is done with the last.
+// Handles: what a caller waits on. A handle covers one or more operations and is done with the
+// last.
 //
 // All methods need the engine's mutex; a Pending taken under it can be asked without. A handle
 // stays until it is closed, so its error and outputs can be fetched by whoever waited.
@@ -32,16 +33,17 @@ class HandleTable {
  public:
   explicit HandleTable(int generation) : serial_(static_cast<HandleId>(generation) << 28) {}
 
-  HandleId open(std::size_t tensors);
-  // One tensor of the handle is done. True when it was the last.
+  HandleId open(std::size_t operations);
+  // One of the handle's operations is done. True when it was the last. `outputs` begin at `position`
+  // in the result.
   bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,
-                Output output);
+                std::vector<Output> outputs);
   bool contains(HandleId id) const;
   Pending pending(HandleId id) const { return Pending(at(id).pending_id, id); }
 
   struct Result {
     std::optional<Error> error;
-    std::vector<Output> outputs;  // by position; empty ones for operations in place
+    std::vector<Output> outputs;  // what the engine allocated
   };
   // Removes a done handle.
   Result close(HandleId id);

@@ -1,111 +1,223 @@
-// What the holder of the progress role does: run the buckets in the order of the board.
+// What the holder of the progress role does: run the buckets of every process set in the order of
+// its board.
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "runtime/engine.h"
 
 namespace hvd {
 
+namespace {
+
+Output make_output(const Request& request, std::int64_t rows) {
+  Output output;
+  output.shape.assign(request.shape().begin(), request.shape().end());
+  output.shape[0] = rows;
+  output.bytes = Output::allocate(static_cast<std::size_t>(rows) * request.row_count() *
+                                  size_of(request.dtype));
+  return output;
+}
+
+template <typename Integer>
+Output integers(const std::vector<std::int64_t>& values, std::vector<std::int64_t> shape) {
+  Output output{.bytes = Output::allocate(values.size() * sizeof(Integer)),
+                .shape = std::move(shape)};
+  std::ranges::transform(values, reinterpret_cast<Integer*>(output.bytes.get()),
+                         [](std::int64_t value) { return static_cast<Integer>(value); });
+  return output;
+}
+
+std::vector<std::int64_t> received_splits(const Work& work, int rank, int size) {
+  std::vector<std::int64_t> received;
+  for (int from = 0; from < size; ++from) {
+    received.push_back(work.splits[static_cast<std::size_t>(from * size + rank)]);
+  }
+  return received;
+}
+
+// First dimension of the result on `rank`.
+std::int64_t result_rows(const Work& work, int rank, int size) {
+  switch (work.request->kind) {
+    case Kind::kAllgather:
+      return std::accumulate(work.rows.begin(), work.rows.end(), std::int64_t{0});
+    case Kind::kAlltoall: {
+      const std::vector<std::int64_t> received = received_splits(work, rank, size);
+      return std::accumulate(received.begin(), received.end(), std::int64_t{0});
+    }
+    default:
+      return reducescatter_rows(work.request->dims[0], rank, size).count;
+  }
+}
+
+}  // namespace
+
 Engine::Step Engine::step(bool may_form) {
   // An aborted bucket is still the next one on the board, but its tensors may be gone.
   if (is_over_.load()) return Step::kIdle;
   try {
-    if (board_.alarm_count() != alarms_seen_) handle_alarm();
+    if (alarms_.count() != alarms_seen_) handle_alarm();
     if (has_departures_ && fail_if_lost()) return Step::kIdle;
-    return run_or_form(may_form);
+    return step_lanes(may_form);
   } catch (const Error& error) {
     fail_everything(error);
   } catch (const std::bad_alloc&) {
-    board_.raise_alarm({.code = ErrorCode::kSystem,
-                        .rank = config_.rank,
-                        .text = peer_name(config_.rank) + " has no memory left for a result"});
+    alarms_.raise({.code = ErrorCode::kSystem,
+                   .rank = config_.rank,
+                   .text = peer_name(config_.rank) + " has no memory left for a result"});
     wake_everyone();
   }
   return Step::kIdle;
 }
 
-Engine::Step Engine::run_or_form(bool may_form) {
-  if (bucket_running_) {
+Engine::Step Engine::step_lanes(bool may_form) {
+  Step result = Step::kIdle;
+  for_each_lane([&](Lane& lane) {
+    if (!lane.is_active()) return;
+    const Step step = run_or_form(lane, may_form);
+    if (step == Step::kProgressed || result == Step::kIdle) result = step;
+  });
+  return result;
+}
+
+Engine::Step Engine::run_or_form(Lane& lane, bool may_form) {
+  if (lane.is_running) {
     PeerWait blocked;
-    if (!backend_.advance(blocked)) {
-      note_blocked(blocked);
+    if (!lane.backend.advance(blocked)) {
+      note_blocked(lane, blocked);
       return Step::kBlocked;
     }
-    end_bucket();
+    if (std::exchange(lane.must_meet, false)) {
+      lane.backend.begin_meeting();
+    } else {
+      end_bucket(lane);
+    }
     return Step::kProgressed;
   }
-  if (!board_.has_bucket(cursor_)) {
-    if (!may_form || !board_.has_ready()) return Step::kIdle;
-    const SharedLock lock = board_.lock();
-    if (!board_.has_bucket(cursor_) && !board_.form_bucket()) return Step::kIdle;
+  if (!lane.board.has_bucket(lane.cursor)) {
+    if (!may_form || !lane.board.has_ready()) return Step::kIdle;
+    const SharedLock lock = lane.board.lock();
+    if (!lane.board.has_bucket(lane.cursor) && !lane.board.form_bucket()) return Step::kIdle;
   }
-  begin_bucket();
+  begin_bucket(lane);
   return Step::kProgressed;
 }
 
-void Engine::begin_bucket() {
-  board_.bucket_items(cursor_, items_);
-  entries_.clear();
-  works_.resize(std::max(works_.size(), items_.size()));
+void Engine::begin_bucket(Lane& lane) {
+  lane.board.bucket_items(lane.cursor, lane.items);
+  lane.entries.clear();
+  lane.works_count = 0;
+  lane.must_meet = false;
   const std::int64_t now = now_ns();
-  recorder_.record(now, EventKind::kBucketStart, cursor_, items_.size());
+  recorder_.record(now, EventKind::kBucketStart, lane.subject(lane.cursor), lane.items.size());
+  lane.is_running.store(true);
   {
     const std::lock_guard guard(mutex_);
-    for (const BucketItem& item : items_) resolve(item, now);
+    for (const BucketItem& item : lane.items) resolve(lane, item, now);
   }
-  blocked_on_ = {};
-  bucket_running_ = true;
-  const Kind kind = entries_.empty() ? Kind::kBarrier : entries_.front()->request.kind;
-  backend_.begin(kind, std::span(works_).first(entries_.size()));
+  lane.blocked_on = {};
+  const auto works = std::span(lane.works).first(lane.works_count);
+  lane.backend.begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
 }
 
-void Engine::resolve(const BucketItem& item, std::int64_t now) {
-  Entry& entry = tensors_.by_slot(item.slot);
-  recorder_.record(now, EventKind::kFused, item.slot, cursor_);
-  if (const auto text = board_.error_of(item)) {
-    finish(entry, Error(ErrorCode::kMismatch, entry.title() + ": " + *text), now);
+void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now) {
+  recorder_.record(now, EventKind::kFused, lane.subject(item.slot), lane.cursor);
+  lane.must_meet = lane.must_meet || lane.board.has_absent(item);
+  if (lane.board.is_absent(item)) {
+    resolve_absent(lane, item);
     return;
   }
-  Work& work = works_[entries_.size()];
-  entries_.push_back(&entry);
-  work.request = &entry.request;
-  work.in = entry.in;
-  work.out = entry.out;
-  if (entry.request.kind != Kind::kAllgather) return;
-  work.rows.clear();
-  std::int64_t rows = 0;
-  for (int rank = 0; rank < config_.size; ++rank) {
-    work.rows.push_back(board_.rows_of(item, rank));
-    rows += work.rows.back();
+  Entry& entry = lane.tensors.by_slot(item.slot);
+  if (const auto text = lane.board.error_of(item)) {
+    finish(lane, entry, Error(ErrorCode::kMismatch, title(lane, entry) + ": " + *text), now);
+    return;
   }
-  const std::size_t row_bytes = entry.request.row_count() * size_of(entry.request.dtype);
-  const std::size_t size_bytes = static_cast<std::size_t>(rows) * row_bytes;
-  entry.output.bytes = Output::allocate(size_bytes);
-  entry.output.shape.assign(entry.request.shape().begin(), entry.request.shape().end());
-  entry.output.shape[0] = rows;
-  work.out = entry.output.bytes.get();
+  lane.entries.push_back(&entry);
+  add_works(lane, entry, item);
 }
 
-void Engine::end_bucket() {
-  bucket_running_ = false;
+// This rank has joined: it takes part with nothing, or zeros, and keeps no result. It also counts
+// unnamed operations, so that running numbers agree when all go on.
+void Engine::resolve_absent(Lane& lane, const BucketItem& item) {
+  const Request& request = lane.board.request_of(item);
+  if (request.is_unnamed) ++lane.auto_name(request);
+  if (lane.board.error_of(item)) return;
+  lane.board.tensors_of(item, lane.tensor_items);
+  for (const BucketItem& tensor : lane.tensor_items) {
+    if (Work* work = add_work(lane, lane.board.request_of(tensor), tensor)) {
+      work->in = nullptr;
+      work->out = nullptr;
+    }
+  }
+}
+
+void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
+  const Request& request = entry.request();
+  if (request.kind == Kind::kJoin) {
+    const int last = lane.members[static_cast<std::size_t>(lane.board.last_of(item))];
+    entry.outputs.push_back(integers<std::int32_t>({last}, {}));
+    return;
+  }
+  if (request.kind == Kind::kAllgather && entry.requests.size() > 1) {
+    lane.board.tensors_of(item, lane.tensor_items);
+  } else {
+    lane.tensor_items.assign(entry.requests.size(), item);
+  }
+  for (std::size_t i = 0; i < entry.requests.size(); ++i) {
+    Work* work = add_work(lane, entry.requests[i], lane.tensor_items[i]);
+    if (work == nullptr) continue;
+    work->in = entry.tensors[i].in;
+    work->out = entry.tensors[i].out;
+    if (work->out != nullptr) continue;
+    const int rank = lane.peers.rank();
+    entry.outputs.push_back(
+        make_output(entry.requests[i], result_rows(*work, rank, lane.size())));
+    work->out = entry.outputs.back().bytes.get();
+    if (request.kind != Kind::kAlltoall) continue;
+    entry.outputs.push_back(
+        integers<std::int32_t>(received_splits(*work, rank, lane.size()), {lane.size()}));
+  }
+}
+
+// The next work of the bucket but for its addresses; null where there is nothing to move.
+Work* Engine::add_work(Lane& lane, const Request& request, const BucketItem& item) {
+  if (request.kind == Kind::kBarrier || request.kind == Kind::kJoin) return nullptr;
+  if (lane.works.size() == lane.works_count) lane.works.emplace_back();
+  Work& work = lane.works[lane.works_count++];
+  work.request = &request;
+  work.rows.clear();
+  if (request.kind == Kind::kBroadcast) work.root = lane.set_rank_of(request.root);
+  if (request.kind == Kind::kAlltoall) lane.board.splits_of(item, work.splits);
+  if (request.kind != Kind::kAllgather) return &work;
+  for (int rank = 0; rank < lane.size(); ++rank) {
+    work.rows.push_back(lane.board.rows_of(item, rank));
+  }
+  return &work;
+}
+
+void Engine::end_bucket(Lane& lane) {
+  lane.is_running.store(false);
   {
     // The board first: a caller that sees its handle done may submit the name again at once.
-    const SharedLock lock = board_.lock();
-    board_.finish_bucket(cursor_);
+    const SharedLock lock = lane.board.lock();
+    lane.board.finish_bucket(lane.cursor);
   }
   const std::int64_t now = now_ns();
-  recorder_.record(now, EventKind::kBucketDone, cursor_, entries_.size());
-  ++cursor_;
+  recorder_.record(now, EventKind::kBucketDone, lane.subject(lane.cursor), lane.entries.size());
+  ++lane.cursor;
   const std::lock_guard guard(mutex_);
-  for (Entry* entry : entries_) finish(*entry, std::nullopt, now);
+  for (Entry* entry : lane.entries) finish(lane, *entry, std::nullopt, now);
 }
 
-void Engine::finish(Entry& entry, const std::optional<Error>& error, std::int64_t now) {
-  tensors_.land(entry);
-  recorder_.record(now, error ? EventKind::kError : EventKind::kDone, entry.ref.slot,
+void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
+                    std::int64_t now) {
+  lane.tensors.land(entry);
+  lane.flights.fetch_sub(1);
+  recorder_.record(now, error ? EventKind::kError : EventKind::kDone,
+                   lane.subject(entry.ref.slot),
                    error ? static_cast<std::uint64_t>(error->code()) : 0);
-  if (handles_.complete(entry.handle, entry.position, error, std::exchange(entry.output, {})) &&
+  if (handles_.complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {})) &&
       helpers_waiting_.load() != 0) {
     changed_.notify_all();
   }
@@ -113,17 +225,23 @@ void Engine::finish(Entry& entry, const std::optional<Error>& error, std::int64_
 
 void Engine::fail_everything(const Error& error) {
   const std::lock_guard guard(mutex_);
-  const std::int64_t now = now_ns();
-  bucket_running_ = false;
   fatal_ = error;
   is_over_.store(true);
-  while (!tensors_.in_flight().empty()) {
-    Entry& entry = *tensors_.in_flight().back();
-    const std::string text = error.what();
-    const std::string title = entry.title();
-    finish(entry, Error(error.code(), text.starts_with(title) ? text : title + ": " + text), now);
-  }
+  for_each_lane([&](Lane& lane) { fail_lane(lane, error); });
   changed_.notify_all();
+}
+
+// Under mutex_, in the progress role.
+void Engine::fail_lane(Lane& lane, const Error& error) {
+  const std::int64_t now = now_ns();
+  const std::string text = error.what();
+  lane.is_running.store(false);
+  while (!lane.tensors.in_flight().empty()) {
+    Entry& entry = *lane.tensors.in_flight().back();
+    const std::string title = this->title(lane, entry);
+    finish(lane, entry,
+           Error(error.code(), text.starts_with(title) ? text : title + ": " + text), now);
+  }
 }
 
 }  // namespace hvd

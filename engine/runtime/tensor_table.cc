@@ -4,7 +4,7 @@ namespace hvd {
 
 std::string Entry::title() const {
   // Names carry "<operation>." in front; messages say the operation once.
-  const std::string operation = name_of(request.kind);
+  const std::string operation = name_of(request());
   const bool prefixed = name.starts_with(operation + ".");
   return operation + " '" + (prefixed ? name.substr(operation.size() + 1) : name) + "'";
 }

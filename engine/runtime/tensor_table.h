@@ -15,14 +15,23 @@
 
 namespace hvd {
 
+// One tensor as this rank has it. `in` and `out` stay valid until the handle is done; `out` is null
+// where the engine allocates the result.
+struct Tensor {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+};
+
+// What goes under one name: a tensor or a group.
 struct Entry {
   std::string name;
   NameKey key;
   SlotRef ref;
   std::uint32_t bound_slot = SlotRef::kNone;  // by_slot_ points here, and nowhere else, to it
-  Request request;
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;
+  std::vector<Request> requests;     // one for each tensor, at least one
+  std::vector<Tensor> tensors;
+  std::vector<std::int64_t> splits;  // of an alltoall
+  std::uint64_t signature = 0;
   HandleId handle = 0;
   std::size_t position = 0;    // in the handle
   bool is_submitting = false;  // chosen by a submit call that has not placed it yet
@@ -30,8 +39,9 @@ struct Entry {
   bool stall_reported = false;
   std::int64_t submitted_ns = 0;
   std::size_t flight_index = 0;
-  Output output;
+  std::vector<Output> outputs;
 
+  const Request& request() const { return requests.front(); }
   // "allreduce 'grad/fc1'", for messages.
   std::string title() const;
 };

@@ -4,6 +4,8 @@
 // Before a thread sleeps on a peer it rings the peer's bell, unless one of the peer's threads is
 // awake: a rank is woken when somebody needs it, not when something happened.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "runtime/engine.h"
 
@@ -22,13 +24,14 @@ constexpr Nanoseconds kAlertness = std::chrono::milliseconds(1);
 constexpr Nanoseconds kForever = std::chrono::hours(24);
 // Looking at the clock costs more than looking at a word; do it once in a while.
 constexpr int kLooksPerClock = 64;
-std::uint64_t pack(const PeerWait& wait) {
-  return 1 + (static_cast<std::uint64_t>(wait.rank) << 8) +
+// What the sleeping thread waits for: a counter of a process set, or its own bell.
+std::uint64_t pack(int set, const PeerWait& wait) {
+  return 1 + (static_cast<std::uint64_t>(set) << 32) + (static_cast<std::uint64_t>(wait.rank) << 8) +
          (static_cast<std::uint64_t>(wait.counter) << 1);
 }
 
 PeerWait unpack(std::uint64_t packed) {
-  return {.rank = static_cast<int>(packed >> 8),
+  return {.rank = static_cast<int>((packed >> 8) & 0xffffff),
           .counter = static_cast<Counter>((packed >> 1) & 3),
           .target = 0};
 }
@@ -50,8 +53,7 @@ bool Engine::poll(HandleId handle) {
   if (pending && take_role(false)) {
     while (pending && step(true) == Step::kProgressed) {
     }
-    release_role();
-    if (board_.has_ready()) ring_background();
+    if (release_role()) ring_background();
   }
   return !pending;
 }
@@ -60,13 +62,14 @@ bool Engine::wait(HandleId handle, Nanoseconds limit) {
   const Pending pending = this->pending(handle);
   if (!pending) return true;
   const std::int64_t deadline_ns = now_ns() + limit.count();
+  bool has_more = false;
   while (pending && now_ns() < deadline_ns) {
     if (!take_role(true)) continue;
     drive_until(pending, std::min(deadline_ns, now_ns() + kSlice.count()));
-    release_role();
+    has_more = release_role();
   }
   // What became ready meanwhile and nobody waits for.
-  if (!pending && board_.has_ready()) ring_background();
+  if (!pending && has_more) ring_background();
   return !pending;
 }
 
@@ -83,34 +86,52 @@ bool Engine::take_role(bool as_helper) {
   }
   if (role_taken_ || stopping_.load()) return false;
   role_taken_ = true;
-  peers_.set_attention(Attention::kAwake);
+  presence_.set_attention(Attention::kAwake);
   return true;
 }
 
-void Engine::release_role() {
-  peers_.set_attention(Attention::kBackground);
+bool Engine::release_role() {
+  presence_.set_attention(Attention::kBackground);
   const std::lock_guard guard(mutex_);
   role_taken_ = false;
   if (helpers_waiting_.load() != 0 || stopping_.load()) changed_.notify_all();
+  return has_ready();
 }
 
 void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
   while (pending && !stopping_.load(std::memory_order_relaxed)) {
-    switch (step(true)) {
-      case Step::kProgressed:
-        continue;
-      case Step::kBlocked:
-        wait_for_peer(blocked_on_, deadline_ns, true);
-        break;
-      case Step::kIdle:
-        wait_for_work(pending, deadline_ns);
-        break;
+    const Step step = this->step(true);
+    if (step == Step::kProgressed) continue;
+    Lane* only = only_active_lane();
+    if (step == Step::kIdle) {
+      wait_for_work(pending, deadline_ns);
+    } else if (only != nullptr) {
+      wait_for_peer(*only, deadline_ns, true);
+    } else {
+      wait_for_any(deadline_ns, true);
     }
     if (now_ns() >= deadline_ns) {
       check_stalls();
       return;
     }
   }
+}
+
+Lane* Engine::only_active_lane() const {
+  Lane* only = nullptr;
+  int count = 0;
+  for_each_lane([&](Lane& lane) {
+    if (!lane.is_active()) return;
+    only = &lane;
+    ++count;
+  });
+  return count == 1 ? only : nullptr;
+}
+
+bool Engine::can_progress() const {
+  bool found = false;
+  for_each_lane([&](const Lane& lane) { found = found || (lane.is_active() && lane.can_progress()); });
+  return found;
 }
 
 bool Engine::spin_until(Nanoseconds limit, auto&& condition) const {
@@ -125,51 +146,82 @@ bool Engine::spin_until(Nanoseconds limit, auto&& condition) const {
   return false;
 }
 
-void Engine::wait_for_peer(const PeerWait& wait, std::int64_t deadline_ns, bool is_helper) {
-  const auto wanted = [&] { return peers_.reached(wait); };
+void Engine::wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper) {
+  const PeerWait wait = lane.blocked_on;
+  const int rank = lane.members[static_cast<std::size_t>(wait.rank)];
+  const auto wanted = [&] { return lane.peers.reached(wait); };
   // A peer that has just submitted comes by itself; ringing would wake a second thread of it.
   if (spin_until(std::min(spin_, kPatience), wanted)) return;
   if (spin_.count() != 0) {
-    peers_.ring(wait.rank);
+    presence_.ring(rank);
     if (spin_until(spin_, wanted)) return;
   }
-  sleeping_on_.store(pack(wait));
-  const bool must_go = (!is_helper && helpers_waiting_.load() != 0) || stopping_.load() ||
-                       board_.alarm_count() != alarms_seen_;
-  if (!must_go) {
-    const bool was_rung = peers_.ring(wait.rank);
-    peers_.sleep(wait, was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
+  sleeping_on_.store(pack(lane.id, wait));
+  if (!must_look_up(is_helper) && only_active_lane() == &lane) {
+    const bool was_rung = presence_.ring(rank);
+    lane.peers.sleep(wait, was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
   }
   sleeping_on_.store(0);
 }
 
+// Several process sets are under way: whichever can go on first.
+void Engine::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
+  if (spin_until(spin_, [&] { return can_progress(); })) return;
+  SharedWord& bell = is_helper ? presence_.helper_bell() : presence_.background_bell();
+  const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
+  std::vector<std::pair<Lane*, PeerWait>> waits;
+  for_each_lane([&](Lane& lane) {
+    if (lane.is_running && lane.blocked_on.rank >= 0) waits.emplace_back(&lane, lane.blocked_on);
+  });
+  for (const auto& [lane, wait] : waits) lane->peers.listen(wait);
+  presence_.set_attention(is_helper ? Attention::kHelperAsleep : Attention::kBackground);
+  bool was_rung = true;
+  for (const auto& [lane, wait] : waits) {
+    was_rung &= presence_.ring(lane->members[static_cast<std::size_t>(wait.rank)]);
+  }
+  if (!must_look_up(is_helper) && !can_progress()) {
+    futex_wait(bell, seen, was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
+  }
+  presence_.set_attention(Attention::kAwake);
+  for (const auto& [lane, wait] : waits) lane->peers.unlisten(wait);
+}
+
+// Is there something else than a peer's counter to look at?
+bool Engine::must_look_up(bool is_helper) const {
+  return (!is_helper && helpers_waiting_.load() != 0) || stopping_.load() ||
+         alarms_.count() != alarms_seen_;
+}
+
 void Engine::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
   const auto wanted = [&] {
-    return board_.has_ready() || board_.has_bucket(cursor_) || !pending ||
-           board_.alarm_count() != alarms_seen_;
+    return can_progress() || !pending || alarms_.count() != alarms_seen_;
   };
   if (spin_until(spin_, wanted)) return;
-  SharedWord& bell = peers_.own().helper_bell;
+  SharedWord& bell = presence_.helper_bell();
   const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
-  peers_.set_attention(Attention::kHelperAsleep);
+  presence_.set_attention(Attention::kHelperAsleep);
   if (!wanted() && !stopping_.load()) futex_wait(bell, seen, until(deadline_ns));
-  peers_.set_attention(Attention::kAwake);
+  presence_.set_attention(Attention::kAwake);
+}
+
+// The process set for whose counter this process' thread sleeps; -1 for none.
+int Engine::sleeping_set() const {
+  const std::uint64_t packed = sleeping_on_.load();
+  return packed == 0 ? -1 : static_cast<int>(packed >> 32);
 }
 
 // Wakes the thread of this process that sleeps in the progress role, wherever it sleeps.
 void Engine::kick_sleeper() {
-  if (const std::uint64_t packed = sleeping_on_.load(); packed != 0) peers_.wake(unpack(packed));
-  peers_.own().helper_bell.fetch_add(1);
-  futex_wake_all(peers_.own().helper_bell);
+  if (const std::uint64_t packed = sleeping_on_.load(); packed != 0) {
+    if (Lane* lane = lanes_[packed >> 32].load()) lane->peers.wake(unpack(packed));
+  }
+  strike(presence_.helper_bell());
 }
 
-void Engine::ring_background() {
-  peers_.own().background_bell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(peers_.own().background_bell);
-}
+void Engine::ring_background() { strike(presence_.background_bell()); }
 
 void Engine::run_background() {
-  SharedWord& bell = peers_.own().background_bell;
+  SharedWord& bell = presence_.background_bell();
   std::uint32_t heard = bell.load();
   while (!stopping_.load()) {
     const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
@@ -190,10 +242,14 @@ void Engine::drive_in_background() {
     switch (step(may_form_in_background())) {
       case Step::kProgressed:
         break;
-      case Step::kBlocked:
-        wait_for_peer(blocked_on_, now_ns() + kSlice.count(), false);
+      case Step::kBlocked: {
+        const std::int64_t deadline_ns = now_ns() + kSlice.count();
+        Lane* only = only_active_lane();
+        only != nullptr ? wait_for_peer(*only, deadline_ns, false)
+                        : wait_for_any(deadline_ns, false);
         check_stalls();
         break;
+      }
       case Step::kIdle:
         return;
     }
@@ -201,12 +257,14 @@ void Engine::drive_in_background() {
 }
 
 bool Engine::may_form_in_background() {
-  if (!board_.has_ready()) {
+  if (!has_ready()) {
     ready_since_ns_ = 0;
     return false;
   }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
-  return has_enough_ready() || now_ns() - ready_since_ns_ >= linger_.count();
+  std::size_t bytes = 0;
+  for_each_lane([&](const Lane& lane) { bytes += lane.board.ready_bytes(); });
+  return is_enough(bytes) || now_ns() - ready_since_ns_ >= linger_.count();
 }
 
 // After a ring by this rank it stays alert for a moment, so that a burst of submissions rings once.
@@ -218,7 +276,11 @@ Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
     nap = idle_nap();
   }
   // Only now: who submitted before may have relied on the mood it saw and not rung.
-  if (!had_role || is_over_.load() || !board_.has_ready()) return nap;
+  if (!had_role || is_over_.load()) return nap;
+  {
+    const std::lock_guard guard(mutex_);
+    if (!has_ready()) return nap;
+  }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
   mood_.store(Mood::kAlert);
   return std::max(Nanoseconds(ready_since_ns_ + linger_.count() - now_ns()), Nanoseconds(1000));
@@ -230,8 +292,10 @@ Nanoseconds Engine::idle_nap() {
       Nanoseconds(static_cast<std::int64_t>(config_.stall_check_time_s * 1e9)) / 2;
   const bool recently_used =
       now_ns() - last_submit_ns_.load(std::memory_order_relaxed) < stall_interval.count();
+  bool is_active = false;
   const std::lock_guard guard(mutex_);
-  const bool must_watch = config_.stall_check && (recently_used || !tensors_.in_flight().empty());
+  for_each_lane([&](const Lane& lane) { is_active = is_active || lane.is_active(); });
+  const bool must_watch = config_.stall_check && (recently_used || is_active);
   const bool is_asleep = config_.stall_check && !must_watch;
   mood_.store(is_asleep ? Mood::kAsleep : Mood::kNapping);
   return must_watch ? std::max(stall_interval, kSlice) : kForever;

@@ -1,6 +1,7 @@
 #include "transport/peers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hvd {
 
@@ -42,6 +43,11 @@ Peers::Peers(std::byte* base, int rank, int size)
       lines_(reinterpret_cast<RankLine*>(base)),
       cells_(base + lines_bytes(size)) {}
 
+void Peers::connect(const Presence& presence, std::vector<int> members) {
+  presence_ = &presence;
+  members_ = std::move(members);
+}
+
 std::byte* Peers::staging_cell(int rank, BlockNumber block) const {
   return cells_ + static_cast<std::size_t>(rank) * cells_bytes(sizes_) +
          (block % kCells) * sizes_.staging_cell_bytes;
@@ -57,6 +63,14 @@ void Peers::publish(Counter counter, BlockNumber value) {
   // Sequentially consistent with sleep(): either the sleeper sees the value or we see the sleeper.
   word.store(static_cast<std::uint32_t>(value), std::memory_order_seq_cst);
   if (own().sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(word);
+  if (own().listeners.load(std::memory_order_seq_cst) != 0) ring_listeners();
+}
+
+// Who listens is not written down; those who are awake are not disturbed.
+void Peers::ring_listeners() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && presence_ != nullptr) presence_->ring(members_[rank]);
+  }
 }
 
 bool Peers::reached(const PeerWait& wait) const {
@@ -76,7 +90,7 @@ bool Peers::all_reached(Counter counter, BlockNumber target, PeerWait& blocked) 
 }
 
 void Peers::sleep(const PeerWait& wait, Nanoseconds timeout) {
-  SharedWord& sleepers = line(wait.rank).sleepers;
+  SharedWord& sleepers = lines_[wait.rank].sleepers;
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = word(wait).load(std::memory_order_seq_cst);
   if (!at_least(seen, wait.target)) futex_wait(word(wait), seen, timeout);
@@ -85,35 +99,12 @@ void Peers::sleep(const PeerWait& wait, Nanoseconds timeout) {
 
 void Peers::wake(const PeerWait& wait) { futex_wake_all(word(wait)); }
 
+void Peers::wake_sleepers() {
+  for (SharedWord& counter : own().counters) futex_wake_all(counter);
+}
+
 SharedWord& Peers::word(const PeerWait& wait) const {
-  return line(wait.rank).counters[static_cast<int>(wait.counter)];
-}
-
-Attention Peers::attention(int rank) const {
-  return static_cast<Attention>(line(rank).attention.load(std::memory_order_seq_cst));
-}
-
-void Peers::set_attention(Attention attention) {
-  own().attention.store(static_cast<std::uint32_t>(attention), std::memory_order_seq_cst);
-}
-
-bool Peers::ring(int rank) {
-  const Attention attention = this->attention(rank);
-  if (attention == Attention::kAwake) return false;
-  SharedWord& bell =
-      attention == Attention::kBackground ? line(rank).background_bell : line(rank).helper_bell;
-  bell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(bell);
-  return true;
-}
-
-Liveness Peers::liveness(int rank) const {
-  return static_cast<Liveness>(line(rank).liveness.load(std::memory_order_acquire));
-}
-
-bool Peers::set_liveness(int rank, Liveness liveness) {
-  auto running = static_cast<std::uint32_t>(Liveness::kRunning);
-  return line(rank).liveness.compare_exchange_strong(running, static_cast<std::uint32_t>(liveness));
+  return lines_[wait.rank].counters[static_cast<int>(wait.counter)];
 }
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// What the ranks of a host see of each other in shared memory: block counters, staging cells,
-// bells.
+// What the ranks of a process set see of each other's data in shared memory: block counters and
+// staging cells. Ranks here are set ranks.
 //
 // Data moves in numbered blocks. A rank's counter is b + 1 when for block b
 //   staged:   what others need of it is in its staging cell b % kCells,
@@ -15,35 +15,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/futex.h"
+#include "transport/presence.h"
 
 namespace hvd {
 
-inline constexpr std::size_t kCacheLine = 64;
 inline constexpr int kCells = 3;
 
 using BlockNumber = std::uint64_t;
 
 enum class Counter : int { kStaged = 0, kReduced = 1, kFinished = 2 };
 
-// Who would notice that a rank is needed.
-enum class Attention : std::uint32_t {
-  kBackground = 0,   // nobody: ring the background bell
-  kAwake = 1,        // a thread is running collectives: no need to ring
-  kHelperAsleep = 2  // a waiting thread sleeps: ring the helper's bell
-};
-
-enum class Liveness : std::uint32_t { kRunning = 0, kLeft = 1, kDead = 2 };
-
 // One rank's words. Zero-initialised memory is the valid start state.
 struct alignas(kCacheLine) RankLine {
   SharedWord counters[3];
-  SharedWord sleepers;  // threads of other ranks asleep on one of the counters
-  alignas(kCacheLine) SharedWord background_bell;
-  SharedWord helper_bell;
-  SharedWord attention;
-  SharedWord liveness;
+  SharedWord sleepers;   // threads of other ranks asleep on one of the counters
+  SharedWord listeners;  // ranks that want their bells rung when a counter moves
 };
 
 struct StagingSizes {
@@ -65,6 +54,8 @@ class Peers {
 
   // `base` is the start of the peers' part of a region that outlives this object.
   Peers(std::byte* base, int rank, int size);
+  // Listeners need to be reached: `members[r]` is the world rank of set rank r.
+  void connect(const Presence& presence, std::vector<int> members);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -83,25 +74,25 @@ class Peers {
   void sleep(const PeerWait& wait, Nanoseconds timeout);
   // Wakes the threads of this process or others that sleep on `wait`'s word.
   void wake(const PeerWait& wait);
-
-  RankLine& line(int rank) const { return lines_[rank]; }
+  // Wakes the threads of other ranks that sleep on this one.
+  void wake_sleepers();
+  // For a thread that waits for several counters at once and sleeps on its own bell: between these
+  // calls its bell is rung when any counter of wait.rank moves.
+  void listen(const PeerWait& wait) { lines_[wait.rank].listeners.fetch_add(1); }
+  void unlisten(const PeerWait& wait) { lines_[wait.rank].listeners.fetch_sub(1); }
   RankLine& own() const { return lines_[rank_]; }
-  Attention attention(int rank) const;
-  void set_attention(Attention attention);
-  // Wakes the thread of `rank` that should run collectives. False when one is awake already.
-  bool ring(int rank);
-  Liveness liveness(int rank) const;
-  // Moves on from kRunning only: a rank that left stays left.
-  bool set_liveness(int rank, Liveness liveness);
 
  private:
   SharedWord& word(const PeerWait& wait) const;
+  void ring_listeners() const;
 
   const int rank_;
   const int size_;
   const StagingSizes sizes_;
   RankLine* const lines_;
   std::byte* const cells_;
+  const Presence* presence_ = nullptr;
+  std::vector<int> members_;
 };
 
 }  // namespace hvd

@@ -11,8 +11,8 @@ namespace hvd {
 
 class Region {
  public:
-  // Maps `size_bytes` of the file behind `fd`; the descriptor may be closed afterwards.
-  static std::shared_ptr<Region> map(int fd, std::size_t size_bytes);
+  // Maps `size_bytes` at `offset` of the file behind `fd`, which may be closed afterwards.
+  static std::shared_ptr<Region> map(int fd, std::size_t offset, std::size_t size_bytes);
   // Zeroed memory for ranks that live in this process.
   static std::shared_ptr<Region> allocate(std::size_t size_bytes);
 
@@ -24,7 +24,8 @@ class Region {
 
  private:
   Region(std::byte* data, std::size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
-  static std::shared_ptr<Region> make(int fd, int flags, std::size_t size_bytes);
+  static std::shared_ptr<Region> make(int fd, std::size_t offset, int flags,
+                                      std::size_t size_bytes);
 
   std::byte* data_;
   std::size_t size_bytes_;

@@ -1,9 +1,10 @@
 """The C++ engine; see bindings/. Numbers for kinds, ops, dtypes and intents are those of
 ``horovod.operations``."""
 
+from collections.abc import Sequence
 from typing import Any
 
-def region_bytes(size: int) -> int: ...
+def space_bytes(size: int) -> int: ...
 def kernel_isa() -> str: ...
 
 class Config:
@@ -12,6 +13,7 @@ class Config:
     generation: int
     usable_cores: int
     fusion_threshold_bytes: int
+    fuse_groups: bool
     cache_capacity: int
     cycle_time_s: float
     stall_check: bool
@@ -30,6 +32,7 @@ class Operation:
         root: int = ...,
         prescale: float = ...,
         postscale: float = ...,
+        process_set: int = ...,
     ) -> None: ...
 
 class TensorReader:
@@ -43,7 +46,7 @@ class Output:
 
 class Engine:
     def __init__(
-        self, config: Config, region_fd: int = ..., pidfds: list[int] = ..., pids: list[int] = ...
+        self, config: Config, space_fd: int = ..., pidfds: list[int] = ..., pids: list[int] = ...
     ) -> None: ...
     def submit(
         self,
@@ -54,12 +57,20 @@ class Engine:
         shape: list[int],
         dtype: int,
         intent: int,
+        splits: Sequence[int] = ...,
     ) -> int: ...
     def submit_many(
         self,
         operation: Operation,
         names: list[str],
-        tensors: list[tuple[int, list[int], int]],
+        tensors: list[tuple[int, int, list[int], int]],
+        intent: int,
+    ) -> int: ...
+    def submit_group(
+        self,
+        operation: Operation,
+        name: str | None,
+        tensors: list[tuple[int, int, list[int], int]],
         intent: int,
     ) -> int: ...
     def submit_tensor(
@@ -70,6 +81,7 @@ class Engine:
         input: Any,
         output: Any,
         intent: int,
+        splits: Sequence[int] = ...,
     ) -> int: ...
     def submit_tensors(
         self,
@@ -79,9 +91,29 @@ class Engine:
         tensors: list[Any],
         intent: int,
     ) -> int: ...
+    def submit_tensor_group(
+        self,
+        reader: TensorReader,
+        operation: Operation,
+        name: str | None,
+        inputs: list[Any],
+        outputs: list[Any] | None,
+        intent: int,
+    ) -> int: ...
     def run_tensor(
-        self, reader: TensorReader, operation: Operation, name: str | None, input: Any, output: Any
+        self,
+        reader: TensorReader,
+        operation: Operation,
+        name: str | None,
+        input: Any,
+        output: Any,
+        splits: Sequence[int] = ...,
     ) -> list[Output]: ...
+    def gather(self, name: str, payload: bytes) -> list[bytes]: ...
+    def add_process_set(self, process_set: int, ranks: list[int]) -> None: ...
+    def remove_process_set(self, process_set: int) -> None: ...
+    def discard_process_set(self, process_set: int) -> None: ...
+    def flights(self, process_set: int) -> int: ...
     def poll(self, handle: int) -> bool: ...
     def contains(self, handle: int) -> bool: ...
     def wait(self, handle: int) -> list[Output]: ...

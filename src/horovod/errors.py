@@ -4,11 +4,12 @@
     ├ InitError                     ``init`` could not make a world: who is missing or refused
     └ SettingError                  an environment variable with a value that cannot be used
     RuntimeError
-    └ HorovodInternalError          a collective failed; elastic training restores and retries
-      ├ MismatchError               ranks disagree about a collective: a bug, never retried
-      ├ PeerLostError               a rank died, left or stopped answering
-      ├ StallError                  a rank did not submit within the stall shutdown time
-      └ ShutdownError               this rank shut the engine down with the operation unfinished
+    ├ HorovodInternalError          a collective failed; elastic training restores and retries
+    │ ├ MismatchError               ranks disagree about a collective: a bug, never retried
+    │ ├ PeerLostError               a rank died, left or stopped answering
+    │ ├ StallError                  a rank did not submit within the stall shutdown time
+    │ └ ShutdownError               this rank shut the engine down with the operation unfinished
+    └ HostsUpdatedInterrupt         no failure: hosts came or went, elastic training starts anew
 
 The engine reports a code and a text; ``from_code`` turns them into the exception.
 """
@@ -20,6 +21,7 @@ from enum import IntEnum
 __all__ = [
     "ErrorCode",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "InitError",
     "MismatchError",
     "PeerLostError",
@@ -60,6 +62,17 @@ class StallError(HorovodInternalError):
 
 class ShutdownError(HorovodInternalError):
     """``shutdown`` was called on this rank while the operation was unfinished."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 public name
+    """The set of hosts changed, so training has to meet again; current values are kept.
+
+    ``skip_sync``: every rank that stays has the same state already.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the set of hosts changed")
+        self.skip_sync = skip_sync
 
 
 class InitError(ValueError):

@@ -52,6 +52,11 @@ class Settings:
         unit="bytes",
         maximum=2**62,
     )
+    disable_group_fusion: bool = _setting(
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        False,
+        "1 keeps grouped operations apart from all others when they run.",
+    )
     cycle_time_ms: float = _setting(
         "HOROVOD_CYCLE_TIME",
         0.0,
@@ -64,6 +69,11 @@ class Settings:
         1024,
         "Tensor names whose negotiated request is remembered; 0 forgets each one at once.",
         unit="names",
+    )
+    dynamic_process_sets: bool = _setting(
+        "HOROVOD_DYNAMIC_PROCESS_SETS",
+        False,
+        "1 lets add_process_set and remove_process_set change the process sets.",
     )
     stall_check_disable: bool = _setting(
         "HOROVOD_STALL_CHECK_DISABLE", False, "1 turns the stall check off."

@@ -10,11 +10,15 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from horovod import _native
 from horovod.errors import InitError
+from horovod.process_sets import ProcessSet, close_registry, open_registry
 from horovod.rendezvous import Identity, Mesh, identify, meet
 from horovod.settings import LOG_LEVELS, Settings
 
@@ -52,30 +56,51 @@ class _World:
 
 _world: _World | None = None
 _abandoned: list[_World] = []  # worlds of the parent, in a forked child
-_generation = 0
+_generations: Counter[str] = Counter()  # worlds begun, by scope
 _lock = threading.RLock()
 _hooks_installed = False
 
 
-def init() -> None:
+def init(
+    comm: Sequence[int] | Any | None = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+) -> None:
     """Join the world of this job; a no-op when initialised already.
 
     Blocks until all ranks called it, at most ``HOROVOD_START_TIMEOUT`` (30 s). Started neither by
     ``horovodrun`` nor by ``torchrun``, the process is a world of one. The environment is read here,
     so ``HOROVOD_*`` variables may be set just before.
 
+    Args:
+        comm: None for all processes of the job, or a list of their ranks: these alone are the
+            world, renumbered in the order of the list. The same list on every one of them.
+        process_sets: sets to register, the same on every rank; or ``"dynamic"``: sets may be added
+            and removed later, as with ``HOROVOD_DYNAMIC_PROCESS_SETS=1``.
+
     Raises:
-        InitError: (a ``ValueError``) ranks are missing or refused; the text names them.
+        InitError: (a ``ValueError``) ranks are missing or refused, or process sets cannot be or
+            differ; the text names them.
+        ValueError: ``comm`` is of another type, for example an mpi4py communicator.
         SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
     """
-    global _world, _generation
+    global _world
     with _lock:
         if _world is not None:
             return
+        static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         identity = identify(os.environ)
-        _generation += 1
-        _world = _World(identity, _start_engine(identity, settings, _generation))
+        ranks = _ranks_of(comm)
+        if ranks:
+            identity = identity.restricted_to(ranks)
+        engine = _start_engine(identity, settings)
+        try:
+            is_dynamic = settings.dynamic_process_sets
+            open_registry(engine, identity.rank, identity.size, static_sets, is_dynamic)
+        except BaseException:
+            engine.shutdown()
+            raise
+        _world = _World(identity, engine)
         _install_hooks()
 
 
@@ -87,6 +112,7 @@ def shutdown() -> None:
     global _world
     with _lock:
         world, _world = _world, None
+        close_registry()
     if world is not None:
         world.engine.shutdown()
 
@@ -203,11 +229,42 @@ def _current() -> _World:
     return _world
 
 
-def _start_engine(identity: Identity, settings: Settings, generation: int) -> _native.Engine:
-    config = _engine_config(identity, settings, generation)
+def _static_sets(process_sets: Sequence[ProcessSet] | str | None) -> Sequence[ProcessSet]:
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(
+                f"init: process_sets={process_sets!r}: expected 'dynamic' or a list of ProcessSet"
+            )
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        return []
+    static_sets = list(process_sets or [])
+    for entry in static_sets:
+        if not isinstance(entry, ProcessSet):
+            raise ValueError(f"init: process_sets: expected ProcessSet objects, found {entry!r}")
+    return static_sets
+
+
+def _ranks_of(comm: Any) -> list[int]:
+    """The ranks that ``init``'s argument names; none for all."""
+    if comm is None:
+        return []
+    if hasattr(comm, "Get_rank"):
+        raise ValueError(
+            "init: an mpi4py communicator needs MPI, which is not in use; call hvd.init() under "
+            "horovodrun, or give a list of ranks"
+        )
+    if isinstance(comm, (list, tuple, range)) and all(isinstance(rank, int) for rank in comm):
+        return list(comm)
+    raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
+
+
+def _start_engine(identity: Identity, settings: Settings) -> _native.Engine:
+    # Ranks count the worlds of one scope alike; handles must differ between all of a process.
+    generation = _generations[identity.scope] = _generations[identity.scope] + 1
+    config = _engine_config(identity, settings, _generations.total())
     if identity.size == 1:
         return _native.Engine(config)
-    region_bytes = _native.region_bytes(identity.size)
+    region_bytes = _native.space_bytes(identity.size)
     mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
     config.peer_names = [
         f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
@@ -233,6 +290,7 @@ def _engine_config(identity: Identity, settings: Settings, generation: int) -> _
     config.generation = generation
     config.usable_cores = _usable_cores()
     config.fusion_threshold_bytes = settings.fusion_threshold_bytes
+    config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
     config.cycle_time_s = settings.cycle_time_ms / 1000
     config.stall_check = not settings.stall_check_disable
@@ -269,6 +327,7 @@ def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
     global _world, _lock
     _lock = threading.RLock()
+    close_registry()
     if _world is not None:
         _world.engine.abandon()
         _abandoned.append(_world)

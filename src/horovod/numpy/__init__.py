@@ -9,7 +9,13 @@ Names, parameters and errors are those of ``horovod.torch``, less what belongs t
 optimizers (and ``allreduce``'s ``compression``); arrays are C-contiguous.
 """
 
-from horovod.errors import HorovodInternalError
+from horovod.collectives import (
+    barrier,
+    join,
+)
+from horovod.errors import (
+    HorovodInternalError,
+)
 from horovod.numpy.adapter import (
     allgather,
     allgather_async,
@@ -17,15 +23,43 @@ from horovod.numpy.adapter import (
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    alltoall,
+    alltoall_async,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
     poll,
+    reducescatter,
+    reducescatter_async,
     synchronize,
 )
-from horovod.numpy.objects import allgather_object, broadcast_object
-from horovod.operations import Average, Max, Min, Product, Sum, barrier
+from horovod.numpy.objects import (
+    allgather_object,
+    broadcast_object,
+)
+from horovod.operations import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+)
+from horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -50,12 +84,15 @@ from horovod.world import (
 )
 
 __all__ = [
+    "Adasum",
     "Average",
     "HorovodInternalError",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -63,6 +100,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -74,11 +113,21 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -87,6 +136,9 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",

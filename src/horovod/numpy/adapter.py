@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horovod import _native
-from horovod.operations import Collectives, Dtype, Intent, submit_and_wait
+from horovod.flights import submit_and_wait
+from horovod.grouped import GroupedCollectives
+from horovod.operations import Dtype, Intent
 
 __all__ = [
     "allgather",
@@ -17,11 +21,23 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "poll",
+    "reducescatter",
+    "reducescatter_async",
     "synchronize",
 ]
 
@@ -42,7 +58,7 @@ _DTYPES = {
 
 
 class _NumpyAdapter:
-    """``operations.Adapter`` over array addresses."""
+    """``flights.Adapter`` over array addresses."""
 
     def submit(
         self,
@@ -52,10 +68,11 @@ class _NumpyAdapter:
         tensor: Array,
         output: Array | None,
         intent: Intent,
+        splits: Sequence[int] = (),
     ) -> int:
         address, shape, dtype = _describe(tensor)
         out = 0 if output is None else _writable(output)
-        return engine.submit(operation, name, address, out, shape, dtype, intent)
+        return engine.submit(operation, name, address, out, shape, dtype, intent, splits)
 
     def run(
         self,
@@ -64,8 +81,9 @@ class _NumpyAdapter:
         name: str | None,
         tensor: Array,
         output: Array | None,
+        splits: Sequence[int] = (),
     ) -> list[_native.Output]:
-        return submit_and_wait(self, engine, operation, name, tensor, output)
+        return submit_and_wait(self, engine, operation, name, tensor, output, splits)
 
     def submit_batch(
         self,
@@ -75,18 +93,37 @@ class _NumpyAdapter:
         tensors: list[Array],
         intent: Intent,
     ) -> int:
-        for tensor in tensors:
-            _writable(tensor)
-        described = [_describe(tensor) for tensor in tensors]
-        return engine.submit_many(operation, names, described, intent)
+        return engine.submit_many(operation, names, _describe_all(tensors, tensors), intent)
+
+    def submit_group(
+        self,
+        engine: _native.Engine,
+        operation: _native.Operation,
+        name: str | None,
+        tensors: list[Array],
+        outputs: list[Array] | None,
+        intent: Intent,
+    ) -> int:
+        return engine.submit_group(operation, name, _describe_all(tensors, outputs), intent)
 
     def empty_like(self, tensor: Array) -> Array:
         _describe(tensor)
         return np.empty(tensor.shape, tensor.dtype)
 
-    def from_output(self, output: _native.Output, tensor: Array) -> Array:
-        array: Array = output.as_numpy(_DTYPES[tensor.dtype])
+    def dtype_of(self, tensor: Array) -> Dtype:
+        return _DTYPES[tensor.dtype]
+
+    def from_output(self, output: _native.Output, dtype: Dtype) -> Array:
+        array: Array = output.as_numpy(dtype)
         return array
+
+    def split_list(self, splits: Any) -> list[int]:
+        if isinstance(splits, np.ndarray) and (splits.dtype != np.int32 or splits.ndim != 1):
+            raise ValueError(
+                f"alltoall: splits must be an int32 vector, found {splits.ndim} dimensions of "
+                f"{splits.dtype}"
+            )
+        return [index(split) for split in splits]
 
 
 def _describe(array: Array) -> tuple[int, list[int], int]:
@@ -100,13 +137,24 @@ def _describe(array: Array) -> tuple[int, list[int], int]:
     return array.ctypes.data, list(array.shape), int(dtype)
 
 
+def _describe_all(
+    arrays: list[Array], outputs: list[Array] | None
+) -> list[tuple[int, int, list[int], int]]:
+    described = []
+    for position, array in enumerate(arrays):
+        address, shape, dtype = _describe(array)
+        out = 0 if outputs is None else _writable(outputs[position])
+        described.append((address, out, shape, dtype))
+    return described
+
+
 def _writable(array: Array) -> int:
     if not array.flags.writeable:
         raise ValueError("the array is read-only; the result cannot be written into it")
     return array.ctypes.data
 
 
-_collectives: Collectives[Array] = Collectives(_NumpyAdapter())
+_collectives: GroupedCollectives[Array] = GroupedCollectives(_NumpyAdapter())
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async
@@ -114,9 +162,21 @@ allreduce = _collectives.allreduce
 allreduce_ = _collectives.allreduce_
 allreduce_async = _collectives.allreduce_async
 allreduce_async_ = _collectives.allreduce_async_
+alltoall = _collectives.alltoall
+alltoall_async = _collectives.alltoall_async
 broadcast = _collectives.broadcast
 broadcast_ = _collectives.broadcast_
 broadcast_async = _collectives.broadcast_async
 broadcast_async_ = _collectives.broadcast_async_
+grouped_allgather = _collectives.grouped_allgather
+grouped_allgather_async = _collectives.grouped_allgather_async
+grouped_allreduce = _collectives.grouped_allreduce
+grouped_allreduce_ = _collectives.grouped_allreduce_
+grouped_allreduce_async = _collectives.grouped_allreduce_async
+grouped_allreduce_async_ = _collectives.grouped_allreduce_async_
+grouped_reducescatter = _collectives.grouped_reducescatter
+grouped_reducescatter_async = _collectives.grouped_reducescatter_async
 poll = _collectives.poll
+reducescatter = _collectives.reducescatter
+reducescatter_async = _collectives.reducescatter_async
 synchronize = _collectives.synchronize

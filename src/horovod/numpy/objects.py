@@ -12,6 +12,7 @@ import cloudpickle
 import numpy as np
 
 from horovod.numpy.adapter import allgather, broadcast_
+from horovod.process_sets import ProcessSet, global_process_set
 from horovod.world import rank, size
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -19,7 +20,12 @@ __all__ = ["allgather_object", "broadcast_object"]
 _PICKLING_FAILED = -1
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
     """Give all ranks a copy of the root's object; blocks until it is there.
 
     Args:
@@ -27,6 +33,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
         root_rank: the rank whose object all ranks get; the same on every rank.
         name: name of the operation, the same on every rank; needed only where several threads
             send objects at the same time.
+        process_set: the ranks that take part; the root is one of them.
 
     Returns:
         On the root ``obj`` itself, elsewhere a copy.
@@ -40,13 +47,13 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     is_root = rank() == root_rank
     payload, failure = _try_pickle(obj) if is_root else (b"", None)
     length = np.array([_PICKLING_FAILED if failure else len(payload)], np.int64)
-    broadcast_(length, root_rank, f"{name}.sz")
+    broadcast_(length, root_rank, f"{name}.sz", process_set)
     if failure is not None:
         raise failure
     if length[0] == _PICKLING_FAILED:
         raise RuntimeError(f"broadcast_object {name!r}: rank {root_rank} could not pickle it")
     data = bytearray(payload) if is_root else bytearray(int(length[0]))
-    broadcast_(np.frombuffer(data, np.uint8), root_rank, f"{name}.t")
+    broadcast_(np.frombuffer(data, np.uint8), root_rank, f"{name}.t", process_set)
     return obj if is_root else cloudpickle.loads(data)
 
 

@@ -7,7 +7,7 @@ torchrun's variables, and without either a world of one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +33,26 @@ class Identity:
     cross_size: int
     hostname: str
     launcher: Launcher
+    scope: str = ""  # tells worlds of some of the job's processes apart
+
+    def restricted_to(self, ranks: Sequence[int]) -> Identity:
+        """The identity in a world of these ranks only, renumbered in the order given.
+
+        Raises:
+            InitError: this process is not one of them, or one of them does not exist.
+        """
+        ranks = list(ranks)
+        if len(set(ranks)) != len(ranks) or not all(0 <= rank < self.size for rank in ranks):
+            raise InitError(
+                f"init: comm={ranks}: expected different ranks from 0 to {self.size - 1}"
+            )
+        if self.rank not in ranks:
+            raise InitError(f"init: comm={ranks} does not contain this process, rank {self.rank}")
+        if self.local_size != self.size:
+            raise InitError("init: comm with some of the ranks needs them all on one machine")
+        rank, size = ranks.index(self.rank), len(ranks)
+        scope = "-".join(map(str, ranks)) + "/"
+        return Identity(rank, size, rank, size, 0, 1, self.hostname, self.launcher, scope)
 
 
 def identify(environ: Mapping[str, str]) -> Identity:

@@ -44,5 +44,6 @@ def connect(
     if sys.platform != "linux":
         raise InitError("init: more than one rank needs Linux in this version")
     claims = Claims(identity.rank, identity.size, generation, region_bytes)
+    key = f"mesh/{identity.scope}{generation}"
     meet = host_mesh if identity.rank == 0 else join_mesh
-    return meet(claims, store, secret, Deadline(timeout_s))
+    return meet(claims, key, store, secret, Deadline(timeout_s))

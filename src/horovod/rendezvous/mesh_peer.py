@@ -25,14 +25,14 @@ __all__ = ["join_mesh"]
 _GRACE_S = 5.0
 
 
-def join_mesh(claims: Claims, store: Store, secret: bytes, deadline: Deadline) -> Mesh:
+def join_mesh(claims: Claims, key: str, store: Store, secret: bytes, deadline: Deadline) -> Mesh:
     """Meet rank 0 and through it all others; blocks until rank 0's deadline at most.
 
     Raises:
         InitError: rank 0 never came, died, or said why the ranks cannot meet.
     """
     try:
-        name = store.get(f"mesh/{claims.generation}", deadline.remaining_s())
+        name = store.get(key, deadline.remaining_s())
     except TimeoutError:
         raise _absent_root(claims, deadline) from None
     fds: list[int] = []

@@ -53,8 +53,10 @@ class _Peer:
         return f"rank {self.hello.claims.rank} (pid {self.pid})" if self.hello else f"{self.pid}"
 
 
-def host_mesh(claims: Claims, store: Store, secret: bytes, deadline: Deadline) -> Mesh:
-    """Wait for the other ranks and give each its part; blocks until ``deadline`` at most.
+def host_mesh(claims: Claims, key: str, store: Store, secret: bytes, deadline: Deadline) -> Mesh:
+    """Wait for the other ranks, which find us under ``key``, and give each its part.
+
+    Blocks until ``deadline`` at most.
 
     Raises:
         InitError: a rank is missing, died or does not fit; the others are told the same.
@@ -63,7 +65,7 @@ def host_mesh(claims: Claims, store: Store, secret: bytes, deadline: Deadline) -
     try:
         with _Root(claims, secret, deadline) as root:
             try:
-                store.set(f"mesh/{claims.generation}", root.name.encode())
+                store.set(key, root.name.encode())
                 root.gather()
                 return root.hand_out(region_fd)
             except BaseException as error:

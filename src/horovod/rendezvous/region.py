@@ -14,10 +14,13 @@ from horovod.errors import InitError
 __all__ = ["make_region"]
 
 _SHM = "/dev/shm"
+_CLAIMED_BYTES = 192 * 1024 * 1024
 
 
 def make_region(size_bytes: int) -> int:
-    """A descriptor of ``size_bytes`` of zeroed shared memory, close-on-exec; the caller closes it.
+    """A descriptor of ``size_bytes`` of zeroed, sparse shared memory, close-on-exec.
+
+    The caller closes it.
 
     Raises:
         InitError: neither an anonymous region nor a file in /dev/shm could be made.
@@ -54,8 +57,9 @@ def _unlinked_file(size_bytes: int) -> int:
     fd = os.open(path, flags, 0o600)
     try:
         os.unlink(path)
-        # Claims the space now: where /dev/shm is small, an error here instead of SIGBUS later.
-        os.posix_fallocate(fd, 0, size_bytes)
+        os.ftruncate(fd, size_bytes)
+        # Claims the world's part now: where /dev/shm is small, an error here, not SIGBUS later.
+        os.posix_fallocate(fd, 0, min(size_bytes, _CLAIMED_BYTES))
     except BaseException:
         os.close(fd)
         raise

@@ -108,9 +108,9 @@ def agree_on_secret(identity: Identity, store: TorchStore, timeout_s: float) -> 
     """
     if identity.rank == 0:
         secret = os.urandom(SECRET_BYTES)
-        store.set(_SECRET_KEY, secret)
+        store.set(_SECRET_KEY + identity.scope, secret)
         return secret
-    return store.get(_SECRET_KEY, timeout_s)
+    return store.get(_SECRET_KEY + identity.scope, timeout_s)
 
 
 def _address(environ: Mapping[str, str]) -> tuple[str, int]:

@@ -6,12 +6,16 @@ native call; with an older one, from its Python attributes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import torch
 
 from horovod import _native
-from horovod.operations import Collectives, Dtype, Intent, barrier, submit_and_wait
+from horovod.flights import submit_and_wait
+from horovod.grouped import GroupedCollectives
+from horovod.operations import Dtype, Intent
 from horovod.world import engine
 
 __all__ = [
@@ -23,12 +27,23 @@ __all__ = [
     "allreduce_async",
     "allreduce_async_",
     "allreduce_batch_async_",
-    "barrier",
+    "alltoall",
+    "alltoall_async",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "poll",
+    "reducescatter",
+    "reducescatter_async",
     "spare_cores",
     "synchronize",
 ]
@@ -48,7 +63,7 @@ DTYPES = {
 
 
 class _TorchAdapter:
-    """``operations.Adapter`` over DLPack's exchange table."""
+    """``flights.Adapter`` over DLPack's exchange table."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -61,8 +76,10 @@ class _TorchAdapter:
         tensor: torch.Tensor,
         output: torch.Tensor | None,
         intent: Intent,
+        splits: Sequence[int] = (),
     ) -> int:
-        return engine.submit_tensor(self._reader, operation, name, tensor, output, intent)
+        reader = self._reader
+        return engine.submit_tensor(reader, operation, name, tensor, output, intent, splits)
 
     def run(
         self,
@@ -71,8 +88,9 @@ class _TorchAdapter:
         name: str | None,
         tensor: torch.Tensor,
         output: torch.Tensor | None,
+        splits: Sequence[int] = (),
     ) -> list[_native.Output]:
-        return engine.run_tensor(self._reader, operation, name, tensor, output)
+        return engine.run_tensor(self._reader, operation, name, tensor, output, splits)
 
     def submit_batch(
         self,
@@ -84,11 +102,36 @@ class _TorchAdapter:
     ) -> int:
         return engine.submit_tensors(self._reader, operation, names, tensors, intent)
 
+    def submit_group(
+        self,
+        engine: _native.Engine,
+        operation: _native.Operation,
+        name: str | None,
+        tensors: list[torch.Tensor],
+        outputs: list[torch.Tensor] | None,
+        intent: Intent,
+    ) -> int:
+        return engine.submit_tensor_group(self._reader, operation, name, tensors, outputs, intent)
+
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, requires_grad=False)
 
-    def from_output(self, output: _native.Output, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.from_dlpack(output.as_dlpack(DTYPES[tensor.dtype]))  # type: ignore[attr-defined]
+    def dtype_of(self, tensor: torch.Tensor) -> Dtype:
+        return DTYPES[tensor.dtype]
+
+    def from_output(self, output: _native.Output, dtype: Dtype) -> torch.Tensor:
+        return torch.from_dlpack(output.as_dlpack(dtype))  # type: ignore[attr-defined]
+
+    def split_list(self, splits: Any) -> list[int]:
+        if isinstance(splits, torch.Tensor):
+            if splits.dtype != torch.int32 or splits.dim() != 1:
+                raise ValueError(
+                    f"alltoall: splits must be an int32 vector, found {splits.dim()} dimensions of "
+                    f"{splits.dtype}"
+                )
+            numbers: list[int] = splits.tolist()
+            return numbers
+        return [index(split) for split in splits]
 
 
 class _AttributeAdapter(_TorchAdapter):
@@ -105,10 +148,11 @@ class _AttributeAdapter(_TorchAdapter):
         tensor: torch.Tensor,
         output: torch.Tensor | None,
         intent: Intent,
+        splits: Sequence[int] = (),
     ) -> int:
         address, shape, dtype = _describe(tensor)
         out = 0 if output is None else _describe(output)[0]
-        return engine.submit(operation, name, address, out, shape, dtype, intent)
+        return engine.submit(operation, name, address, out, shape, dtype, intent, splits)
 
     def run(
         self,
@@ -117,8 +161,9 @@ class _AttributeAdapter(_TorchAdapter):
         name: str | None,
         tensor: torch.Tensor,
         output: torch.Tensor | None,
+        splits: Sequence[int] = (),
     ) -> list[_native.Output]:
-        return submit_and_wait(self, engine, operation, name, tensor, output)
+        return submit_and_wait(self, engine, operation, name, tensor, output, splits)
 
     def submit_batch(
         self,
@@ -128,8 +173,18 @@ class _AttributeAdapter(_TorchAdapter):
         tensors: list[torch.Tensor],
         intent: Intent,
     ) -> int:
-        described = [_describe(tensor) for tensor in tensors]
-        return engine.submit_many(operation, names, described, intent)
+        return engine.submit_many(operation, names, _describe_all(tensors, tensors), intent)
+
+    def submit_group(
+        self,
+        engine: _native.Engine,
+        operation: _native.Operation,
+        name: str | None,
+        tensors: list[torch.Tensor],
+        outputs: list[torch.Tensor] | None,
+        intent: Intent,
+    ) -> int:
+        return engine.submit_group(operation, name, _describe_all(tensors, outputs), intent)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
@@ -141,6 +196,17 @@ def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous; pass tensor.contiguous()")
     return tensor.data_ptr(), list(tensor.shape), int(dtype)
+
+
+def _describe_all(
+    tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None
+) -> list[tuple[int, int, list[int], int]]:
+    described = []
+    for position, tensor in enumerate(tensors):
+        address, shape, dtype = _describe(tensor)
+        out = 0 if outputs is None else _describe(outputs[position])[0]
+        described.append((address, out, shape, dtype))
+    return described
 
 
 def _make_adapter() -> _TorchAdapter:
@@ -156,7 +222,7 @@ def spare_cores() -> bool:
     return engine().has_spare_cores
 
 
-_collectives: Collectives[torch.Tensor] = Collectives(_make_adapter())
+_collectives: GroupedCollectives[torch.Tensor] = GroupedCollectives(_make_adapter())
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async
@@ -165,9 +231,21 @@ allreduce_ = _collectives.allreduce_
 allreduce_async = _collectives.allreduce_async
 allreduce_async_ = _collectives.allreduce_async_
 allreduce_batch_async_ = _collectives.allreduce_batch_async_
+alltoall = _collectives.alltoall
+alltoall_async = _collectives.alltoall_async
 broadcast = _collectives.broadcast
 broadcast_ = _collectives.broadcast_
 broadcast_async = _collectives.broadcast_async
 broadcast_async_ = _collectives.broadcast_async_
+grouped_allgather = _collectives.grouped_allgather
+grouped_allgather_async = _collectives.grouped_allgather_async
+grouped_allreduce = _collectives.grouped_allreduce
+grouped_allreduce_ = _collectives.grouped_allreduce_
+grouped_allreduce_async = _collectives.grouped_allreduce_async
+grouped_allreduce_async_ = _collectives.grouped_allreduce_async_
+grouped_reducescatter = _collectives.grouped_reducescatter
+grouped_reducescatter_async = _collectives.grouped_reducescatter_async
 poll = _collectives.poll
+reducescatter = _collectives.reducescatter
+reducescatter_async = _collectives.reducescatter_async
 synchronize = _collectives.synchronize

@@ -5,21 +5,56 @@ Scripts import ``horovod.torch.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
+from horovod.collectives import (
+    barrier,
+    join,
+)
 from horovod.errors import HorovodInternalError
-from horovod.operations import Average, Max, Min, Product, Sum
+from horovod.operations import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+)
+from horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovod.torch.adapter import (
     allgather_async,
     allreduce_,
     allreduce_async,
     allreduce_async_,
-    barrier,
+    alltoall_async,
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    grouped_allgather_async,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter_async,
     poll,
+    reducescatter_async,
     synchronize,
 )
-from horovod.torch.differentiable import allgather, allreduce, broadcast
+from horovod.torch.differentiable import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    reducescatter,
+)
+from horovod.torch.differentiable_groups import (
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+)
+from horovod.torch.sparse import sparse_allreduce_async
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -44,18 +79,23 @@ from horovod.world import (
 )
 
 __all__ = [
+    "Adasum",
     "Average",
     "HorovodInternalError",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -66,11 +106,21 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -79,8 +129,12 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]

@@ -13,6 +13,12 @@ namespace {
 
 using test::float_request;
 
+BoardConfig with_cache(std::uint32_t capacity) {
+  BoardConfig config;
+  config.cache_capacity = capacity;
+  return config;
+}
+
 // The boards of all ranks over one memory, used from one thread.
 class Boards {
  public:
@@ -31,7 +37,8 @@ class Boards {
     SlotRef& ref = refs_[static_cast<std::size_t>(rank)];
     ref = {};
     const SharedLock lock = boards_[static_cast<std::size_t>(rank)]->lock();
-    return (*this)[rank].arrive(key_of(name), request, signature_of(request), ref);
+    const std::span<const Request> requests(&request, 1);
+    return (*this)[rank].arrive(key_of(name), requests, {}, signature_of(requests), ref);
   }
 
   SlotRef ref(int rank) const { return refs_[static_cast<std::size_t>(rank)]; }
@@ -151,7 +158,7 @@ TEST_CASE("missing ranks are those that have not arrived in this round") {
 }
 
 TEST_CASE("resting names are kept up to the capacity, and the least recently used goes first") {
-  Boards boards(1, {.cache_capacity = 2});
+  Boards boards(1, with_cache(2));
   std::uint32_t bucket = 0;
   const auto run = [&](const char* name) {
     boards.arrive(0, name, kRequest);
@@ -170,7 +177,7 @@ TEST_CASE("resting names are kept up to the capacity, and the least recently use
 }
 
 TEST_CASE("without a cache every name is forgotten at once and its slot used again") {
-  Boards boards(1, {.cache_capacity = 0});
+  Boards boards(1, with_cache(0));
   for (std::uint32_t i = 0; i < 3 * kMaxSlots; ++i) {
     boards.arrive(0, "name " + std::to_string(i), kRequest);
     REQUIRE(boards.bucket(i).size() == 1);
@@ -180,7 +187,7 @@ TEST_CASE("without a cache every name is forgotten at once and its slot used aga
 }
 
 TEST_CASE("a cache larger than the board gives way to new names") {
-  Boards boards(1, {.cache_capacity = 1'000'000'000});
+  Boards boards(1, with_cache(1'000'000'000));
   for (std::uint32_t i = 0; i < kMaxSlots + 10; ++i) {
     boards.arrive(0, "name " + std::to_string(i), kRequest);
     REQUIRE(boards.bucket(i).size() == 1);
@@ -195,17 +202,6 @@ TEST_CASE("more names at one time than there are slots is an error that says so"
     text = test::error_of([&] { boards.arrive(0, "name " + std::to_string(i), kRequest); });
   }
   CHECK(text == "65536 tensors are in flight on this host already; synchronize some first");
-}
-
-TEST_CASE("the first alarm is kept, later ones are counted") {
-  Boards boards(2);
-  CHECK(!boards[0].alarm());
-  boards[1].raise_alarm({.code = ErrorCode::kTimeout, .rank = 1, .text = "first"});
-  boards[0].raise_alarm({.code = ErrorCode::kSystem, .rank = 0, .text = "second"});
-  CHECK(boards[0].alarm_count() == 2);
-  REQUIRE(boards[0].alarm());
-  CHECK(boards[0].alarm()->text == "first");
-  CHECK(boards[0].alarm()->code == ErrorCode::kTimeout);
 }
 
 }  // namespace

@@ -69,11 +69,11 @@ TEST_CASE("one handle may cover many tensors, batched differently on every rank"
   world.run([](int rank, Engine& engine) {
     std::vector<std::vector<float>> tensors(6, std::vector<float>(10, 1.0F));
     const std::vector<std::string> names{"a", "b", "c", "d", "e", "f"};
-    std::vector<Submission> all;
+    std::vector<Operation> all;
     for (std::size_t i = 0; i < 6; ++i) all.push_back(in_place(names[i], tensors[i]));
     const std::size_t cut = rank == 0 ? 2 : 5;
-    const HandleId first = engine.submit(std::span(all).first(cut), Intent::kMore);
-    const HandleId second = engine.submit(std::span(all).subspan(cut), Intent::kWait);
+    const HandleId first = submit_all(engine, std::span(all).first(cut), Intent::kMore);
+    const HandleId second = submit_all(engine, std::span(all).subspan(cut));
     finish(engine, second);
     finish(engine, first);
     for (const auto& tensor : tensors) CHECK(tensor.front() == 2.0F);
@@ -87,9 +87,9 @@ TEST_CASE("broadcast gives the root's values to all, several at once") {
     std::vector<std::vector<float>> tensors(6);
     for (int i = 0; i < 6; ++i) {
       tensors[i].assign(i == 5 ? 400'000 : 10, static_cast<float>(100 * i + rank));
-      Submission submission = in_place("", tensors[i], Kind::kBroadcast);
-      submission.request.root = i % 3;
-      handles.push_back(submit(engine, submission, Intent::kCompute));
+      Operation operation = in_place("", tensors[i], Kind::kBroadcast);
+      operation.requests[0].root = i % 3;
+      handles.push_back(submit(engine, operation, Intent::kCompute));
     }
     for (const HandleId handle : handles) finish(engine, handle);
     for (int i = 0; i < 6; ++i) {
@@ -102,10 +102,10 @@ TEST_CASE("allgather joins rows by rank") {
   WorldOfThreads world(3);
   world.run([](int rank, Engine& engine) {
     std::vector<float> rows(static_cast<std::size_t>(2 * rank), static_cast<float>(rank));
-    Submission submission = in_place("rows", rows, Kind::kAllgather);
-    submission.request = float_request(Kind::kAllgather, {rank, 2});
-    submission.out = nullptr;
-    const std::vector<Output> outputs = finish(engine, submit(engine, submission));
+    Operation operation = in_place("rows", rows, Kind::kAllgather);
+    operation.requests[0] = float_request(Kind::kAllgather, {rank, 2});
+    operation.tensors[0].out = nullptr;
+    const std::vector<Output> outputs = finish(engine, submit(engine, operation));
     REQUIRE(outputs.size() == 1);
     CHECK(outputs[0].shape == std::vector<std::int64_t>{3, 2});
     const auto* values = reinterpret_cast<const float*>(outputs[0].bytes.get());
@@ -119,7 +119,8 @@ TEST_CASE("nobody leaves a barrier before the last has come") {
   world.run([&arrived](int, Engine& engine) {
     for (int round = 1; round <= 20; ++round) {
       ++arrived;
-      Submission barrier{.name = {}, .request = float_request(Kind::kBarrier, {})};
+      const Operation barrier{
+          .name = {}, .requests = {float_request(Kind::kBarrier, {})}, .tensors = {{}}, .splits = {}};
       finish(engine, submit(engine, barrier));
       REQUIRE(arrived.load() >= 4 * round);
       finish(engine, submit(engine, barrier));
@@ -153,26 +154,26 @@ TEST_CASE("a name in flight may not be used again, not even twice in one call") 
   CHECK(error_of([&] { submit(engine, in_place("allreduce.x", other)); }) ==
         "allreduce 'x': a tensor of this name is still being processed on rank 0; synchronize it "
         "first or use another name");
-  const std::vector<Submission> twice{in_place("y", other), in_place("y", other)};
-  CHECK(error_of([&] { engine.submit(twice, Intent::kWait); }) ==
+  const std::vector<Operation> twice{in_place("y", other), in_place("y", other)};
+  CHECK(error_of([&] { submit_all(engine, twice); }) ==
         "allreduce 'y': the name occurs twice in one call");
   submit(world.engine(1), in_place("allreduce.x", other));
   finish(engine, handle);
-  finish(engine, engine.submit({}, Intent::kWait));  // nothing is done at once
+  finish(engine, engine.submit(0, {}, Intent::kWait));  // nothing is done at once
 }
 
 TEST_CASE("what cannot be right is refused before anything is sent") {
   WorldOfThreads world(2);
   std::vector<float> values(4);
-  Submission submission = in_place("x", values, Kind::kBroadcast);
-  submission.request.root = 2;
+  Operation operation = in_place("x", values, Kind::kBroadcast);
+  operation.requests[0].root = 2;
   CHECK(error_of([&] {
-          submit(world.engine(0), submission);
-        }).find("invalid root rank 2; the world has ranks 0 to 1") != std::string::npos);
-  submission = in_place("x", values);
-  submission.request.dtype = Dtype::kBool;
-  submission.request.op = ReduceOp::kAverage;
-  CHECK(error_of([&] { submit(world.engine(0), submission); }) != "");
+          submit(world.engine(0), operation);
+        }).find("invalid root rank 2; the ranks are 0, 1") != std::string::npos);
+  operation = in_place("x", values);
+  operation.requests[0].dtype = Dtype::kBool;
+  operation.requests[0].op = ReduceOp::kAverage;
+  CHECK(error_of([&] { submit(world.engine(0), operation); }) != "");
 }
 
 TEST_CASE("what ran is in the flight recorder") {
@@ -214,9 +215,9 @@ TEST_CASE("ten thousand tensors at once, with a small cache") {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < kTensors; ++i) names.push_back("t" + std::to_string(i));
     for (int round = 0; round < 3; ++round) {
-      std::vector<Submission> all;
+      std::vector<Operation> all;
       for (std::size_t i = 0; i < kTensors; ++i) all.push_back(in_place(names[i], tensors[i]));
-      finish(engine, engine.submit(all, Intent::kWait));
+      finish(engine, submit_all(engine, all));
     }
     for (const auto& tensor : tensors) REQUIRE(tensor[2] == 8.0F);
   });

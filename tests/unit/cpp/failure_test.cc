@@ -31,9 +31,9 @@ TEST_CASE("a mismatch in a bucket leaves the other tensors alone") {
   WorldOfThreads world(2);
   world.run([](int rank, Engine& engine) {
     std::vector<float> good(10, 1.0F), bad(rank == 0 ? 3 : 4), fine(10, 1.0F);
-    const std::vector<Submission> all{in_place("good", good), in_place("bad", bad),
+    const std::vector<Operation> all{in_place("good", good), in_place("bad", bad),
                                       in_place("fine", fine)};
-    const std::string text = error_of([&] { finish(engine, engine.submit(all, Intent::kWait)); });
+    const std::string text = error_of([&] { finish(engine, submit_all(engine, all)); });
     CHECK(contains(text, "allreduce 'bad'"));
     CHECK(good.front() == 2.0F);
     CHECK(fine.front() == 2.0F);
@@ -78,16 +78,16 @@ TEST_CASE("after a failure nothing touches the tensors again") {
     std::atomic<int> started{0};
     world.run([&](int rank, Engine& engine) {
       auto values = std::make_unique<std::vector<float>>(4'000'000, 1.0F);
-      Submission submission = in_place("allreduce.big", *values, kind);
-      if (kind == Kind::kAllgather) submission.out = nullptr;
+      Operation operation = in_place("allreduce.big", *values, kind);
+      if (kind == Kind::kAllgather) operation.tensors[0].out = nullptr;
       if (rank == 2) {
-        submit(engine, submission, Intent::kMore);
+        submit(engine, operation, Intent::kMore);
         while (started.load() < 2) std::this_thread::yield();
         engine.shutdown();
         return;
       }
       ++started;
-      error_of([&] { finish(engine, submit(engine, submission)); });  // or it was done in time
+      error_of([&] { finish(engine, submit(engine, operation)); });  // or it was done in time
       values.reset();
       engine.leave_to_background();
       CHECK(error_of([&] {

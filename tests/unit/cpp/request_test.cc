@@ -9,6 +9,8 @@
 namespace hvd {
 namespace {
 
+std::uint64_t signature(const Request& request) { return signature_of({&request, 1}); }
+
 using test::float_request;
 
 Request from_rank(Request request, int rank) {
@@ -21,7 +23,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 void check_mismatch(const Request& first, const Request& other, const std::string& part) {
-  CHECK(signature_of(first) != signature_of(other));
+  CHECK(signature(first) != signature(other));
   const auto text = mismatch(from_rank(first, 0), from_rank(other, 3));
   REQUIRE(text);
   CAPTURE(*text);
@@ -32,7 +34,7 @@ void check_mismatch(const Request& first, const Request& other, const std::strin
 
 TEST_CASE("equal requests agree, whoever sends them") {
   const Request request = float_request(Kind::kAllreduce, {4, 8});
-  CHECK(signature_of(from_rank(request, 0)) == signature_of(from_rank(request, 1)));
+  CHECK(signature(from_rank(request, 0)) == signature(from_rank(request, 1)));
   CHECK(!mismatch(request, from_rank(request, 1)));
 }
 
@@ -76,7 +78,7 @@ TEST_CASE("an allgather may differ in its first dimension only") {
   const Request base = float_request(Kind::kAllgather, {4, 8});
   Request longer = base;
   longer.dims[0] = 9;
-  CHECK(signature_of(base) == signature_of(longer));
+  CHECK(signature(base) == signature(longer));
   CHECK(!mismatch(base, longer));
   Request wider = base;
   wider.dims[1] = 9;

@@ -1,4 +1,4 @@
-// N ranks as threads of one process: each has an engine of its own, all share one region.
+// N ranks as threads of one process: each has an engine of its own, all share one space.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -22,14 +22,14 @@ class WorldOfThreads {
 
   explicit WorldOfThreads(
       int size, const Configure& configure = [](EngineConfig&) {})
-      : region_(Region::allocate(Engine::region_bytes(size))) {
+      : space_(SharedSpace::in_process()) {
     for (int rank = 0; rank < size; ++rank) {
       EngineConfig config;
       config.rank = rank;
       config.size = size;
       config.usable_cores = 2;
       configure(config);
-      engines_.push_back(std::make_unique<Engine>(config, region_, std::vector<WatchedProcess>{}));
+      engines_.push_back(std::make_unique<Engine>(config, space_, std::vector<WatchedProcess>{}));
     }
   }
 
@@ -55,7 +55,7 @@ class WorldOfThreads {
   }
 
  private:
-  std::shared_ptr<Region> region_;
+  std::shared_ptr<SharedSpace> space_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
@@ -68,18 +68,39 @@ inline Request float_request(Kind kind, std::vector<std::int64_t> shape) {
   return request;
 }
 
-inline Submission in_place(std::string_view name, std::vector<float>& values,
-                           Kind kind = Kind::kAllreduce) {
+// One operation on one tensor, or a group, with what its spans refer to.
+struct Operation {
+  std::string name;
+  std::vector<Request> requests;
+  std::vector<Tensor> tensors;
+  std::vector<std::int64_t> splits;
+
+  Submission submission() const {
+    return {.name = name, .requests = requests, .tensors = tensors, .splits = splits};
+  }
+};
+
+inline Operation in_place(std::string name, std::vector<float>& values,
+                          Kind kind = Kind::kAllreduce) {
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  return {.name = name,
-          .request = float_request(kind, {static_cast<std::int64_t>(values.size())}),
-          .in = bytes,
-          .out = bytes};
+  return {.name = std::move(name),
+          .requests = {float_request(kind, {static_cast<std::int64_t>(values.size())})},
+          .tensors = {{.in = bytes, .out = bytes}},
+          .splits = {}};
 }
 
-inline HandleId submit(Engine& engine, const Submission& submission,
-                       Intent intent = Intent::kWait) {
-  return engine.submit({&submission, 1}, intent);
+inline HandleId submit(Engine& engine, const Operation& operation, Intent intent = Intent::kWait,
+                       int set = 0) {
+  const Submission submission = operation.submission();
+  return engine.submit(set, {&submission, 1}, intent);
+}
+
+// Many operations under one handle.
+inline HandleId submit_all(Engine& engine, std::span<const Operation> operations,
+                           Intent intent = Intent::kWait) {
+  std::vector<Submission> submissions;
+  for (const Operation& operation : operations) submissions.push_back(operation.submission());
+  return engine.submit(0, submissions, intent);
 }
 
 // Waits and returns the result; throws the operation's error.

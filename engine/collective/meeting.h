@@ -1,0 +1,23 @@
+// All ranks wait for each other and move nothing: after a bucket in which some rank takes part
+// without a tensor, so that the others do not run ahead of it.
+#pragma once
+
+#include "collective/collective.h"
+
+namespace hvd {
+
+class Meeting final : public Collective {
+ public:
+  explicit Meeting(Peers& peers) : peers_(peers) {}
+
+  // Returns how many block numbers it takes.
+  std::uint32_t begin(BlockNumber block);
+  bool advance(PeerWait& blocked) override;
+
+ private:
+  Peers& peers_;
+  BlockNumber block_ = 0;
+  bool has_arrived_ = false;
+};
+
+}  // namespace hvd

@@ -1,0 +1,76 @@
+// What the engine of one rank holds for one process set: the board where its ranks agree, the cells
+// through which they move data, and the bucket under way. Sets work side by side: while one waits
+// for a rank, others go on.
+//
+// Made when this rank first submits to the set, dropped when the set is removed. `tensors` and
+// `auto_names` need the engine's mutex; what stands below them belongs to the holder of the
+// progress role.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/host_backend.h"
+#include "control/board.h"
+#include "runtime/tensor_table.h"
+#include "transport/peers.h"
+#include "transport/region.h"
+
+namespace hvd {
+
+struct LaneConfig {
+  int id = 0;                // of the process set
+  std::vector<int> members;  // world rank by set rank
+  BoardConfig board;
+};
+
+class Lane {
+ public:
+  // Bytes of shared memory for a set of `size` ranks.
+  static std::size_t region_bytes(int size);
+
+  Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence);
+
+  int size() const { return static_cast<int>(members.size()); }
+  // -1: not a member.
+  int set_rank_of(int world_rank) const;
+  // Is there anything that this rank has to do here?
+  bool is_active() const { return is_running || flights.load() != 0; }
+  // Can a step be made, as far as can be seen without one?
+  bool can_progress() const;
+  // " of process set 3", for messages; nothing for the world.
+  std::string suffix() const;
+  // The last running number of unnamed operations like this one.
+  std::uint64_t& auto_name(const Request& request);
+  // A slot for the flight recorder.
+  std::uint32_t subject(std::uint32_t slot) const {
+    return static_cast<std::uint32_t>(id) * kMaxSlots + slot;
+  }
+
+  const int id;
+  const std::vector<int> members;
+  const std::shared_ptr<Region> region;
+  Board board;
+  Peers peers;
+  HostBackend backend;
+  TensorTable tensors;
+  std::vector<std::uint64_t> auto_names;  // by kind, single and grouped
+  std::atomic<int> flights{0};            // entries in flight
+
+  std::atomic<bool> is_running{false};  // a bucket
+  std::uint32_t cursor = 0;             // next bucket to run
+  std::vector<BucketItem> items;
+  std::vector<BucketItem> tensor_items;
+  std::vector<Entry*> entries;
+  std::vector<Work> works;  // grows only; the bucket has the first works_count
+  std::size_t works_count = 0;
+  bool must_meet = false;  // some rank is absent: no rank may run ahead of it
+  PeerWait blocked_on;
+  std::int64_t blocked_since_ns = 0;
+  bool blocked_reported = false;
+};
+
+}  // namespace hvd

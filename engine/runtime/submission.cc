@@ -1,0 +1,80 @@
+#include "runtime/submission.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/reduce.h"
+
+namespace hvd {
+
+namespace {
+
+std::optional<std::string> root_refusal(const Request& request, const std::vector<int>& members) {
+  if (std::ranges::binary_search(members, request.root)) return std::nullopt;
+  return "invalid root rank " + std::to_string(request.root) + "; the ranks are " + list(members);
+}
+
+std::optional<std::string> reduction_refusal(const Request& request, int size) {
+  const char* reason = unsupported_reason({.dtype = request.dtype,
+                                           .op = request.op,
+                                           .prescale = request.prescale,
+                                           .postscale = request.postscale,
+                                           .divisor = size});
+  if (reason != nullptr) return reason;
+  if (request.kind != Kind::kReducescatter) return std::nullopt;
+  if (request.op == ReduceOp::kAdasum) return "Adasum needs whole tensors; use allreduce";
+  if (request.dims_count > 0) return std::nullopt;
+  return "reducescatter does not support scalar tensors: it divides the first dimension among the "
+         "ranks, so reshape the tensor to [1]";
+}
+
+std::optional<std::string> splits_refusal(const Request& request,
+                                          std::span<const std::int64_t> splits, int size) {
+  if (request.dims_count == 0) {
+    return "alltoall does not support scalar tensors: it sends parts of the first dimension";
+  }
+  const std::int64_t rows = request.dims[0];
+  if (splits.empty()) {
+    if (rows % size == 0) return std::nullopt;
+    return "without splits the first dimension, " + std::to_string(rows) +
+           ", must be a multiple of the number of ranks, " + std::to_string(size);
+  }
+  if (splits.size() != static_cast<std::size_t>(size)) {
+    return "splits has " + std::to_string(splits.size()) + " entries; it needs one for each of " +
+           std::to_string(size) + " ranks";
+  }
+  if (std::ranges::any_of(splits, [](std::int64_t split) { return split < 0; })) {
+    return "splits must not be negative";
+  }
+  const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
+  if (sum <= rows) return std::nullopt;
+  return "splits add up to " + std::to_string(sum) + " rows; the tensor has " +
+         std::to_string(rows);
+}
+
+}  // namespace
+
+std::optional<std::string> refusal_of(const Submission& submission,
+                                      const std::vector<int>& members) {
+  const int size = static_cast<int>(members.size());
+  for (const Request& request : submission.requests) {
+    std::optional<std::string> reason;
+    if (request.kind == Kind::kBroadcast) reason = root_refusal(request, members);
+    if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
+      reason = reduction_refusal(request, size);
+    }
+    if (request.kind == Kind::kAlltoall) {
+      reason = splits_refusal(request, submission.splits, size);
+    }
+    if (reason) return reason;
+  }
+  return std::nullopt;
+}
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace hvd

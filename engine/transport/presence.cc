@@ -1,0 +1,50 @@
+#include "transport/presence.h"
+
+namespace hvd {
+
+std::size_t Presence::region_bytes(int size) {
+  return sizeof(PresenceLine) * static_cast<std::size_t>(size);
+}
+
+Presence::Presence(std::byte* base, int rank, int size)
+    : rank_(rank), size_(size), lines_(reinterpret_cast<PresenceLine*>(base)) {}
+
+Attention Presence::attention(int rank) const {
+  return static_cast<Attention>(lines_[rank].attention.load(std::memory_order_seq_cst));
+}
+
+void Presence::set_attention(Attention attention) {
+  lines_[rank_].attention.store(static_cast<std::uint32_t>(attention), std::memory_order_seq_cst);
+}
+
+bool Presence::ring(int rank) const {
+  const Attention attention = this->attention(rank);
+  if (attention == Attention::kAwake) return false;
+  PresenceLine& line = lines_[rank];
+  strike(attention == Attention::kBackground ? line.background_bell : line.helper_bell);
+  return true;
+}
+
+void Presence::ring_all_bells() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    strike(lines_[rank].background_bell);
+    strike(lines_[rank].helper_bell);
+  }
+}
+
+Liveness Presence::liveness(int rank) const {
+  return static_cast<Liveness>(lines_[rank].liveness.load(std::memory_order_acquire));
+}
+
+bool Presence::set_liveness(int rank, Liveness liveness) {
+  auto running = static_cast<std::uint32_t>(Liveness::kRunning);
+  return lines_[rank].liveness.compare_exchange_strong(running,
+                                                       static_cast<std::uint32_t>(liveness));
+}
+
+void strike(SharedWord& bell) {
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(bell);
+}
+
+}  // namespace hvd

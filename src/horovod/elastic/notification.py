@@ -1,0 +1,89 @@
+"""News about hosts on their way to the states that want them: one manager per process.
+
+A launcher that lets hosts come and go gives the manager a source on every rank, before training
+starts. Without one, as in a job of fixed size, the world never changes and nobody communicates.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import IntFlag
+from typing import Protocol
+
+__all__ = ["HostUpdate", "Listener", "NotificationManager", "Source", "notification_manager"]
+
+
+class HostUpdate(IntFlag):
+    """What happened to the set of hosts; the numbers are part of the public interface."""
+
+    NONE = 0
+    REMOVED = 1
+    ADDED = 2
+    MIXED = 3
+
+
+class Listener(Protocol):
+    """Whoever wants to hear of updates: a ``State``."""
+
+    def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """Called from the source's thread; see ``State.on_hosts_updated``."""
+
+
+# Starts to watch and returns; calls its argument with timestamp and kind, from its own thread.
+Source = Callable[[Callable[[int, int], None]], None]
+
+
+class NotificationManager:
+    """Hands updates from the source to all registered listeners; any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._source: Source | None = None
+        self._is_started = False
+        self._listeners: list[Listener] = []
+
+    @property
+    def has_source(self) -> bool:
+        """Whether updates can come at all; the same on every rank of a job."""
+        return self._source is not None
+
+    def set_source(self, source: Source) -> None:
+        """Say where updates come from: on every rank or on none, before ``init``."""
+        self._source = source
+
+    def init(self) -> None:
+        """Start the source, if there is one and it does not run yet."""
+        with self._lock:
+            if self._source is None or self._is_started:
+                return
+            self._is_started = True
+        self._source(self.handle_hosts_updated)
+
+    def register_listener(self, listener: Listener) -> None:
+        """Pass updates to ``listener`` from now on."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Pass ``listener`` no further updates; one call undoes one ``register_listener``."""
+        with self._lock:
+            self._listeners = _without_one(self._listeners, listener)
+
+    def handle_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """Tell all listeners; called by the source."""
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener.on_hosts_updated(timestamp, update_res)
+
+
+def _without_one(listeners: list[Listener], removed: Listener) -> list[Listener]:
+    """By identity: a state may define equality by its contents."""
+    for index, listener in enumerate(listeners):
+        if listener is removed:
+            return listeners[:index] + listeners[index + 1 :]
+    return listeners
+
+
+notification_manager = NotificationManager()

@@ -1,0 +1,324 @@
+"""Process sets: named subsets of the world that run collectives of their own.
+
+    evens = hvd.add_process_set([0, 2])
+    hvd.allreduce(tensor, process_set=evens)
+
+All ranks of the world register the same sets, at ``init`` or, in dynamic mode, later; only members
+may use one. Sets may overlap, and operations on different sets never wait for each other. ``world``
+opens the registry when a world begins and closes it at its end; the engine makes what a set needs
+when it is first used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from horovod import _native
+from horovod.errors import InitError, MismatchError
+
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "close_registry",
+    "global_process_set",
+    "ids_and_ranks",
+    "open_registry",
+    "remove_process_set",
+]
+
+_DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
+
+
+class ProcessSet:
+    """A set of ranks; usable once registered by ``init`` or ``add_process_set``.
+
+    Args:
+        ranks_or_comm: ranks of the world, in any order. An mpi4py communicator needs MPI, which
+            this build does not have.
+
+    Attributes:
+        process_set_id: number of the registered set, the same on all ranks; None before and after.
+        ranks: its ranks in rising order; a *set rank* is a position in it.
+        mpi_comm: None; kept for scripts that print it.
+
+    Raises:
+        ValueError: the argument is neither.
+    """
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        self.process_set_id: int | None = None
+        self.ranks: list[int] | None = _rank_list(ranks_or_comm)
+        self.mpi_comm: Any = None
+
+    def size(self) -> int | None:
+        """Number of its ranks; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        return len(_current().members(self.process_set_id))
+
+    def rank(self) -> int | None:
+        """This process's position in the set; None while it is not registered.
+
+        Raises:
+            ValueError: this process is not a member, or Horovod is not initialized.
+        """
+        if self.process_set_id is None:
+            return None
+        registry = _current()
+        members = registry.members(self.process_set_id)
+        if registry.rank not in members:
+            raise ValueError(
+                f"rank {registry.rank} is not part of provided process set {self.process_set_id} "
+                f"(ranks {members})"
+            )
+        return members.index(registry.rank)
+
+    def included(self) -> bool | None:
+        """Whether this process is a member; None while the ranks are unknown.
+
+        Raises:
+            ValueError: Horovod is not initialized.
+        """
+        return None if self.ranks is None else _current().rank in self.ranks
+
+    def __repr__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks. Always registered; its ranks are known between ``init`` and ``shutdown``."""
+
+    def __init__(self) -> None:
+        self.process_set_id = 0
+        self.ranks = None
+        self.mpi_comm = None
+
+
+class _Registry:
+    """The process sets of one world; the same on all its ranks."""
+
+    def __init__(self, engine: _native.Engine, rank: int, size: int, is_dynamic: bool) -> None:
+        self.rank = rank
+        self.is_dynamic = is_dynamic
+        self._engine = engine
+        self._size = size
+        self._sets: dict[int, ProcessSet] = {0: global_process_set}
+        global_process_set.ranks = list(range(size))
+
+    def members(self, process_set_id: int) -> list[int]:
+        found = self._sets.get(process_set_id)
+        if found is None or found.ranks is None:
+            raise ValueError(f"process set {process_set_id} is not registered")
+        return found.ranks
+
+    def register_at_start(self, process_sets: Sequence[ProcessSet]) -> None:
+        """Register these sets, which all ranks must have been given alike, in this order."""
+        proposal = {"dynamic": self.is_dynamic, "process_sets": [s.ranks for s in process_sets]}
+        problem = self._problem_of_all(process_sets)
+        self._agree("init", "process_sets.init", proposal, problem, InitError)
+        for process_set in process_sets:
+            self._register(process_set)
+
+    def add(self, process_set: ProcessSet) -> None:
+        proposal = {"add": process_set.ranks}
+        problem = self._problem(process_set)
+        self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
+        self._register(process_set)
+
+    def remove(self, process_set: ProcessSet) -> bool:
+        number = process_set.process_set_id
+        is_known = number is not None and self._sets.get(number) is process_set
+        proposal = {"remove": number if is_known else None}
+        in_flight = self._engine.flights(number) if is_known and number else 0
+        problem = f"has {in_flight} operations in flight on it; synchronize them first"
+        self._agree(
+            "remove_process_set",
+            "process_sets.change",
+            proposal,
+            problem if in_flight else None,
+            ValueError,
+        )
+        if not is_known or number is None or number == 0:
+            return False
+        del self._sets[number]
+        process_set.process_set_id = None
+        self._engine.remove_process_set(number)
+        self._engine.gather("process_sets.removed", b"")
+        if self.rank == 0:
+            self._engine.discard_process_set(number)
+        return True
+
+    def ids_and_ranks(self) -> dict[int, list[int]]:
+        return {number: list(self.members(number)) for number in sorted(self._sets)}
+
+    def close(self) -> None:
+        for number, process_set in self._sets.items():
+            if number != 0:
+                process_set.process_set_id = None
+        global_process_set.ranks = None
+
+    def _register(self, process_set: ProcessSet) -> None:
+        number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
+        assert process_set.ranks is not None
+        self._engine.add_process_set(number, process_set.ranks)
+        process_set.process_set_id = number
+        self._sets[number] = process_set
+
+    def _problem(self, process_set: ProcessSet) -> str | None:
+        """Why this set cannot be registered; None if it can."""
+        ranks = process_set.ranks or []
+        if process_set.process_set_id is not None:
+            return f"gave {process_set}, which is registered already"
+        if not ranks:
+            return "gave a process set without ranks"
+        if len(set(ranks)) != len(ranks):
+            return f"gave a process set that contains a rank twice: {ranks}"
+        if ranks[0] < 0 or ranks[-1] >= self._size:
+            return f"gave ranks {ranks}; the world has ranks 0 to {self._size - 1}"
+        for number, other in self._sets.items():
+            if other.ranks == ranks:
+                return f"gave a duplicate process set: {ranks} is process set {number} already"
+        return None
+
+    def _problem_of_all(self, process_sets: Sequence[ProcessSet]) -> str | None:
+        for index, process_set in enumerate(process_sets):
+            problem = self._problem(process_set)
+            if problem is None and process_set.ranks in [s.ranks for s in process_sets[:index]]:
+                problem = f"gave a duplicate process set: {process_set.ranks}"
+            if problem is not None:
+                return f"{problem} (process_sets[{index}])"
+        return None
+
+    def _agree(
+        self,
+        operation: str,
+        name: str,
+        proposal: dict[str, Any],
+        problem: str | None,
+        error: type[Exception],
+    ) -> None:
+        """Raise on every rank alike if some rank has a problem or wants something else."""
+        payload = json.dumps([proposal, problem]).encode()
+        answers = [json.loads(answer) for answer in self._engine.gather(name, payload)]
+        problems = [f"rank {rank} {text}" for rank, (_, text) in enumerate(answers) if text]
+        if problems:
+            raise error(f"{operation}: {'; '.join(problems)}")
+        first = answers[0][0]
+        for rank, (other, _) in enumerate(answers):
+            if other != first:
+                text = f"{operation}: rank {rank} asked for {other}, rank 0 for {first}"
+                raise (InitError if error is InitError else MismatchError)(text)
+
+
+global_process_set: ProcessSet = _GlobalProcessSet()
+_registry: _Registry | None = None
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a process set; blocks until every rank of the world has called it alike.
+
+    Args:
+        process_set: the set, or its ranks; the same on every rank, members or not, and in the same
+            order among all calls of ``add_process_set`` and ``remove_process_set``.
+
+    Returns:
+        The registered set.
+
+    Raises:
+        ValueError: Horovod is not initialized or not in dynamic mode; on some rank the set is a
+            duplicate or has ranks that do not exist, which is raised on all ranks.
+        MismatchError: ranks want different changes.
+    """
+    registry = _dynamic_registry("add_process_set")
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    registry.add(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a process set and give its memory back; blocks until every rank has called it alike.
+
+    Returns:
+        False for the global set and for sets that are not registered, else True; the object is not
+        registered any more.
+
+    Raises:
+        ValueError: Horovod is not initialized or not in dynamic mode; some rank has operations in
+            flight on the set, which is raised on all ranks.
+        MismatchError: ranks want different changes.
+    """
+    return _dynamic_registry("remove_process_set").remove(process_set)
+
+
+def ids_and_ranks() -> dict[int, list[int]]:
+    """All registered sets: ranks by id."""
+    return _current().ids_and_ranks()
+
+
+def open_registry(
+    engine: _native.Engine,
+    rank: int,
+    size: int,
+    process_sets: Sequence[ProcessSet],
+    is_dynamic: bool,
+) -> None:
+    """Begin a world's process sets: the global one and these; blocks until all ranks agree.
+
+    Raises:
+        InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
+    """
+    global _registry
+    registry = _Registry(engine, rank, size, is_dynamic)
+    try:
+        registry.register_at_start(process_sets)
+    except BaseException:
+        registry.close()
+        raise
+    _registry = registry
+
+
+def close_registry() -> None:
+    """End of the world: no set is registered any more."""
+    global _registry
+    registry, _registry = _registry, None
+    if registry is not None:
+        registry.close()
+
+
+def _current() -> _Registry:
+    if _registry is None:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    return _registry
+
+
+def _dynamic_registry(operation: str) -> _Registry:
+    registry = _current()
+    if not registry.is_dynamic:
+        raise ValueError(
+            f"{operation} needs dynamic process sets: call hvd.init(process_sets='dynamic') or set "
+            f"{_DYNAMIC}=1 on all ranks"
+        )
+    return registry
+
+
+def _rank_list(ranks: Any) -> list[int]:
+    if hasattr(ranks, "Get_rank"):
+        raise ValueError(
+            "ProcessSet: an mpi4py communicator needs MPI, which is not in use; list the ranks"
+        )
+    if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes)):
+        raise ValueError(f"ProcessSet: expected a list of ranks, found {ranks!r}")
+    found = list(ranks)
+    if not all(_is_integer(rank) for rank in found):
+        raise ValueError(f"ProcessSet: expected a list of ranks, found {found!r}")
+    return sorted(int(rank) for rank in found)
+
+
+def _is_integer(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)

@@ -1,0 +1,226 @@
+"""``TorchState``: models, optimizers, samplers and plain objects that training can go back to.
+
+Each tracked value of a known type has a handler; ``set_handler_registry`` adds further types. All
+communication goes through ``horovod.torch.functions``, on the caller's thread.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from horovod.elastic import ObjectState
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.functions import (
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from horovod.world import rank
+
+__all__ = [
+    "Handler",
+    "HandlerRegistry",
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
+
+class Handler(Protocol):
+    """What a registry entry's class must offer; it is constructed with the value."""
+
+    def save(self) -> None:
+        """Keep a copy of the value's state."""
+
+    def restore(self) -> None:
+        """Put the kept state back into the value."""
+
+    def sync(self) -> None:
+        """Make the value equal to rank 0's and keep that; collective."""
+
+    def set_value(self, value: Any) -> None:
+        """Handle this value instead, and save it."""
+
+
+class StateHandler:
+    """Base of handlers: saves once when it is made; derive and give the other methods."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.save()
+
+    def save(self) -> None:
+        """Keep a copy of the value's state in host memory."""
+        raise NotImplementedError(f"{type(self).__name__} must define save()")
+
+    def restore(self) -> None:
+        """Put the kept state back into the value."""
+        raise NotImplementedError(f"{type(self).__name__} must define restore()")
+
+    def sync(self) -> None:
+        """Make the value equal to rank 0's and keep that; collective."""
+        raise NotImplementedError(f"{type(self).__name__} must define sync()")
+
+    def reset(self) -> None:
+        """Adapt the value to a new world, also where no ``sync`` follows; nothing by default."""
+
+    def set_value(self, value: Any) -> None:
+        """Handle this value instead, and save it."""
+        self.value = value
+        self.save()
+
+
+class _StateDictHandler(StateHandler):
+    """For values that have ``state_dict`` and ``load_state_dict``."""
+
+    def save(self) -> None:
+        self._saved = _host_copy(self.value.state_dict())
+
+    def restore(self) -> None:
+        # A copy again: optimizers keep the tensors that they load, and change them.
+        self.value.load_state_dict(_host_copy(self._saved))
+
+
+class ModelStateHandler(_StateDictHandler):
+    """Parameters and buffers of a ``torch.nn.Module``."""
+
+    def sync(self) -> None:
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(_StateDictHandler):
+    """State and options of a ``torch.optim.Optimizer``."""
+
+    def restore(self) -> None:
+        super().restore()
+        # Left by a step that never ended: reduced in part, and not to be added to.
+        self.value.zero_grad()
+
+    def reset(self) -> None:
+        # Loading drops what the old world was reducing; a new rank would not have it either.
+        self.value.load_state_dict(self.value.state_dict())
+        self.value.zero_grad()
+
+    def sync(self) -> None:
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+class SamplerStateHandler(_StateDictHandler):
+    """Progress of an ``ElasticSampler``."""
+
+    def sync(self) -> None:
+        progress = broadcast_object(self.value.state_dict(), name="elastic.sampler")
+        self.value.load_state_dict(progress)
+        self.save()
+
+    def reset(self) -> None:
+        self.value.reset()
+
+
+HandlerRegistry = list[tuple[type, Callable[[Any], Handler]]]
+
+_registry: HandlerRegistry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> HandlerRegistry:
+    """Pairs of type and handler class; the first whose type fits a value handles it."""
+    return _registry
+
+
+def set_handler_registry(registry: HandlerRegistry) -> None:
+    """Replace the pairs for every ``TorchState`` made from now on; the same on every rank."""
+    global _registry
+    _registry = registry
+
+
+class TorchState(ObjectState):
+    """Everything a training function needs to go on, as attributes.
+
+    A model, optimizer or ``ElasticSampler`` is saved by copying its ``state_dict``; assigning
+    another one to the attribute saves that at once. All others are plain objects; see
+    ``ObjectState``. Make it with equal keywords on every rank, in the same order.
+
+    Args:
+        model: attribute ``model``.
+        optimizer: attribute ``optimizer``; usually a ``DistributedOptimizer``.
+        kwargs: further attributes, of any kind.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        values = {"model": model, "optimizer": optimizer, **kwargs}
+        handlers = {name: _handler_for(value) for name, value in values.items()}
+        self._handlers = {name: found for name, found in handlers.items() if found is not None}
+        for name in self._handlers:
+            super().__setattr__(name, values.pop(name))
+        super().__init__(broadcast_object, rank, **values)
+
+    def save(self) -> None:
+        """Copy all states to host memory."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to what was saved last; gradients of tracked optimizers are cleared."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Make all ranks equal to rank 0, and save; collective, blocks until done."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        """Adapt to the new world: samplers split what is left, optimizers drop gradients."""
+        for handler in self._handlers.values():
+            if isinstance(handler, StateHandler):
+                handler.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        if handler is not None:
+            handler.set_value(value)
+
+
+def _handler_for(value: Any) -> Handler | None:
+    for handled, handler_class in _registry:
+        if isinstance(value, handled):
+            return handler_class(value)
+    return None
+
+
+def _host_copy(value: Any) -> Any:
+    """A deep copy with all tensors in host memory; dict subclasses keep type and attributes."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        copied = copy.copy(value)
+        for key in copied:
+            copied[key] = _host_copy(value[key])
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(map(_host_copy, value))
+    return copy.deepcopy(value)
