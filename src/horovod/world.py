@@ -129,7 +129,7 @@ def engine() -> _native.Engine:
 
 def generation() -> int:
     """How many worlds this process has joined so far; tells one from the next."""
-    return _generation
+    return _generations.total()
 
 
 def rank() -> int:
