@@ -128,8 +128,8 @@ def engine() -> _native.Engine:
 
 
 def generation() -> int:
-    """How often this process entered a world: equal on ranks that entered all worlds together."""
-    return _generation
+    """How many worlds this process has joined so far; tells one from the next."""
+    return _generations.total()
 
 
 def rank() -> int:

@@ -54,17 +54,14 @@ def broadcast_optimizer_state(
     root is enough. Parameters and gradients are not touched, and no step is made.
 
     Args:
-        optimizer: any optimizer but ``LBFGS``, over the same parameters on every rank.
+        optimizer: any optimizer, over the same parameters on every rank.
         root_rank: the rank whose state all ranks get; the same on every rank.
         model: accepted because existing scripts pass it; not needed.
 
     Raises:
-        ValueError: the optimizer is an ``LBFGS``, or has other parameters on some rank; the latter
-            is raised on all ranks.
+        ValueError: the optimizer has other parameters on some rank; raised on all ranks.
         HorovodInternalError: a rank was lost.
     """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("broadcast_optimizer_state cannot handle torch.optim.LBFGS")
     if size() == 1:
         return
     is_root = rank() == root_rank

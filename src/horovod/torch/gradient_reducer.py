@@ -1,4 +1,4 @@
-"""Reduces gradients while backward runs: hooks, batches, completion.
+"""Reduces gradients while backward runs: batches, groups, completion.
 
 ``DistributedOptimizer`` owns one ``GradientReducer``. Each parameter has a hook that autograd calls
 when its gradient is final (on the thread that runs backward). A hook only counts; whole batches of
@@ -10,8 +10,11 @@ On a machine without cores to spare, reducing during backward would only take it
 gradients go in one batch at the end, and after a first step that reached every parameter one hook
 stays, on the parameter that came last: it notices misuse, the others only cost time.
 
+Gradients of a *group* leave together once the last of them is ready. A compressor with an exchange
+of its own gets groups only, because batches have to be the same on all ranks there.
+
 Words: a parameter is *ready* when its gradient may be reduced in this step, *sent* when the engine
-has it, *missing* when the step ends and it was never ready.
+has it, *held* when it is ready but sparse, *missing* when the step ends and it was never ready.
 """
 
 from __future__ import annotations
@@ -19,18 +22,30 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from horovod.compression import Compressor, NoneCompressor
+from horovod.compression import NoneCompressor
 from horovod.errors import HorovodInternalError
 from horovod.operations import Intent
+from horovod.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
+from horovod.torch.gradient_exchange import (
+    Compression,
+    Exchange,
+    ExchangeCompressor,
+    Pending,
+    PlainExchange,
+)
+from horovod.torch.gradient_groups import GradientGroup, split_by_bytes
+from horovod.torch.gradient_hooks import Hook, Progress, batch_hook_maker, group_hook_maker
+from horovod.torch.parameter_names import plain_name
+from horovod.torch.sparse_gradients import SparseGradients
 
 __all__ = ["BATCH_BYTES", "GradientReducer"]
 
@@ -38,37 +53,7 @@ __all__ = ["BATCH_BYTES", "GradientReducer"]
 # leaves early in backward.
 BATCH_BYTES = 1 << 20
 
-
-class _Copy(NamedTuple):
-    """A gradient that travels as another tensor: compressed, or a contiguous copy."""
-
-    grad: Tensor
-    wire: Tensor
-    context: Any
-
-
-class _Batch(NamedTuple):
-    """One submission, until it is complete."""
-
-    handle: int
-    copies: list[_Copy]
-
-
-class _Progress:
-    """Bytes of gradients in this step.
-
-    Invariant: ``target - room`` bytes are ready and not sent; ``unsent`` counts them too.
-    """
-
-    __slots__ = ("room", "target", "unsent")
-
-    def __init__(self) -> None:
-        self.unsent = 0  # not yet with the engine
-        self.target = 0  # size of the batch that is filling
-        self.room = 0  # what it still takes; at 0 it is sent
-
-    def open_batch(self, batch_bytes: int) -> None:
-        self.target = self.room = min(batch_bytes, self.unsent)
+_is_sparse = attrgetter("is_sparse")
 
 
 class GradientReducer:
@@ -80,20 +65,30 @@ class GradientReducer:
         op: reduce op; the same on every rank.
         prescale: multiplies every gradient before the reduction; the same on every rank.
         postscale: multiplies every result; the same on every rank.
+        process_set: the ranks that reduce; this one is among them.
+        sparse_as_dense: sparse gradients travel as dense ones.
+        is_sparse: every gradient is sparse, those that are missing too.
     """
 
     def __init__(
         self,
-        compression: type[Compressor],
+        compression: Compression,
         passes: int,
         op: int,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        *,
+        process_set: ProcessSet = global_process_set,
+        sparse_as_dense: bool = False,
+        is_sparse: bool = False,
     ) -> None:
-        self._compression = compression
-        self._is_plain = compression is NoneCompressor
         self._passes = passes
-        self._operation = (op, prescale, postscale)
+        operation = (op, prescale, postscale)
+        self._exchange: Exchange | None = None
+        if isinstance(compression, ExchangeCompressor):
+            self._exchange = compression.make_exchange(*operation, process_set)
+            compression = NoneCompressor
+        self._plain = PlainExchange(compression, *operation, process_set)
         self._overlaps = adapter.spare_cores()
         self._batch_bytes = BATCH_BYTES if self._overlaps else sys.maxsize
         self._params: list[Tensor] = []
@@ -101,31 +96,49 @@ class GradientReducer:
         self._passes_left: list[int] = []  # by parameter; 0: ready or sent
         self._ready: list[int] = []  # indices of parameters that the next batch takes
         self._last_sent = 0
-        self._batches: list[_Batch] = []
+        self._batches: list[Pending] = []
+        self._groups: list[GradientGroup] = []
+        self._grouped: set[int] = set()  # indices of their parameters
         self._frozen: list[tuple[Tensor, str]] = []
+        self._sparse = SparseGradients(
+            self._params, self._names, operation, process_set, sparse_as_dense, is_sparse
+        )
         self._size_bytes = 0
-        self._progress = _Progress()
+        self._progress = Progress()
         self._send_lock = threading.Lock()  # every device has its own thread in backward
-        self._make_hook = _hook_maker(self)
+        self._make_hook = batch_hook_maker(self, self._passes_left, self._ready, self._progress)
+        self._make_group_hook = group_hook_maker(self, self._passes_left)
         self._hooks: list[RemovableHandle] = []
         weakref.finalize(self, _remove_hooks, self._hooks).atexit = False
 
     @property
     def in_flight(self) -> bool:
         """Whether gradients are ready or sent, so that nobody else may write to them."""
-        return bool(self._batches or self._ready)
+        return (
+            bool(self._batches or self._ready)
+            or self._sparse.in_flight
+            or any(group.in_flight for group in self._groups)
+        )
 
-    def add(self, params: Sequence[Tensor], names: Sequence[str]) -> None:
+    def add(
+        self,
+        params: Sequence[Tensor],
+        names: Sequence[str],
+        groups: Iterable[Sequence[Tensor]] = (),
+    ) -> None:
         """Reduce these parameters too, from now on.
 
-        Those that need no gradient join at the end of the first step that finds them trainable; all
-        ranks have to make a parameter trainable in the same step.
+        Those that need no gradient join at the end of the first step that finds them trainable,
+        without a group; all ranks have to make a parameter trainable in the same step.
+
+        Args:
+            params: in the same order on every rank.
+            names: full names of their allreduces.
+            groups: those of ``params`` that leave together; the same on every rank.
         """
-        for param, name in zip(params, names, strict=True):
-            if param.requires_grad:
-                self._hook(param, name)
-            else:
-                self._frozen.append((param, name))
+        names_of = dict(zip(params, names, strict=True))
+        self._frozen += [entry for entry in names_of.items() if not entry[0].requires_grad]
+        self._add_trainable({p: name for p, name in names_of.items() if p.requires_grad}, groups)
         if not self.in_flight:
             self._restart()
 
@@ -145,9 +158,16 @@ class GradientReducer:
                 and gradients are unspecified.
         """
         try:
+            if self._frozen:
+                self._adopt_trainable()
+            self._sparse.agree()
             self._take_missing()
+            for group in self._groups:
+                self._start_group(group)
             if self._ready:
                 self._send(Intent.WAIT)
+            for gathered in self._sparse.gather():
+                self._batches.append(gathered)
             self._complete()
         except Exception:
             self.drop()
@@ -155,19 +175,36 @@ class GradientReducer:
         self._restart()
 
     def drop(self) -> None:
-        """Forget what is ready, wait for what was sent, start counting anew; gradients stay."""
+        """Forget what is ready, wait for what was sent, start counting anew.
+
+        Gradients that were sent are unspecified.
+        """
         self._ready.clear()
+        self._collect_groups()
         for batch in self._batches:
             try:
-                adapter.synchronize(batch.handle)
+                batch.finish()
             except HorovodInternalError:
                 continue  # the caller gives these results up anyway
         self._batches.clear()
+        self._sparse.drop()
         self._restart()
 
     def send_ready(self) -> None:
         """Hand the ready gradients to the engine; called by the hook that fills a batch."""
         self._send(Intent.MORE)
+
+    def send_group(self, group: GradientGroup) -> None:
+        """Hand a group to the engine; called by the hook of its last gradient.
+
+        Before it is known which of its gradients are sparse everywhere it has to wait.
+        """
+        if self._sparse.know(group.indices):
+            self._start_group(group)
+
+    def name_of(self, index: int) -> str:
+        """The parameter's name, for errors."""
+        return self._names[index]
 
     def _send(self, intent: Intent) -> None:
         with self._send_lock:
@@ -178,27 +215,36 @@ class GradientReducer:
                 intent = Intent.COMPUTE
             count = len(self._ready)  # another thread's hooks may append meanwhile
             ready = self._ready[:count]
-            wires = self._gradients(ready)
-            copies = self._replace_wires(wires)
-            names = self._names
-            handle = adapter.allreduce_batch_async_(
-                wires,
-                [names[index] for index in ready],
-                *self._operation,
-                intent=intent,
-            )
-            self._batches.append(_Batch(handle, copies))
+            dense = self._sparse.hold(ready)
+            if dense:
+                names = self._names
+                batch = [names[index] for index in dense]
+                self._batches.append(self._plain.start(batch, self._gradients(dense), intent))
             self._last_sent = ready[-1]
             del self._ready[:count]
 
+    def _start_group(self, group: GradientGroup) -> None:
+        with self._send_lock:
+            if group.is_sent:
+                return
+            dense = self._sparse.hold(group.indices)
+            if dense:
+                grads = self._gradients(dense)
+                if self._exchange is None:
+                    group.pending = self._plain.start_group(group.name, grads)
+                else:
+                    names = [plain_name(self._names[index]) for index in dense]
+                    group.pending = self._exchange.start(names, grads)
+            group.is_sent = True
+
     def _gradients(self, ready: list[int]) -> list[Tensor]:
-        """The gradients of these parameters, zeros set where there is none."""
+        """The dense gradients of these parameters, zeros set where there is none."""
         params = self._params
         grads: list[Tensor] = []
         for index in ready:
             grad = params[index].grad
             if grad is None:
-                grad = params[index].grad = torch.zeros_like(params[index], requires_grad=False)
+                grad = params[index].grad = self._sparse.zeros(index)
             grads.append(grad)
         # Inside backward, grad mode is on only with create_graph=True.
         if torch.is_grad_enabled() and any(grad.requires_grad for grad in grads):
@@ -206,125 +252,86 @@ class GradientReducer:
                 "a gradient that requires a gradient itself cannot be reduced: use "
                 "torch.autograd.grad(create_graph=True) instead of backward(create_graph=True)"
             )
+        if any(map(_is_sparse, grads)):
+            self._sparse.densify(ready, grads)
         return grads
 
-    @torch.no_grad()
-    def _replace_wires(self, wires: list[Tensor]) -> list[_Copy]:
-        """Put what travels into ``wires`` where it is not the gradient itself.
-
-        Ranks may keep a gradient in different memory orders; all send it in logical order.
-        """
-        if self._is_plain and all(map(Tensor.is_contiguous, wires)):
-            return []
-        copies = []
-        for k, grad in enumerate(wires):
-            if self._is_plain and grad.is_contiguous():
-                continue
-            if grad.layout is not torch.strided:
-                raise ValueError(
-                    "DistributedOptimizer reduces dense gradients only, found one of layout "
-                    f"{grad.layout}; an embedding gives dense ones with sparse=False"
-                )
-            wire, context = self._compression.compress(grad)
-            wires[k] = wire.contiguous()
-            copies.append(_Copy(grad, wires[k], context))
-        return copies
-
     def _take_missing(self) -> None:
-        if self._frozen:
-            self._adopt_trainable()
         passes_left = self._passes_left
+        self._ready += self._sparse.release()
         if any(passes_left):
-            self._ready.extend(compress(range(len(passes_left)), passes_left))
+            missing = compress(range(len(passes_left)), passes_left)
+            self._ready += [index for index in missing if index not in self._grouped]
             passes_left[:] = [0] * len(passes_left)
-        elif not self._overlaps:
+        elif not self._overlaps and not self._groups:
             _remove_hooks(self._hooks[: self._last_sent] + self._hooks[self._last_sent + 1 :])
 
     def _adopt_trainable(self) -> None:
         frozen = self._frozen
         self._frozen = [entry for entry in frozen if not entry[0].requires_grad]
-        for param, name in frozen:
-            if param.requires_grad:
-                self._hook(param, name)
+        self._add_trainable({param: name for param, name in frozen if param.requires_grad})
 
     def _complete(self) -> None:
+        self._collect_groups()
         batches = self._batches
         while batches:
-            # Stays listed until it is complete, so that ``drop`` waits for those after a failure.
-            adapter.synchronize(batches[0].handle)
-            if batches[0].copies:
-                self._copy_back(batches[0].copies)
+            # Stays listed until it is complete: after a Ctrl-C it is still under way.
+            try:
+                batches[0].finish()
+            except Exception:
+                del batches[0]
+                raise
             del batches[0]
+        self._sparse.restore()
 
-    @torch.no_grad()
-    def _copy_back(self, copies: list[_Copy]) -> None:
-        for grad, wire, context in copies:
-            reduced = self._compression.decompress(wire, context)
-            if reduced is not grad:
-                grad.copy_(reduced)
+    def _collect_groups(self) -> None:
+        """Groups are finished in their own order, the same on every rank."""
+        for group in self._groups:
+            if group.pending is not None:
+                self._batches.append(group.pending)
+                group.pending = None
 
     def _restart(self) -> None:
         self._passes_left[:] = [self._passes] * len(self._params)
         self._progress.unsent = self._size_bytes
         self._progress.open_batch(self._batch_bytes)
+        for group in self._groups:
+            group.restart()
 
-    def _hook(self, param: Tensor, name: str) -> None:
-        # At least 1: an empty gradient is awaited, too.
-        size_bytes = max(param.numel() * param.element_size(), 1)
-        hook = self._make_hook(len(self._params), size_bytes)
+    def _add_trainable(
+        self, names: dict[Tensor, str], groups: Iterable[Sequence[Tensor]] = ()
+    ) -> None:
+        groups = list(groups)
+        if self._exchange is not None:
+            chosen = {param for group in groups for param in group}
+            rest = [param for param in names if param not in chosen]
+            groups += split_by_bytes(rest, self._batch_bytes)
+        index_of = {param: index for index, param in enumerate(names, len(self._params))}
+        group_of: dict[Tensor, GradientGroup] = {}
+        for members in groups:
+            indices = [index_of[param] for param in members]
+            group = GradientGroup(f"{plain_name(names[members[0]])}.group", indices)
+            self._groups.append(group)
+            self._grouped.update(indices)
+            group_of.update(dict.fromkeys(members, group))
+        for param, name in names.items():
+            self._hook(param, name, group_of.get(param))
+        self._sparse.add(len(names))
+
+    def _hook(self, param: Tensor, name: str, group: GradientGroup | None) -> None:
+        index = len(self._params)
+        if group is None:
+            # At least 1: an empty gradient is awaited, too.
+            size_bytes = max(param.numel() * param.element_size(), 1)
+            self._size_bytes += size_bytes
+            hook: Hook = self._make_hook(index, size_bytes)
+        else:
+            hook = self._make_group_hook(index, group)
         handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._hooks.append(handle)
         self._params.append(param)
         self._names.append(name)
         self._passes_left.append(self._passes)
-        self._size_bytes += size_bytes
-
-
-def _hook_maker(reducer: GradientReducer) -> Callable[[int, int], Callable[[Tensor], None]]:
-    """A function that makes the hook of one parameter.
-
-    Hooks run once per parameter and step, so they use local names only, and never a strong
-    reference to the reducer.
-    """
-    passes_left = reducer._passes_left
-    append_ready = reducer._ready.append
-    progress = reducer._progress
-    reducer_ref = weakref.ref(reducer)
-
-    def count_pass(index: int, left: int) -> None:
-        if left < 0:
-            raise AssertionError(_too_many_passes(reducer_ref(), index))
-        passes_left[index] = left
-
-    def send_ready() -> None:
-        alive = reducer_ref()
-        if alive is not None:
-            alive.send_ready()
-
-    def make(index: int, size_bytes: int) -> Callable[[Tensor], None]:
-        def hook(_: Tensor) -> None:
-            left = passes_left[index] - 1
-            if left:
-                return count_pass(index, left)
-            passes_left[index] = 0
-            append_ready(index)
-            progress.room -= size_bytes
-            if progress.room <= 0:
-                send_ready()
-            return None
-
-        return hook
-
-    return make
-
-
-def _too_many_passes(reducer: GradientReducer | None, index: int) -> str:
-    name = reducer._names[index] if reducer else f"parameter {index}"
-    return (
-        f"the gradient of {name!r} was computed more often than backward_passes_per_step before "
-        "step() or synchronize(); to accumulate gradients over several backward passes, increase "
-        "backward_passes_per_step"
-    )
 
 
 def _remove_hooks(hooks: list[RemovableHandle]) -> None:

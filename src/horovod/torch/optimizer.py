@@ -1,38 +1,44 @@
 """``DistributedOptimizer``: any torch optimizer, stepping on gradients reduced over all ranks.
 
 The result is a new class between the user's optimizer class and ours, sharing parameter groups and
-state with the wrapped instance. Gradients travel through ``GradientReducer``; a world of one has
-none and steps as the original does.
+state with the wrapped instance. Gradients travel through ``GradientReducer``; a world of one and a
+rank outside of the process set have none and step as the original does.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from horovod.compression import Compressor
-from horovod.operations import Average, Max, Min, Product, Sum
+from horovod.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.process_sets import ProcessSet, global_process_set
+from horovod.torch import adapter
+from horovod.torch.adasum_optimizer import make_adasum_optimizer
 from horovod.torch.compression import Compression
+from horovod.torch.gradient_exchange import Compression as AnyCompression
 from horovod.torch.gradient_reducer import GradientReducer
+from horovod.torch.parameter_groups import check_groups, choose_groups
+from horovod.torch.parameter_names import choose_names, operation_names
+from horovod.torch.wrapped_optimizer import WrappedOptimizer, check_passes, wrap
 from horovod.world import rocm_built, size
 
 __all__ = ["DistributedOptimizer"]
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
+class _DistributedOptimizer(WrappedOptimizer):
     """What ``DistributedOptimizer`` adds to an optimizer class; never made on its own."""
 
     _reducer: GradientReducer | None
-    _parameter_names: dict[Tensor, str]
+    _loss_operation: tuple[int, ProcessSet]
     _is_synchronized: bool
+    _is_synchronized_for_scaler: bool
     _should_synchronize: bool
-    backward_passes_per_step: int
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced and in ``p.grad``.
@@ -61,18 +67,20 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
         Args:
             closure: recomputes the loss; the gradients of every call are reduced before the
-                optimizer uses them, so all ranks have to call it equally often.
+                optimizer uses them, so all ranks have to call it equally often. LBFGS decides by
+                the loss, so it gets that of all ranks.
 
         Returns:
             What the original ``step`` returns.
         """
-        if self._should_synchronize:
+        is_reduced = self._is_synchronized_for_scaler and not self._in_flight()
+        if self._should_synchronize and not is_reduced:
             self._warn_if_synchronized()
             if closure is None:
                 self.synchronize()
             else:
                 closure = self._reducing(closure)
-        self._is_synchronized = False
+        self._forget_synchronized()
         return super().step(closure) if closure is not None else super().step()
 
     # Optimizer wraps ``step`` of each class to run step hooks; the original's is wrapped already.
@@ -85,13 +93,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "optimizer.zero_grad() was called after loss.backward() and before "
                 "optimizer.step() or optimizer.synchronize(): gradients are still being reduced"
             )
-        self._is_synchronized = False
+        self._forget_synchronized()
         super().zero_grad(set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Add up gradients of ``passes`` backward passes, >= 1, before each reduction."""
-        _check_passes(passes)
-        self.backward_passes_per_step = passes
+        super().set_backward_passes_per_step(passes)
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
@@ -99,27 +106,35 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Load as the original does; reductions in flight are dropped and counting starts anew."""
         if self._reducer is not None:
             self._reducer.drop()
-        self._is_synchronized = False
+        self._forget_synchronized()
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters as the original does; they are reduced as well. Same on every rank."""
         super().add_param_group(param_group)
-        index = len(self.param_groups) - 1
-        params = self.param_groups[index]["params"]
-        for position, param in enumerate(params):
-            self._parameter_names.setdefault(param, _default_name(index, position))
+        params = self.param_groups[-1]["params"]
         if self._reducer is not None:
-            self._reducer.add(params, _operation_names(params, self._parameter_names))
+            self._reducer.add(params, operation_names(params, self._parameter_names))
 
-    def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(
-            "a DistributedOptimizer cannot be copied or pickled: its hooks belong to the "
-            "parameters of this process; use its state_dict()"
-        )
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # GradScaler.step reads this before it unscales the gradients and looks for infinite ones.
+        # That is the last moment to reduce them: later they would be changed in flight, and ranks
+        # would come to different decisions.
+        if _is_read_by_grad_scaler() and self._should_synchronize and not self._is_synchronized:
+            self.synchronize()
+            self._is_synchronized_for_scaler = True
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
 
     def _in_flight(self) -> bool:
         return self._reducer is not None and self._reducer.in_flight
+
+    def _forget_synchronized(self) -> None:
+        self._is_synchronized = self._is_synchronized_for_scaler = False
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         if self._in_flight():
@@ -131,9 +146,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if not self._is_synchronized:
                 self.synchronize()
             self._is_synchronized = False
-            return loss
+            return self._loss_of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         return closure_with_reduced_gradients
+
+    def _loss_of_all(self, loss: Any) -> Any:
+        """The loss whose gradient the reduced gradients are, equal on all ranks."""
+        if self._reducer is None:
+            return loss
+        op, process_set = self._loss_operation
+        mine = torch.as_tensor(loss, dtype=torch.float64).detach().clone()
+        name = f"{next(iter(self._parameter_names.values()))}.loss"
+        return adapter.allreduce(mine, name=name, op=op, process_set=process_set)
 
     def _warn_if_synchronized(self) -> None:
         if self._is_synchronized and not self._in_flight():
@@ -148,10 +172,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompression = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that it steps on the gradients of all ranks.
 
@@ -159,58 +187,100 @@ def DistributedOptimizer(  # noqa: N802
     waits for them. Every rank has to wrap the same parameters in the same order with equal options,
     and start from equal values (``broadcast_parameters``, ``broadcast_optimizer_state``).
 
+    ``torch.amp.GradScaler.step`` works as usual. Call ``synchronize`` before ``scaler.unscale_`` or
+    clipping, and ``step`` inside ``skip_synchronize`` then.
+
     Args:
         optimizer: any torch optimizer; its parameter groups and state are shared, not copied. Use
             the result instead of it from now on.
         named_parameters: pairs of name and parameter that cover all parameters of the optimizer,
             usually ``model.named_parameters()``; names must be unique. Without it they are called
-            ``allreduce.noname.<group>.<index>``.
-        compression: what travels, for example ``Compression.fp16``.
+            ``allreduce.noname.<group>.<index>``; so name them where several optimizers have
+            gradients under way at the same time.
+        compression: what travels, for example ``Compression.fp16``. Not applied to sparse
+            gradients that are gathered.
         backward_passes_per_step: gradients of so many backward passes are added up (not averaged)
             before each reduction.
-        op: ``Average``, ``Sum``, ``Min``, ``Max`` or ``Product``.
+        op: ``Average``, ``Sum``, ``Min``, ``Max``, ``Product``, or ``Adasum``: the original step is
+            made on this rank's gradients, and what it changed is reduced; then ``synchronize``
+            does nothing and groups do not matter.
         gradient_predivide_factor: splits the averaging: gradients are divided by it before the sum
             and multiplied by ``factor / size`` after it; only with ``Average``.
+        num_groups: deprecated, use ``groups``.
+        groups: gradients of a group are reduced as one operation, when the last of them is ready.
+            A number > 0: trainable parameters are split evenly in so many groups. Lists of
+            parameters: those groups; the others are reduced one by one. None or 0: no groups.
+        sparse_as_dense: sparse gradients are reduced as dense ones, and the result is sparse
+            again. Otherwise their rows are gathered from all ranks (with ``Average`` and ``Sum``).
+        process_set: the ranks that reduce; others step on their own gradients.
 
     Returns:
-        An optimizer of a subclass of ``optimizer``'s class with the same class name.
+        An optimizer of a subclass of ``optimizer``'s class with the same class name. Blocks until
+        all ranks of the set are here if ``groups`` is a number.
 
     Raises:
         ValueError: an argument is unusable, names are missing or duplicate, or ``init`` was not
             called.
     """
     _check_optimizer(optimizer)
-    _check_passes(backward_passes_per_step)
+    check_passes(backward_passes_per_step)
     _check_op(op, gradient_predivide_factor)
-    names = _parameter_names(optimizer, named_parameters)
-    result = _subclass_instance(optimizer)
-    result._parameter_names = names
-    result._is_synchronized = False
-    result._should_synchronize = True
-    result.backward_passes_per_step = backward_passes_per_step
-    result._reducer = None
-    if size() > 1:
+    groups = check_groups(groups, num_groups)
+    names = choose_names(optimizer, named_parameters)
+    is_reducing = _is_reducing(process_set)
+    if op == Adasum and is_reducing:
+        passes = backward_passes_per_step
+        return make_adasum_optimizer(optimizer, names, compression, passes, process_set)
+    result = _wrap(optimizer, names, backward_passes_per_step)
+    if is_reducing:
+        result._loss_operation = (Sum if op == Sum else Average, process_set)
+        result._reducer = GradientReducer(
+            compression,
+            backward_passes_per_step,
+            op,
+            1.0 / gradient_predivide_factor,
+            gradient_predivide_factor,
+            process_set=process_set,
+            sparse_as_dense=sparse_as_dense,
+            is_sparse=isinstance(optimizer, torch.optim.SparseAdam),
+        )
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        factor = gradient_predivide_factor
-        reducer = GradientReducer(compression, backward_passes_per_step, op, 1.0 / factor, factor)
-        reducer.add(params, _operation_names(params, names))
-        result._reducer = reducer
+        chosen = choose_groups(groups, names, params, process_set)
+        result._reducer.add(params, operation_names(params, names), chosen)
     return result
 
 
-def _subclass_instance(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
-    """An object of a new class that shares all that ``optimizer`` has; no constructor runs."""
-    original = type(optimizer)
-    namespace = {"__module__": original.__module__, "__doc__": original.__doc__}
-    bases = (_DistributedOptimizer, original)
-    subclass: type[_DistributedOptimizer] = type(original.__name__, bases, namespace)
-    result = subclass.__new__(subclass)
-    result.__dict__.update(optimizer.__dict__)
-    # A scheduler made before wrapping has put its own ``step`` on the instance, which would bypass
-    # ours, and expects calls there; it goes on adjusting the shared parameter groups.
-    if result.__dict__.pop("step", None) is not None:
-        optimizer._opt_called = True  # type: ignore[attr-defined]
+def _wrap(
+    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], passes: int
+) -> _DistributedOptimizer:
+    result = wrap(optimizer, _DistributedOptimizer)
+    result._parameter_names = names
+    result._forget_synchronized()
+    result._should_synchronize = True
+    result.backward_passes_per_step = passes
+    result._reducer = None
     return result
+
+
+def _is_reducing(process_set: ProcessSet) -> bool:
+    """Whether this rank has others to reduce with."""
+    if size() == 1:
+        return False
+    if process_set is global_process_set:
+        return True
+    members = process_set.size()
+    if members is None:
+        raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
+    return members > 1 and bool(process_set.included())
+
+
+def _is_read_by_grad_scaler() -> bool:
+    """Whether the caller's property is read by ``GradScaler.step``, and not by somebody curious."""
+    return sys._getframe(2).f_code is _SCALER.step.__code__
+
+
+# Older torch versions have one for CUDA only.
+_SCALER: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
 
 def _check_optimizer(optimizer: object) -> None:
@@ -218,17 +288,12 @@ def _check_optimizer(optimizer: object) -> None:
         raise ValueError(
             f"DistributedOptimizer: optimizer must be a torch.optim.Optimizer, found {optimizer!r}"
         )
-    if isinstance(optimizer, _DistributedOptimizer):
+    if isinstance(optimizer, WrappedOptimizer):
         raise ValueError("DistributedOptimizer: this optimizer is distributed already")
 
 
-def _check_passes(passes: int) -> None:
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step must be at least 1, found {passes}")
-
-
 def _check_op(op: int, gradient_predivide_factor: float) -> None:
-    if op not in (Average, Sum, Min, Max, Product):
+    if op not in (Average, Sum, Adasum, Min, Max, Product):
         raise ValueError(f"DistributedOptimizer: unknown op {op!r}")
     if gradient_predivide_factor == 1.0:
         return
@@ -240,51 +305,3 @@ def _check_op(op: int, gradient_predivide_factor: float) -> None:
         raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
     if rocm_built():
         raise ValueError("gradient_predivide_factor other than 1 is not supported on ROCm")
-
-
-def _default_name(group: int, position: int) -> str:
-    return f"allreduce.noname.{group}.{position}"
-
-
-def _operation_names(params: list[Tensor], names: dict[Tensor, str]) -> list[str]:
-    return [f"allreduce.{names[param]}" for param in params]
-
-
-def _parameter_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
-) -> dict[Tensor, str]:
-    pairs = list(named_parameters) if named_parameters is not None else []
-    if not pairs:
-        return {
-            param: _default_name(group, position)
-            for group, entry in enumerate(optimizer.param_groups)
-            for position, param in enumerate(entry["params"])
-        }
-    _check_pairs(pairs)
-    names = {param: name for name, param in pairs}
-    unnamed = [
-        f"group {group} index {position} of shape {list(param.shape)}"
-        for group, entry in enumerate(optimizer.param_groups)
-        for position, param in enumerate(entry["params"])
-        if param not in names
-    ]
-    if unnamed:
-        raise ValueError(
-            "named_parameters must name every parameter of the optimizer; it lacks: "
-            + ", ".join(unnamed)
-        )
-    return names
-
-
-def _check_pairs(pairs: list[Any]) -> None:
-    for pair in pairs:
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise ValueError(
-                "named_parameters must give (name, parameter) tuples, as model.named_parameters() "
-                f"does; found {type(pair).__name__}"
-            )
-    duplicates = sorted(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
-    if duplicates:
-        raise ValueError(
-            "names in named_parameters must be unique; duplicates: " + ", ".join(duplicates)
-        )

@@ -132,26 +132,6 @@ def test_clipping_between_synchronize_and_step(make_model, batch_of):
     assert_models_close(model, reference)
 
 
-def test_grad_scaler(make_model, batch_of):
-    """unscale_ between synchronize and step; a step that the scaler leaves out does no harm."""
-    model, reference = make_model(), make_model()
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    for spoil in (True, False):
-        optimizer.zero_grad()
-        loss = loss_of(model, batch_of(hvd.rank()))
-        scaler.scale(loss * float("inf") if spoil and hvd.rank() == 0 else loss).backward()
-        optimizer.synchronize()
-        scaler.unscale_(optimizer)
-        with optimizer.skip_synchronize():
-            scaler.step(optimizer)
-        scaler.update()
-    mean_gradients(reference, [batch_of(rank) for rank in range(hvd.size())])
-    plain.step()
-    assert_models_close(model, reference)
-
-
 def test_closure_sees_reduced_gradients(make_model, batch_of):
     model, reference = make_model(), make_model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))

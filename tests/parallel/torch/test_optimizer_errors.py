@@ -90,17 +90,6 @@ def test_gradient_that_requires_a_gradient(optimizer, param):
     train(optimizer, param)
 
 
-def test_sparse_gradient():
-    if hvd.size() == 1:
-        pytest.skip("a world of one reduces nothing")
-    embedding = nn.Embedding(4, 2, sparse=True)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match="sparse"):
-        embedding(torch.tensor([1])).sum().backward()
-    optimizer.load_state_dict(optimizer.state_dict())
-    optimizer.zero_grad()
-
-
 def test_mismatch_is_raised_everywhere_and_leaves_a_working_optimizer(param):
     if hvd.size() == 1:
         pytest.skip("needs ranks that disagree")

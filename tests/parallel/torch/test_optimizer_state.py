@@ -153,10 +153,34 @@ def test_sparse_adam():
     assert_state_of_root(optimizer, 0)
 
 
-def test_lbfgs_is_refused():
-    optimizer = torch.optim.LBFGS([nn.Parameter(torch.zeros(1))])
-    with pytest.raises(ValueError, match="LBFGS"):
-        hvd.broadcast_optimizer_state(optimizer, 0)
+def test_lbfgs():
+    """Its state holds lists of tensors, and belongs to the first parameter only."""
+    params = make_params()
+    optimizer = torch.optim.LBFGS(params, max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = sum((param - 2).pow(4).sum() for param in params)
+        loss.backward()
+        return loss
+
+    if hvd.rank() == 0:
+        for _ in range(3):
+            optimizer.step(closure)
+    hvd.broadcast_parameters(params, 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    state = optimizer.state[params[0]]
+    assert state["n_iter"] > 1
+    own = {key: state[key] for key in ("old_dirs", "old_stps", "ro", "d", "prev_flat_grad")}
+    theirs = hvd.broadcast_object(copy.deepcopy(own), 0, "state")
+    for key in ("old_dirs", "old_stps", "ro"):
+        assert len(own[key]) == len(theirs[key]) > 0
+        assert all(map(torch.equal, own[key], theirs[key]))
+    for key in ("d", "prev_flat_grad"):
+        assert torch.equal(own[key], theirs[key])
+    optimizer.step(closure)
+    sums = hvd.allgather_object([param.sum().item() for param in params], "sums")
+    assert all(found == sums[0] for found in sums)
 
 
 def test_other_parameters_are_told_everywhere():

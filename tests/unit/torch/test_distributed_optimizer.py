@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from horovod.operations import Average, Max, Sum
+from horovod.operations import Adasum, Average, Max, Sum
 from horovod.torch import optimizer as optimizer_module
+from horovod.torch import parameter_groups
 from horovod.torch.optimizer import DistributedOptimizer
 
 
@@ -85,6 +86,9 @@ def test_operation(engine, model, sgd, op, factor, expected):
         ({"op": Sum, "gradient_predivide_factor": 2.0}, "needs op=Average"),
         ({"op": Max, "gradient_predivide_factor": 2.0}, "needs op=Average"),
         ({"gradient_predivide_factor": 0.0}, "positive"),
+        ({"groups": "all"}, "groups must be"),
+        ({"groups": -2}, "groups must be positive"),
+        ({"groups": [[1]]}, "hold tensors only"),
     ],
 )
 def test_bad_arguments(sgd, options, text):
@@ -134,3 +138,86 @@ def test_skip_synchronize_ends_after_an_exception(engine, model, sgd):
     backward(model)
     wrapped.step()
     assert engine.waited == [1]
+
+
+class OtherSet:
+    """A process set that is not the global one."""
+
+    process_set_id = 1
+    ranks = (0, 1)
+
+    def __init__(self, size, included):
+        self._size = size
+        self._included = included
+
+    def size(self):
+        return self._size
+
+    def included(self):
+        return self._included
+
+
+def test_process_set(engine, model, sgd):
+    inside = OtherSet(2, True)
+    wrapped = DistributedOptimizer(sgd, process_set=inside)
+    backward(model)
+    wrapped.step()
+    assert [submission.process_set for submission in engine.submissions] == [inside]
+
+
+@pytest.mark.parametrize("op", [Average, Adasum])
+@pytest.mark.parametrize("members", [(2, False), (1, True)])
+def test_rank_that_reduces_with_nobody(engine, model, sgd, op, members):
+    wrapped = DistributedOptimizer(sgd, process_set=OtherSet(*members), op=op, groups=2)
+    assert not model.weight._post_accumulate_grad_hooks
+    backward(model)
+    wrapped.zero_grad()
+    wrapped.step()
+    assert engine.submissions == []
+
+
+@pytest.mark.usefixtures("engine")
+def test_unregistered_process_set(sgd):
+    with pytest.raises(ValueError, match="not registered"):
+        DistributedOptimizer(sgd, process_set=OtherSet(None, None))
+
+
+def test_groups_of_parameters(engine, model, sgd):
+    named = model.named_parameters()
+    wrapped = DistributedOptimizer(sgd, named, groups=[[model.bias, model.weight]])
+    backward(model)
+    wrapped.step()
+    assert engine.names == [["bias.group"]]
+
+
+@pytest.mark.usefixtures("engine")
+def test_num_groups_is_deprecated(monkeypatch, sgd):
+    monkeypatch.setattr(parameter_groups, "broadcast_object", lambda obj, **_: obj)
+    with pytest.warns(DeprecationWarning, match="num_groups") as warned:
+        DistributedOptimizer(sgd, num_groups=1)
+    assert warned[0].filename == __file__
+
+
+def test_only_grad_scaler_makes_a_property_synchronize(engine, model, sgd):
+    wrapped = DistributedOptimizer(sgd)
+    backward(model)
+    assert wrapped._step_supports_amp_scaling is False
+    assert engine.waited == []
+    wrapped._step_supports_amp_scaling = True
+    assert wrapped._step_supports_amp_scaling is True
+    wrapped.step()
+    assert engine.waited == [1]
+
+
+def test_grad_scaler_reduces_once(engine, model, sgd):
+    wrapped = DistributedOptimizer(sgd)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for factor in (1.0, float("inf"), 1.0):
+        scaler.scale(model(torch.ones(1, 2)).sum() * factor).backward()
+        scaler.step(wrapped)
+        scaler.update()
+        wrapped.zero_grad()
+    assert engine.waited == [1, 2, 3]
+    backward(model)
+    wrapped.step()
+    assert engine.waited == [1, 2, 3, 4]

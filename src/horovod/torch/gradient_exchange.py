@@ -1,0 +1,147 @@
+"""How gradients that are ready travel: as they are, compressed, or by rounds of a compressor's own.
+
+``GradientReducer`` and the Adasum optimizer hand whole batches over, on the thread that runs
+backward or waits in ``step``. An exchange keeps nothing of a batch but what it returns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from horovod.compression import Compressor, NoneCompressor
+from horovod.operations import Intent
+from horovod.process_sets import ProcessSet
+from horovod.torch import adapter
+
+__all__ = ["Compression", "Exchange", "ExchangeCompressor", "Pending", "PlainExchange"]
+
+
+class Pending(Protocol):
+    """A batch under way."""
+
+    def finish(self) -> None:
+        """Wait for it; then the gradients it was made of hold the result.
+
+        Raises:
+            HorovodInternalError: the reduction failed; the gradients are unspecified.
+        """
+
+
+class Exchange(Protocol):
+    """Reduces batches in rounds of its own; made by an ``ExchangeCompressor``."""
+
+    def start(self, names: list[str], gradients: list[Tensor]) -> Pending:
+        """Begin to reduce dense gradients of any memory order in place.
+
+        A batch has the same members in the same order on every rank. Batches may be started in
+        different orders; all are started before one is finished, and they are finished in the same
+        order on every rank.
+        """
+
+
+@runtime_checkable
+class ExchangeCompressor(Protocol):
+    """A compressor that needs more than one reduction, or keeps something per parameter."""
+
+    def make_exchange(
+        self, op: int, prescale: float, postscale: float, process_set: ProcessSet
+    ) -> Exchange:
+        """An exchange for one optimizer.
+
+        Raises:
+            ValueError: this compressor cannot reduce with this op.
+        """
+
+
+Compression = type[Compressor] | ExchangeCompressor
+
+
+class _Copy(NamedTuple):
+    """A gradient that travels as another tensor: compressed, or a contiguous copy."""
+
+    gradient: Tensor
+    wire: Tensor
+    context: Any
+
+
+class _PlainPending(NamedTuple):
+    handle: int
+    copies: list[_Copy]
+    compression: type[Compressor]
+
+    def finish(self) -> None:
+        adapter.synchronize(self.handle)
+        if self.copies:
+            self._copy_back()
+
+    @torch.no_grad()
+    def _copy_back(self) -> None:
+        for gradient, wire, context in self.copies:
+            reduced = self.compression.decompress(wire, context)
+            if reduced is not gradient:
+                gradient.copy_(reduced)
+
+
+class PlainExchange:
+    """Reduces each gradient by one allreduce of what the compressor makes of it.
+
+    Args:
+        compression: what travels; the same on every rank.
+        op: reduce op; the same on every rank.
+        prescale: multiplies every gradient before the reduction; the same on every rank.
+        postscale: multiplies every result; the same on every rank.
+        process_set: the ranks that reduce; this one is among them.
+    """
+
+    def __init__(
+        self,
+        compression: type[Compressor],
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> None:
+        self._compression = compression
+        self._is_plain = compression is NoneCompressor
+        self._operation = (op, prescale, postscale)
+        self._process_set = process_set
+
+    def start(
+        self, names: list[str], gradients: list[Tensor], intent: Intent = Intent.WAIT
+    ) -> Pending:
+        """Begin to reduce gradients in place, each under its own full name."""
+        wires, copies = self._wires(gradients)
+        handle = adapter.allreduce_batch_async_(
+            wires, names, *self._operation, intent=intent, process_set=self._process_set
+        )
+        return _PlainPending(handle, copies, self._compression)
+
+    def start_group(self, name: str, gradients: list[Tensor]) -> Pending:
+        """Begin to reduce gradients in place as one operation, the same on every rank."""
+        wires, copies = self._wires(gradients)
+        handle = adapter.grouped_allreduce_async_(
+            wires, None, name, *self._operation, self._process_set
+        )
+        return _PlainPending(handle, copies, self._compression)
+
+    @torch.no_grad()
+    def _wires(self, gradients: list[Tensor]) -> tuple[list[Tensor], list[_Copy]]:
+        """What travels for each gradient, and which of it is not the gradient itself.
+
+        Ranks may keep a gradient in different memory orders; all send it in logical order.
+        """
+        if self._is_plain and all(map(Tensor.is_contiguous, gradients)):
+            return gradients, []
+        wires: list[Tensor] = []
+        copies: list[_Copy] = []
+        for gradient in gradients:
+            if self._is_plain and gradient.is_contiguous():
+                wires.append(gradient)
+                continue
+            wire, context = self._compression.compress(gradient)
+            wires.append(wire.contiguous())
+            copies.append(_Copy(gradient, wires[-1], context))
+        return wires, copies
