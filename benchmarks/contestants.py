@@ -78,6 +78,19 @@ class Horovod(_OnTorch):
 
         return run
 
+    def grouped(self, tensors: Sequence[Any]) -> Operation:
+        """Like ``many``, in one grouped call."""
+        return partial(self._hvd.grouped_allreduce_, tensors, name="grouped", op=self._hvd.Sum)
+
+    def batched(self, tensors: Sequence[Any]) -> Operation:
+        """Like ``many``, as ``DistributedOptimizer`` does it at the end of backward."""
+        from horovod.operations import Intent
+        from horovod.torch.adapter import allreduce_batch_async_
+
+        names = [f"allreduce.batch.{index}" for index in range(len(tensors))]
+        wait, op = self._hvd.synchronize, self._hvd.Sum
+        return lambda: wait(allreduce_batch_async_(tensors, names, op, intent=Intent.WAIT))
+
     def exchange(self, collective: str, tensor: Any, *, is_output_new: bool) -> Operation:
         if collective == "broadcast":
             return partial(self._hvd.broadcast_, tensor, 0, name=collective)
