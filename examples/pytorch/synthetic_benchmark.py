@@ -109,8 +109,8 @@ def describe(model: nn.Module, args: argparse.Namespace, device: torch.device) -
     parameters = list(model.parameters())
     element_count = sum(parameter.numel() for parameter in parameters)
     return (
-        f"{hvd.size()} rank(s) on {device.type}, batches of {args.batch_size} images of "
-        f"{args.image_size} x {args.image_size}; {element_count:,} weights in {len(parameters)} tensors"
+        f"{hvd.size()} rank(s) on {device.type}, {element_count:,} weights in {len(parameters)} "
+        f"tensors, batches of {args.batch_size} images of {args.image_size} x {args.image_size}"
     )
 
 
