@@ -17,7 +17,7 @@ import torch
 from digits import build_model, load_data, say, test_accuracy, weights_are_equal
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import horovod.torch as hvd
 
@@ -29,6 +29,7 @@ def main() -> int:
     torch.manual_seed(args.seed + hvd.rank())
 
     train, test = load_data()
+    train = Subset(train, range(args.images or len(train)))
     sampler = DistributedSampler(train, num_replicas=hvd.size(), rank=hvd.rank())
     loader = DataLoader(train, batch_size=args.batch_size, sampler=sampler)
     model = build_model()
@@ -60,7 +61,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16, help="images per rank and pass")
     parser.add_argument("--accumulate", type=int, default=2, help="backward passes per step")
     parser.add_argument("--max-norm", type=float, default=1.0, help="of the averaged gradient")
-    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float16"),
+        default="bfloat16",
+        help="of the fast part; float16 is slow on most CPUs",
+    )
+    parser.add_argument("--images", type=int, help="train on so many only")
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate of one batch")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-accuracy", type=float, default=0.95)
