@@ -25,7 +25,7 @@ _FACTOR = 1.2  # demanded of more than 1 MB
 
 
 class _Form:
-    """One way to reduce the bytes, measured like a group of workers of its own."""
+    """One way to reduce the bytes, ``Measured`` like a group of workers of its own."""
 
     def __init__(self, name: str, group: WorkerGroup) -> None:
         self.name = name
