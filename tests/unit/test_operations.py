@@ -25,7 +25,7 @@ def test_average_is_deprecated(average, expected):
 def test_both_or_nonsense_are_refused():
     with pytest.raises(ValueError, match="not both"):
         resolve_op(True, hvd.Sum)
-    with pytest.raises(ValueError, match="expected Average, Sum"):
+    with pytest.raises(ValueError, match="expected one of Average, Sum"):
         resolve_op(None, 6)
 
 
