@@ -11,29 +11,39 @@ __all__ = ["CollectiveLoop"]
 
 
 class CollectiveLoop:
-    """In-place sums of float32 tensors, one blocking call or many tensors at once."""
+    """One blocking call of a collective on a float32 tensor, or sums of many tensors at once."""
 
     def __init__(self, contestant: Contestant) -> None:
         self._contestant = contestant
-        self._tensors: list[Any] = []
         self._operation: Operation = lambda: None
 
-    def prepare(self, *, element_count: int, tensor_count: int) -> list[float]:
-        """Make the tensors and run once on ones; the first and last sum, to be checked."""
-        tensors = [self._contestant.tensor(element_count) for _ in range(tensor_count)]
-        if tensor_count == 1:
-            self._operation = self._contestant.blocking(tensors[0])
-        else:
-            self._operation = self._contestant.many(tensors)
+    def prepare_sum(self, *, element_count: int, tensor_count: int) -> list[float]:
+        """Make tensors to sum in place and run once on ones; the first and the last result."""
+        contestant = self._contestant
+        tensors = [contestant.tensor(element_count) for _ in range(tensor_count)]
+        operation = (
+            contestant.blocking(tensors[0]) if tensor_count == 1 else contestant.many(tensors)
+        )
         for tensor in tensors:
             tensor[:] = 1
-        self._operation()
+        operation()
         sums = [float(tensors[0][0]), float(tensors[-1][-1])]
         for tensor in tensors:
-            tensor[:] = 0
-        self._tensors = tensors
-        self._contestant.barrier()
+            tensor[:] = 0  # stays finite however often it is summed
+        self._start_with(operation)
         return sums
+
+    def prepare_exchange(
+        self, *, collective: str, element_count: int, is_output_new: bool
+    ) -> list[float]:
+        """Make a tensor, the rank's number plus one in every element, and run ``collective`` once;
+        the first and the last element of the result."""
+        tensor = self._contestant.tensor(element_count)
+        tensor[:] = self._contestant.rank + 1
+        operation = self._contestant.exchange(collective, tensor, is_output_new=is_output_new)
+        result = operation()
+        self._start_with(operation)
+        return [float(result[0]), float(result[-1])]
 
     def measure(self, *, iterations: int) -> float:
         """Seconds per iteration on this rank, all ranks having started together."""
@@ -48,5 +58,8 @@ class CollectiveLoop:
 
     def release(self) -> None:
         """Give the tensors' memory back before other sizes are measured."""
-        self._tensors = []
         self._operation = lambda: None
+
+    def _start_with(self, operation: Any) -> None:
+        self._operation = operation  # holds its tensors
+        self._contestant.barrier()

@@ -34,6 +34,11 @@ class Contestant(Protocol):
     def many(self, tensors: Sequence[Any]) -> Operation:
         """A call that starts the sums of all ``tensors`` in place, then waits for all of them."""
 
+    def exchange(self, collective: str, tensor: Any, *, is_output_new: bool) -> Operation:
+        """A blocking call of allgather, reducescatter (sum), alltoall or broadcast (in place, from
+        rank 0) on ``tensor``; returns the result. Where the library writes into a tensor that the
+        caller brings, that is one and the same, or a new one per call if ``is_output_new``."""
+
     def barrier(self) -> None: ...
 
 
@@ -73,6 +78,26 @@ class Horovod(_OnTorch):
 
         return run
 
+    def grouped(self, tensors: Sequence[Any]) -> Operation:
+        """Like ``many``, in one grouped call."""
+        return partial(self._hvd.grouped_allreduce_, tensors, name="grouped", op=self._hvd.Sum)
+
+    def batched(self, tensors: Sequence[Any]) -> Operation:
+        """Like ``many``, as ``DistributedOptimizer`` does it at the end of backward."""
+        from horovod.operations import Intent
+        from horovod.torch.adapter import allreduce_batch_async_
+
+        names = [f"allreduce.batch.{index}" for index in range(len(tensors))]
+        wait, op = self._hvd.synchronize, self._hvd.Sum
+        return lambda: wait(allreduce_batch_async_(tensors, names, op, intent=Intent.WAIT))
+
+    def exchange(self, collective: str, tensor: Any, *, is_output_new: bool) -> Operation:
+        if collective == "broadcast":
+            return partial(self._hvd.broadcast_, tensor, 0, name=collective)
+        run = getattr(self._hvd, collective)  # the interface always makes a new output
+        options = {"op": self._hvd.Sum} if collective == "reducescatter" else {}
+        return partial(run, tensor, name=collective, **options)
+
     def barrier(self) -> None:
         self._hvd.barrier()
 
@@ -107,6 +132,19 @@ class Gloo(_OnTorch):
                 work.wait()
 
         return run
+
+    def exchange(self, collective: str, tensor: Any, *, is_output_new: bool) -> Operation:
+        dist = self._dist
+        if collective == "broadcast":
+            return partial(_returning, tensor, dist.broadcast, tensor, 0)
+        run = {
+            "allgather": dist.all_gather_single,
+            "reducescatter": dist.reduce_scatter_single,
+            "alltoall": dist.all_to_all_single,
+        }[collective]
+        count = _output_count(collective, tensor.numel(), self.size)
+        make_output = partial(self._torch.empty, count)
+        return _writing(lambda output: run(output, tensor), make_output, is_output_new)
 
     def barrier(self) -> None:
         self._dist.barrier()
@@ -168,8 +206,49 @@ class Mpi:
 
         return run
 
+    def exchange(self, collective: str, tensor: Any, *, is_output_new: bool) -> Operation:
+        comm = self._comm
+        if collective == "broadcast":
+            return partial(_returning, tensor, comm.Bcast, tensor, 0)
+        run = {
+            "allgather": comm.Allgather,
+            "reducescatter": comm.Reduce_scatter_block,
+            "alltoall": comm.Alltoall,
+        }[collective]
+        count = _output_count(collective, tensor.size, self.size)
+        make_output = partial(np.empty, count, np.float32)
+        return _writing(lambda output: run(tensor, output), make_output, is_output_new)
+
     def barrier(self) -> None:
         self._comm.Barrier()
+
+
+def _output_count(collective: str, count: int, size: int) -> int:
+    """Elements of one rank's result, with ``count`` elements of input on each of ``size`` ranks."""
+    return {"allgather": count * size, "reducescatter": count // size, "alltoall": count}[
+        collective
+    ]
+
+
+def _returning(result: Any, run: Callable[..., Any], *arguments: Any) -> Any:
+    run(*arguments)
+    return result
+
+
+def _writing(
+    run: Callable[[Any], Any], make_output: Callable[[], Any], is_output_new: bool
+) -> Operation:
+    """A call of ``run`` on an output, which it returns."""
+    if not is_output_new:
+        output = make_output()
+        return partial(_returning, output, run, output)
+
+    def run_on_new_output() -> Any:
+        output = make_output()
+        run(output)
+        return output
+
+    return run_on_new_output
 
 
 CONTESTANTS: dict[str, Callable[[], Any]] = {

@@ -116,7 +116,7 @@ def _table_lines(table: Table) -> list[list[str]]:
     """A header and a line per row; each peer's median is followed by ours divided by it."""
     header = [""]
     for name in table.contestants:
-        header += [name] if name == OURS else [name, "ours/it"]
+        header += [name, "ours/it"] if _is_peer(table, name) else [name]
     lines = [header]
     for row in table.rows:
         line = [row]
@@ -126,10 +126,14 @@ def _table_lines(table: Table) -> list[list[str]]:
     return lines
 
 
+def _is_peer(table: Table, name: str) -> bool:
+    return OURS in table.contestants and name != OURS
+
+
 def _cells(table: Table, row: str, name: str) -> list[str]:
     value, ours = table.median(row, name), table.median(row, OURS)
     text = "-" if value is None else table.format_value(value)
-    if name == OURS:
+    if not _is_peer(table, name):
         return [text]
     return [text, _ratio(ours / value) if ours is not None and value else ""]
 

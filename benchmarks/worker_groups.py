@@ -20,11 +20,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mpich_venv import ensure_mpich_venv
 
-__all__ = ["GroupSpec", "WorkerGroup", "measure_in_turns", "open_groups"]
+__all__ = ["GroupSpec", "Measured", "WorkerGroup", "measure_in_turns", "open_groups"]
 
 _WORKER = Path(__file__).with_name("worker.py")
 _BIN = Path(sys.executable).parent
@@ -129,8 +129,16 @@ def open_groups(
         yield groups
 
 
+class Measured(Protocol):
+    """What ``measure_in_turns`` needs of a group of workers, or of one way to use a group."""
+
+    name: str
+
+    def call(self, method: str, **arguments: Any) -> list[Any]: ...
+
+
 def measure_in_turns(
-    groups: Sequence[WorkerGroup], *, rounds: int, loop_s: float
+    groups: Sequence[Measured], *, rounds: int, loop_s: float
 ) -> dict[str, list[float]]:
     """Seconds per iteration of each group's ``measure``, one figure per round.
 
@@ -147,7 +155,7 @@ def measure_in_turns(
     return times
 
 
-def _iterations(group: WorkerGroup, loop_s: float) -> int:
+def _iterations(group: Measured, loop_s: float) -> int:
     first = max(group.call("measure", iterations=1))  # also warms up
     estimate = max(group.call("measure", iterations=max(1, min(100, int(loop_s / 4 / first)))))
     return max(1, min(20_000, int(loop_s / estimate)))

@@ -1,32 +1,83 @@
 #include "backend/host_backend.h"
 
+#include <algorithm>
+
+#include "core/error.h"
+
 namespace hvd {
 
+namespace {
+
+std::size_t row_bytes_of(const Request& request) {
+  return request.row_count() * size_of(request.dtype);
+}
+
+const std::byte* at_offset(const std::byte* base, std::size_t offset) {
+  return base == nullptr ? nullptr : base + offset;
+}
+
+std::byte* at_offset(std::byte* base, std::size_t offset) {
+  return base == nullptr ? nullptr : base + offset;
+}
+
+ReduceSpec spec_of(const Request& request, int size) {
+  return {.dtype = request.dtype,
+          .op = request.op,
+          .prescale = request.prescale,
+          .postscale = request.postscale,
+          .divisor = size};
+}
+
+// Adasum is never fused with other ops.
+bool is_adasum(std::span<const Work> works) {
+  const auto is = [](const Work& work) { return work.request->op == ReduceOp::kAdasum; };
+  if (std::none_of(works.begin(), works.end(), is)) return false;
+  if (!std::all_of(works.begin(), works.end(), is)) {
+    throw Error(ErrorCode::kInternal, "a bucket mixes Adasum with another reduce op");
+  }
+  return true;
+}
+
+}  // namespace
+
+RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
+  const std::int64_t least = dim0 / size;
+  const std::int64_t longer = dim0 % size;  // so many ranks get a row more
+  return {.begin = owner * least + std::min<std::int64_t>(owner, longer),
+          .count = least + (owner < longer ? 1 : 0)};
+}
+
 HostBackend::HostBackend(Peers& peers)
-    : peers_(peers), allreduce_(peers), exchange_(peers), meeting_(peers), streams_(peers.size()) {}
+    : peers_(peers),
+      allreduce_(peers),
+      adasum_(peers),
+      exchange_(peers),
+      meeting_(peers),
+      reduce_scatter_(peers),
+      streams_(peers.size()) {}
 
 void HostBackend::begin(Kind kind, std::span<const Work> works) {
   views_.clear();
   for (ViewList& stream : streams_) stream.clear();
   switch (kind) {
     case Kind::kAllreduce:
-      fill_allreduce(works);
-      next_block_ += allreduce_.begin(views_, next_block_);
-      running_ = &allreduce_;
-      return;
+      return begin_allreduce(works);
     case Kind::kBroadcast:
-      fill_broadcast(works);
-      break;
+      for (const Work& work : works) fill_broadcast(work);
+      return begin_exchange();
     case Kind::kAllgather:
-      fill_allgather(works);
-      break;
+      for (const Work& work : works) fill_allgather(work);
+      return begin_exchange();
+    case Kind::kAlltoall:
+      for (const Work& work : works) fill_alltoall(work);
+      return begin_exchange();
+    case Kind::kReducescatter:
+      return begin_reducescatter(works);
     case Kind::kBarrier:
-    default:
+    case Kind::kJoin:
       running_ = nullptr;  // that all ranks arrived is all there is to it
       return;
   }
-  next_block_ += exchange_.begin(streams_, next_block_);
-  running_ = &exchange_;
 }
 
 void HostBackend::begin_meeting() {
@@ -34,46 +85,96 @@ void HostBackend::begin_meeting() {
   running_ = &meeting_;
 }
 
-RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
-  return {0, dim0 / size + (owner < dim0 % size ? 1 : 0)};
-}
-
 bool HostBackend::advance(PeerWait& blocked) {
   return running_ == nullptr || running_->advance(blocked);
 }
 
-void HostBackend::fill_allreduce(std::span<const Work> works) {
+void HostBackend::begin_allreduce(std::span<const Work> works) {
   for (const Work& work : works) {
-    const Request& request = *work.request;
     views_.append({.in = work.in,
                    .out = work.out,
-                   .size_bytes = request.size_bytes(),
-                   .spec = {.dtype = request.dtype,
-                            .op = request.op,
-                            .prescale = request.prescale,
-                            .postscale = request.postscale,
-                            .divisor = peers_.size()}});
+                   .size_bytes = work.request->size_bytes(),
+                   .spec = spec_of(*work.request, peers_.size())});
+  }
+  if (is_adasum(works)) {
+    next_block_ += adasum_.begin(views_, next_block_);
+    running_ = &adasum_;
+  } else {
+    next_block_ += allreduce_.begin(views_, next_block_);
+    running_ = &allreduce_;
   }
 }
 
-void HostBackend::fill_broadcast(std::span<const Work> works) {
-  for (const Work& work : works) {
-    ViewList& stream = streams_[work.root];
-    stream.append(
-        {.in = work.in, .out = work.out, .size_bytes = work.request->size_bytes(), .spec = {}});
+void HostBackend::begin_exchange() {
+  next_block_ += exchange_.begin(streams_, views_, next_block_);
+  running_ = &exchange_;
+}
+
+void HostBackend::begin_reducescatter(std::span<const Work> works) {
+  for (const Work& work : works) fill_reducescatter(work);
+  next_block_ += reduce_scatter_.begin(streams_, next_block_);
+  running_ = &reduce_scatter_;
+}
+
+void HostBackend::fill_broadcast(const Work& work) {
+  const View view{
+      .in = work.in, .out = work.out, .size_bytes = work.request->size_bytes(), .spec = {}};
+  streams_[work.root].append(view);
+  if (work.root == peers_.rank()) views_.append(view);
+}
+
+void HostBackend::fill_allgather(const Work& work) {
+  const std::size_t row_bytes = row_bytes_of(*work.request);
+  std::size_t begin = 0;
+  for (int rank = 0; rank < peers_.size(); ++rank) {
+    const View view{.in = rank == peers_.rank() ? work.in : nullptr,
+                    .out = at_offset(work.out, begin),
+                    .size_bytes = static_cast<std::size_t>(work.rows[rank]) * row_bytes,
+                    .spec = {}};
+    streams_[rank].append(view);
+    if (rank == peers_.rank()) views_.append(view);
+    begin += view.size_bytes;
   }
 }
 
-void HostBackend::fill_allgather(std::span<const Work> works) {
-  for (const Work& work : works) {
-    const std::size_t row_bytes = work.request->row_count() * size_of(work.request->dtype);
-    std::byte* out = work.out;
-    for (int rank = 0; rank < peers_.size(); ++rank) {
-      const std::size_t size_bytes = static_cast<std::size_t>(work.rows[rank]) * row_bytes;
-      const std::byte* in = rank == peers_.rank() ? work.in : nullptr;
-      streams_[rank].append({.in = in, .out = out, .size_bytes = size_bytes, .spec = {}});
-      out += size_bytes;
+// A giver's rows lie in the order of the takers, a taker's in the order of the givers. In its
+// stream a giver starts with the next rank, so that at any time the takers are different ranks.
+void HostBackend::fill_alltoall(const Work& work) {
+  const int size = peers_.size();
+  const int self = peers_.rank();
+  const std::size_t row_bytes = row_bytes_of(*work.request);
+  const auto bytes = [&](int giver, int taker) {
+    return static_cast<std::size_t>(work.splits[giver * size + taker]) * row_bytes;
+  };
+  std::vector<std::size_t> in_begins(size, 0);
+  for (int rank = 1; rank < size; ++rank) {
+    in_begins[rank] = in_begins[rank - 1] + bytes(self, rank - 1);
+  }
+  std::size_t out_begin = 0;
+  for (int giver = 0; giver < size; ++giver) {
+    for (int step = 1; step <= size; ++step) {
+      const int taker = (giver + step) % size;
+      const bool is_mine = giver == self;
+      ViewList& list = taker == giver ? views_ : streams_[giver];
+      if (taker == giver && !is_mine) continue;
+      list.append({.in = is_mine ? at_offset(work.in, in_begins[taker]) : nullptr,
+                   .out = taker == self ? at_offset(work.out, out_begin) : nullptr,
+                   .size_bytes = bytes(giver, taker),
+                   .spec = {}});
     }
+    out_begin += bytes(giver, self);
+  }
+}
+
+void HostBackend::fill_reducescatter(const Work& work) {
+  const std::size_t row_bytes = row_bytes_of(*work.request);
+  for (int owner = 0; owner < peers_.size(); ++owner) {
+    const RowRange rows = reducescatter_rows(work.request->dims[0], owner, peers_.size());
+    const std::size_t begin = static_cast<std::size_t>(rows.begin) * row_bytes;
+    streams_[owner].append({.in = at_offset(work.in, begin),
+                            .out = owner == peers_.rank() ? work.out : nullptr,
+                            .size_bytes = static_cast<std::size_t>(rows.count) * row_bytes,
+                            .spec = spec_of(*work.request, peers_.size())});
   }
 }
 

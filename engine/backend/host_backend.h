@@ -5,22 +5,27 @@
 #include <span>
 #include <vector>
 
+#include "collective/adasum.h"
 #include "collective/allreduce.h"
 #include "collective/exchange.h"
 #include "collective/meeting.h"
+#include "collective/reduce_scatter.h"
 #include "control/request.h"
 
 namespace hvd {
 
-// One tensor of a bucket on this rank.
+// One tensor of a bucket on this rank. Ranks are those of the set that runs the bucket. Sizes of
+// first dimensions come from here, since the request is this rank's own and others' may differ.
 struct Work {
   const Request* request = nullptr;
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;
-  int root = 0;
-  std::vector<std::int64_t> rows;  // allgather: first dimension on every rank
-  std::vector<std::int64_t> splits;
+  const std::byte* in = nullptr;     // null: this rank is absent and gives zeros
+  std::byte* out = nullptr;          // null: this rank drops the result
+  int root = 0;                      // broadcast: who gives
+  std::vector<std::int64_t> rows;    // allgather: first dimension on every rank
+  std::vector<std::int64_t> splits;  // alltoall: rows that s gives to d, at s * size + d
 };
+
+// The rows of `dim0` that rank `owner` gets of a reducescatter, and where they begin.
 struct RowRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -41,16 +46,23 @@ class HostBackend {
   BlockNumber end_block() const { return next_block_; }
 
  private:
-  void fill_allreduce(std::span<const Work> works);
-  void fill_broadcast(std::span<const Work> works);
-  void fill_allgather(std::span<const Work> works);
+  void begin_allreduce(std::span<const Work> works);
+  void begin_exchange();
+  void begin_reducescatter(std::span<const Work> works);
+
+  void fill_broadcast(const Work& work);
+  void fill_allgather(const Work& work);
+  void fill_alltoall(const Work& work);
+  void fill_reducescatter(const Work& work);
 
   Peers& peers_;
   Allreduce allreduce_;
+  Adasum adasum_;
   Exchange exchange_;
   Meeting meeting_;
-  ViewList views_;
-  std::vector<ViewList> streams_;
+  ReduceScatter reduce_scatter_;
+  ViewList views_;                 // allreduce: all tensors; exchanges: what stays on this rank
+  std::vector<ViewList> streams_;  // by giver, or by owner for a reducescatter
   Collective* running_ = nullptr;
   BlockNumber next_block_ = 0;
 };

@@ -1,7 +1,8 @@
 #include "collective/allreduce.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "collective/shares.h"
 
 namespace hvd {
 
@@ -9,11 +10,6 @@ namespace {
 
 // Up to here one synchronisation is worth more than the doubled arithmetic (measured, two ranks).
 constexpr std::size_t kOneStepBytes = 32 * 1024;
-constexpr std::size_t kMinBlockBytes = 64 * 1024;
-
-constexpr std::size_t align_up(std::size_t bytes) {
-  return (bytes + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
-}
 
 }  // namespace
 
@@ -23,12 +19,10 @@ AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cel
   if (stream_bytes <= one_step_limit) {
     return {.one_step = true, .block_bytes = stream_bytes, .blocks = 1};
   }
-  // At least four blocks for the pipeline, as long as blocks stay worth a synchronisation.
-  const std::size_t wanted = std::max(align_up(stream_bytes / 4), kMinBlockBytes);
-  const std::size_t block_bytes = std::min(wanted, cell_bytes);
-  const std::size_t blocks = (stream_bytes + block_bytes - 1) / block_bytes;
-  return {
-      .one_step = false, .block_bytes = block_bytes, .blocks = static_cast<std::uint32_t>(blocks)};
+  const std::size_t block_bytes = pipeline_block_bytes(stream_bytes, cell_bytes);
+  return {.one_step = false,
+          .block_bytes = block_bytes,
+          .blocks = block_count(stream_bytes, block_bytes)};
 }
 
 Allreduce::Allreduce(Peers& peers) : peers_(peers), sources_(peers.size()) {}
@@ -75,7 +69,7 @@ bool Allreduce::advance_one_step(PeerWait& blocked) {
   }
   if (phase_ == Phase::kStage) {
     if (!peers_.all_reached(Counter::kReduced, number(0) - (kCells - 1), blocked)) return false;
-    stage_range(0, range_of(0));
+    copy_in(*views_, range_of(0), peers_.staging_cell(peers_.rank(), number(0)));
     peers_.publish(Counter::kStaged, number(0) + 1);
     phase_ = Phase::kReduce;
   }
@@ -98,76 +92,56 @@ bool Allreduce::may_reduce(PeerWait& blocked) const {
 
 void Allreduce::stage(std::int64_t block) {
   const Range range = range_of(block);
-  const Range own = share_of(peers_.rank(), range);
-  stage_range(block, {range.begin, own.begin});
-  stage_range(block, {own.end, range.end});
+  const Range own = share_of(peers_.rank(), peers_.size(), range);
+  stage_for_others(*views_, range, own, peers_.staging_cell(peers_.rank(), number(block)));
   peers_.publish(Counter::kStaged, number(block) + 1);
-}
-
-void Allreduce::stage_range(std::int64_t block, Range range) {
-  std::byte* cell = peers_.staging_cell(peers_.rank(), number(block));
-  const std::size_t origin = range_of(block).begin;
-  views_->for_each_piece(range.begin, range.end,
-                         [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
-                           std::memcpy(cell + (stream - origin), view.in + at, n);
-                         });
 }
 
 void Allreduce::reduce_own_share(std::int64_t block) {
   const Range range = range_of(block);
-  const Range own = share_of(peers_.rank(), range);
+  const Range own = share_of(peers_.rank(), peers_.size(), range);
   std::byte* result = peers_.result_cell(peers_.rank(), number(block));
-  views_->for_each_piece(own.begin, own.end,
-                         [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
-                           reduce_piece(view, at, stream - range.begin, n, number(block),
-                                        result + (stream - own.begin));
-                         });
+  views_->for_each_piece(
+      own, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+        gather_sources(view, at, number(block), stream - range.begin);
+        std::byte* shared = result + (stream - own.begin);
+        const bool is_dropped = view.out == nullptr;
+        reduce(view.spec, sources_, is_dropped ? shared : view.out + at,
+               is_dropped ? nullptr : shared, length / size_of(view.spec.dtype));
+      });
   peers_.publish(Counter::kReduced, number(block) + 1);
 }
 
 void Allreduce::reduce_everything() {
-  views_->for_each_piece(0, views_->size_bytes(),
-                         [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
-                           reduce_piece(view, at, stream, n, number(0), nullptr);
-                         });
+  const Range everything{0, views_->size_bytes()};
+  views_->for_each_piece(
+      everything, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+        if (view.out == nullptr) return;
+        gather_sources(view, at, number(0), stream);
+        reduce(view.spec, sources_, view.out + at, nullptr, length / size_of(view.spec.dtype));
+      });
 }
 
-void Allreduce::reduce_piece(const View& view, std::size_t in_view, std::size_t in_cell,
-                             std::size_t length, BlockNumber number, std::byte* copy) {
+void Allreduce::gather_sources(const View& view, std::size_t in_view, BlockNumber number,
+                               std::size_t in_cell) {
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    sources_[rank] =
-        rank == peers_.rank() ? view.in + in_view : peers_.staging_cell(rank, number) + in_cell;
+    const bool is_own = rank == peers_.rank() && view.in != nullptr;
+    sources_[rank] = is_own ? view.in + in_view : peers_.staging_cell(rank, number) + in_cell;
   }
-  reduce(view.spec, sources_, view.out + in_view, copy, length / size_of(view.spec.dtype));
 }
 
 void Allreduce::copy_shares(std::int64_t block) {
   const Range range = range_of(block);
   for (int rank = 0; rank < peers_.size(); ++rank) {
     if (rank == peers_.rank()) continue;
-    const Range share = share_of(rank, range);
-    const std::byte* result = peers_.result_cell(rank, number(block));
-    views_->for_each_piece(
-        share.begin, share.end,
-        [&](const View& view, std::size_t at, std::size_t stream, std::size_t n) {
-          std::memcpy(view.out + at, result + (stream - share.begin), n);
-        });
+    copy_out(*views_, share_of(rank, peers_.size(), range),
+             peers_.result_cell(rank, number(block)));
   }
   peers_.publish(Counter::kFinished, number(block) + 1);
 }
 
-Allreduce::Range Allreduce::range_of(std::int64_t block) const {
-  const std::size_t begin = static_cast<std::size_t>(block) * plan_.block_bytes;
-  return {begin, std::min(begin + plan_.block_bytes, views_->size_bytes())};
-}
-
-Allreduce::Range Allreduce::share_of(int rank, Range range) const {
-  const std::size_t length = range.end - range.begin;
-  const std::size_t size = static_cast<std::size_t>(peers_.size());
-  const std::size_t share = align_up((length + size - 1) / size);
-  const std::size_t index = static_cast<std::size_t>(rank);
-  return {range.begin + std::min(index * share, length),
-          range.begin + std::min((index + 1) * share, length)};
+Range Allreduce::range_of(std::int64_t block) const {
+  return block_of(static_cast<std::uint64_t>(block), plan_.block_bytes, views_->size_bytes());
 }
 
 }  // namespace hvd

@@ -7,6 +7,10 @@
 // pipelined: while block b is reduced, b + 1 is already staged and b - 1 is copied out, so a rank
 // waits only when another is a whole block behind.
 //
+// An absent rank (no `in`) stages zeros, its own share too, and (no `out`) reduces its share into
+// its result cell alone; in one step it has nothing to reduce. A world of one has no absent rank
+// that wants a result.
+//
 // Both ways sum every element in rank order, so they give the same bits. Bytes touched per rank for
 // a stream of S bytes and n ranks: reads S of the tensor, stages S (n-1)/n, reduces S, copies S
 // (n-1)/n.
@@ -41,25 +45,19 @@ class Allreduce final : public Collective {
 
  private:
   enum class Phase { kStage, kReduce, kCopy };
-  struct Range {
-    std::size_t begin;
-    std::size_t end;
-  };
 
   bool advance_one_step(PeerWait& blocked);
   bool may_stage(PeerWait& blocked) const;
   bool may_reduce(PeerWait& blocked) const;
 
   void stage(std::int64_t block);
-  void stage_range(std::int64_t block, Range range);
   void reduce_own_share(std::int64_t block);
   void reduce_everything();
   void copy_shares(std::int64_t block);
-  void reduce_piece(const View& view, std::size_t in_view, std::size_t in_cell, std::size_t length,
-                    BlockNumber number, std::byte* copy);
+  void gather_sources(const View& view, std::size_t in_view, BlockNumber number,
+                      std::size_t in_cell);
 
   Range range_of(std::int64_t block) const;
-  Range share_of(int rank, Range range) const;
   BlockNumber number(std::int64_t block) const {
     return first_block_ + static_cast<BlockNumber>(block);
   }

@@ -1,45 +1,41 @@
-// Every rank gives a stream, every rank gets all of them: allgather, and broadcast, where only the
-// root's stream has bytes.
+// Every rank gives a stream, of which every rank takes the parts meant for it: allgather, broadcast
+// (only the root's stream has bytes) and alltoall (each part is for one rank).
 //
-// Streams are cut into blocks of one staging cell. A rank stages its own and copies the others'
-// out; it stages block b + 1 before it copies block b, and nobody waits for a rank that has nothing
-// to give. Bytes touched per rank: its own stream twice, all others' twice.
+// Streams are cut into blocks of one staging cell: for up to kCells blocks a giver waits for
+// nobody, and smaller blocks gained nothing (measured). Nobody waits for a block in which nothing
+// is for it. Bytes copied per rank: its own stream once into its cells, what others give it once
+// out of theirs, and what it gives to itself once, directly.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "collective/collective.h"
+#include "collective/stage_ahead.h"
 #include "collective/views.h"
 
 namespace hvd {
 
-class Exchange final : public Collective {
+class Exchange final : public StageAhead {
  public:
-  explicit Exchange(Peers& peers);
+  explicit Exchange(Peers& peers) : StageAhead(peers) {}
 
-  // `streams[p]` is the stream of rank p: this rank's views have `in` (and `out`, when the caller
-  // wants its own part too), the others' have `out`. All ranks see the same stream sizes. `streams`
-  // outlives the run. Returns how many block numbers it takes.
-  std::uint32_t begin(const std::vector<ViewList>& streams, BlockNumber first_block);
-  bool advance(PeerWait& blocked) override;
+  // `streams[p]` is what rank p gives to others: this rank's views have `in`, the others' have
+  // `out` where the bytes are for this rank. All ranks see the same stream sizes. `own` is what
+  // this rank gives to itself, from `in` to `out`, seen by nobody else; it need not be the same
+  // anywhere. Both outlive the run. Returns how many block numbers it takes.
+  std::uint32_t begin(const std::vector<ViewList>& streams, const ViewList& own,
+                      BlockNumber first_block);
 
  private:
-  bool may_stage(std::uint32_t block, PeerWait& blocked) const;
-  bool may_copy(std::uint32_t block, PeerWait& blocked) const;
-  void stage(std::uint32_t block);
-  void copy_out(std::uint32_t block);
-  void copy_own();
+  void stage(std::uint32_t block) override;
+  bool wants(int rank, std::uint32_t block) const override;
+  void use(std::uint32_t block) override;
 
-  bool has_block(int rank, std::uint32_t block) const;
+  void copy_own(Range range);
+  Range range_of(std::uint32_t block, const ViewList& stream) const;
 
-  Peers& peers_;
   const std::vector<ViewList>* streams_ = nullptr;
-  BlockNumber first_block_ = 0;
-  std::uint32_t blocks_ = 0;
-  std::uint32_t staged_ = 0;
-  std::uint32_t copied_ = 0;
+  const ViewList* own_ = nullptr;
 };
 
 }  // namespace hvd

@@ -27,16 +27,34 @@ struct Block {
   double prescale;
   double postscale;
   int divisor;
+  const double* weights;  // Adasum only
 };
 
 using Kernel = void (*)(const Block& block);
+
+// One call of accumulate_gram(), flattened.
+struct GramBlock {
+  const std::byte* const* sources;
+  std::size_t source_count;
+  std::size_t count;
+  double* gram;
+  double* scratch;    // a row of `chunk` doubles per source
+  std::size_t chunk;  // elements that are multiplied at a time; a multiple of kGramLanes
+};
+
+using GramKernel = void (*)(const GramBlock& block);
+
+inline constexpr std::size_t kGramLanes = 32;  // partial sums of a dot product
 
 inline constexpr int kReduceOpSlots = 6;  // the largest ReduceOp, plus one
 
 struct KernelTable {
   const char* isa;
-  // The first index is 1 when prescale or postscale differ from 1. Null where unsupported.
+  // The first index is 1 when prescale or postscale differ from 1. Null where unsupported, and for
+  // Adasum, which is no op between elements.
   Kernel kernels[2][kDtypeCount][kReduceOpSlots];
+  Kernel weighted_sums[kDtypeCount];
+  GramKernel grams[kDtypeCount];
 };
 
 enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
@@ -44,6 +62,13 @@ enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
 // Null when this build or this processor lacks the instruction set. The portable table is compiled
 // for the baseline of the architecture and always exists (on arm64 it is called "neon").
 const KernelTable* kernel_table(Isa isa);
+
+const KernelTable& best_kernel_table();
+
+// accumulate_gram() with a chosen table.
+void accumulate_gram_with(const KernelTable& table, Dtype dtype,
+                          std::span<const std::byte* const> sources, std::size_t count,
+                          double* gram);
 
 // reduce() with a chosen table.
 void reduce_with(const KernelTable& table, const ReduceSpec& spec,

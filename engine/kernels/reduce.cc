@@ -32,21 +32,24 @@ bool has_avx512() {
 
 #endif
 
-const KernelTable* best_kernel_table() {
+const KernelTable* find_best_kernels() {
   for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
     if (const KernelTable* table = kernel_table(isa)) return table;
   }
   return &kPortableKernels;
 }
 
-const KernelTable* const kBestKernels = best_kernel_table();
+const KernelTable* const kBestKernels = find_best_kernels();
 
 Kernel find_kernel(const KernelTable& table, const ReduceSpec& spec) {
+  if (spec.op == ReduceOp::kAdasum) return table.weighted_sums[static_cast<int>(spec.dtype)];
   const bool is_scaled = spec.prescale != 1.0 || spec.postscale != 1.0;
   return table.kernels[is_scaled ? 1 : 0][static_cast<int>(spec.dtype)][static_cast<int>(spec.op)];
 }
 
 }  // namespace
+
+const KernelTable& best_kernel_table() { return *kBestKernels; }
 
 const KernelTable* kernel_table(Isa isa) {
   if (isa == Isa::kPortable) return &kPortableKernels;
@@ -67,7 +70,8 @@ void reduce_with(const KernelTable& table, const ReduceSpec& spec,
                     count,
                     spec.prescale,
                     spec.postscale,
-                    spec.op == ReduceOp::kAverage ? spec.divisor : 1};
+                    spec.op == ReduceOp::kAverage ? spec.divisor : 1,
+                    spec.weights};
   find_kernel(table, spec)(block);
 }
 
@@ -83,6 +87,9 @@ const char* unsupported_reason(const ReduceSpec& spec) {
     return "Average over no ranks; the divisor must be at least 1";
   }
   if (find_kernel(kPortableKernels, spec) != nullptr) return nullptr;
+  if (spec.op == ReduceOp::kAdasum) {
+    return "Adasum combines vectors of real numbers; use float16, bfloat16, float32 or float64";
+  }
   if (spec.dtype != Dtype::kBool) return "unknown reduce op";
   if (spec.op == ReduceOp::kAverage) {
     return "bool has no average; use Sum (logical or), Product (logical and) or another dtype";

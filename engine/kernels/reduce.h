@@ -1,4 +1,4 @@
-// Elementwise reduction of one block over all ranks: the only arithmetic of the engine.
+// Elementwise reduction of one block over all ranks.
 //
 // Called by the allreduce algorithms with one source per rank, in rank order, on any thread. The
 // sum of an element depends on the sources' order alone: ((s0 + s1) + s2) + ..., never on the
@@ -6,7 +6,8 @@
 // bitwise repeatable (the payload of a NaN aside). float16 and bfloat16 accumulate in float32 and
 // round once, to nearest even. Sums and products of integers wrap around. Min and Max keep the
 // first NaN in source order, and the first of two equal zeros. For bool, Sum and Max are "or",
-// Product and Min are "and"; any non-zero byte is true.
+// Product and Min are "and"; any non-zero byte is true. Adasum arrives here with its weights
+// (kernels/adasum.h) and is the weighted sum of the sources.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +29,13 @@ struct ReduceSpec {
   double prescale = 1.0;
   double postscale = 1.0;
   int divisor = 1;
+  const double* weights = nullptr;  // Adasum only: one per source, prescale and postscale included
 };
 
 // dst[i] = reduce over sources of source[i], for i in [0, count). `dst` may equal any one source.
 // `copy`, when not null, receives the same bytes as `dst` (it must not overlap anything else).
-// Pointers need no alignment. REQUIRES: at least one source; unsupported_reason(spec) is null.
+// Pointers need no alignment. REQUIRES: at least one source; unsupported_reason(spec) is null; for
+// Adasum, weights.
 void reduce(const ReduceSpec& spec, std::span<const std::byte* const> sources, std::byte* dst,
             std::byte* copy, std::size_t count);
 

@@ -1,7 +1,7 @@
 // The kernels for AVX2 with F16C; compiled with the flags for both.
+#include "kernels/adasum_sweep.h"
 #include "kernels/f16c.h"
 #include "kernels/kernel_table.h"
-#include "kernels/sweep.h"
 
 namespace hvd {
 namespace {
@@ -12,6 +12,6 @@ struct Avx2 : F16c {
 
 }  // namespace
 
-constexpr KernelTable kAvx2Kernels = kernels_of<Avx2>("avx2");
+constexpr KernelTable kAvx2Kernels = all_kernels_of<Avx2>("avx2");
 
 }  // namespace hvd

@@ -1,7 +1,7 @@
 // The kernels for AVX-512 (F, BW, VL, DQ); compiled with the flags for them.
+#include "kernels/adasum_sweep.h"
 #include "kernels/f16c.h"
 #include "kernels/kernel_table.h"
-#include "kernels/sweep.h"
 
 namespace hvd {
 namespace {
@@ -12,6 +12,6 @@ struct Avx512 : F16c {
 
 }  // namespace
 
-constexpr KernelTable kAvx512Kernels = kernels_of<Avx512>("avx512");
+constexpr KernelTable kAvx512Kernels = all_kernels_of<Avx512>("avx512");
 
 }  // namespace hvd

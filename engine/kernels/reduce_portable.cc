@@ -1,6 +1,6 @@
 // The kernels for the architecture's baseline: SSE2 on x86-64, NEON on arm64.
+#include "kernels/adasum_sweep.h"
 #include "kernels/kernel_table.h"
-#include "kernels/sweep.h"
 
 #if defined(__aarch64__)
 #include "kernels/neon_half.h"
@@ -25,6 +25,6 @@ struct Baseline : Half {
 
 }  // namespace
 
-constexpr KernelTable kPortableKernels = kernels_of<Baseline>(kName);
+constexpr KernelTable kPortableKernels = all_kernels_of<Baseline>(kName);
 
 }  // namespace hvd

@@ -70,7 +70,6 @@ struct Sweep {
     }
   }
 
- private:
   template <class Sources>
   [[gnu::always_inline]] static void cover(const Block& block, const Sources& sources,
                                            const Scale& scale) {
@@ -85,6 +84,7 @@ struct Sweep {
     advance<Group<Codec, 1, 1>>(block, sources, scale, done);
   }
 
+ private:
   // Reduces whole groups from element `done` on; returns the first element left over.
   template <class G, class Sources>
   [[gnu::always_inline]] static std::size_t advance(const Block& block, const Sources& sources,

@@ -76,9 +76,9 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(train_x, train_y), TensorDataset(test_x, test_y)
 
 
-def build_model() -> nn.Module:
+def build_model(channel_count: int = 1) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 32, kernel_size=3, padding=1),
+        nn.Conv2d(channel_count, 32, kernel_size=3, padding=1),
         nn.ReLU(),
         nn.Conv2d(32, 64, kernel_size=3, padding=1),
         nn.ReLU(),
@@ -114,11 +114,16 @@ def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
 
 
 def weights_are_equal(model: nn.Module) -> bool:
-    """Whether all ranks hold the same bits, told by a hash of every parameter."""
+    """Whether all ranks hold the same bits."""
+    return len(set(hvd.allgather_object(weights_digest(model), name="weights"))) == 1
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A hash of every bit of every parameter."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
-    return len(set(hvd.allgather_object(digest.hexdigest(), name="weights"))) == 1
+    return digest.hexdigest()
 
 
 def say(text: str) -> None:

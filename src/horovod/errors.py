@@ -10,6 +10,8 @@
     │ ├ StallError                  a rank did not submit within the stall shutdown time
     │ └ ShutdownError               this rank shut the engine down with the operation unfinished
     └ HostsUpdatedInterrupt         no failure: hosts came or went, elastic training starts anew
+    ImportError
+    └ HorovodVersionMismatchError   a framework of another version than the one built for
 
 The engine reports a code and a text; ``from_code`` turns them into the exception.
 """
@@ -21,6 +23,7 @@ from enum import IntEnum
 __all__ = [
     "ErrorCode",
     "HorovodInternalError",
+    "HorovodVersionMismatchError",
     "HostsUpdatedInterrupt",
     "InitError",
     "MismatchError",
@@ -73,6 +76,22 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 public name
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the set of hosts changed")
         self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework was found in another version than the one that the binding was built for.
+
+    For scripts that catch it; the engine is built for no framework's version and never raises it.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(
+            f"{name} {version} is in use, but Horovod was installed with {name} "
+            f"{installed_version}; reinstall Horovod with the version in use"
+        )
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
 
 
 class InitError(ValueError):

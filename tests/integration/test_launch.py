@@ -384,6 +384,26 @@ def test_hosts_of_this_machine() -> None:
     assert (status, out) == (0, "[0]<stdout>:127.0.0.1\n")
 
 
+def test_the_lines_of_each_rank_are_kept(tmp_path: Path) -> None:
+    script = "echo out; echo err >&2; printf tail"
+    status, out, _ = run("-np", "11", "--output-filename", f"{tmp_path}/a/b", "sh", "-c", script)
+    assert status == 0
+    assert len(out.splitlines()) == 22
+    folders = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
+    assert folders == [f"rank.{rank:02}" for rank in range(11)]
+    kept = tmp_path / "a" / "b" / "rank.07"
+    assert (kept / "stdout").read_text() == "[7]<stdout>:out\n[7]<stdout>:tail\n"
+    assert (kept / "stderr").read_text() == "[7]<stderr>:err\n"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    status, out, err = run("-np", "1", "--output-filename", f"{tmp_path}/file/x", "echo", "never")
+    assert (status, out) == (2, "")
+    assert "--output-filename" in err
+    assert "Traceback" not in err
+
+
 def test_version_and_build_table() -> None:
     status, version, _ = run("--version")
     assert status == 0

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from horovod.launch.hosts import HostSlots, assign_ranks, parse_hosts
+from horovod.launch.hosts import parse_hostfile, parse_hosts
 from horovod.launch.job import JobPlan, run_job
-from horovod.launch.machine import is_this_machine
+from horovod.launch.machine import local_slots
 
 __all__ = ["main", "split_command"]
 
-_WITH_VALUE = ("-np", "--num-proc", "-H", "--hosts", "--start-timeout")
+_WITH_VALUE = (
+    *("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile"),
+    *("--start-timeout", "--output-filename"),
+)
 _USAGE = "horovodrun -np N [options] command [argument ...]"
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
@@ -59,10 +63,14 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
     try:
         plan = _plan(given, command)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
-        return run_job(plan, os.environ if environ is None else environ)
+        return run_job(plan, os.environ if environ is None else environ).status
+    except OSError as error:
+        if plan.output_directory is None:
+            raise
+        parser.error(f"--output-filename: {error}")
     except KeyboardInterrupt:
         return 130
 
@@ -103,12 +111,19 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version number")
     add("-np", "--num-proc", type=_count, metavar="N", help="how many processes to start")
-    add(
+    hosts = parser.add_mutually_exclusive_group()
+    hosts.add_argument(
         "-H",
         "--hosts",
         metavar="NAME:SLOTS",
         help="the machine and how many processes it may run; default localhost:N. "
         "This version starts processes on this machine only.",
+    )
+    hosts.add_argument(
+        "-hostfile",
+        "--hostfile",
+        metavar="PATH",
+        help="the same as a file with lines of the form: name slots=N",
     )
     add(
         "-cb",
@@ -123,34 +138,31 @@ def _parser() -> argparse.ArgumentParser:
         help="how long the processes wait for each other in init "
         "(default: HOROVOD_START_TIMEOUT or 30)",
     )
+    add(
+        "--output-filename",
+        metavar="DIR",
+        help="keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too",
+    )
     add("--gloo", action="store_true", help="run without MPI, on the native engine; the default")
     add("--verbose", action="store_true", help="say which processes start and end")
     return parser
 
 
 def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
-    hosts = _local_host(given.hosts or f"localhost:{given.num_proc}")
+    if given.hostfile is not None:
+        hosts = parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
+    else:
+        hosts = parse_hosts(given.hosts or f"localhost:{given.num_proc}")
     extra = {}
     if given.start_timeout is not None:
         extra["HOROVOD_START_TIMEOUT"] = f"{given.start_timeout:g}"
     return JobPlan(
         command=tuple(command),
-        slots=assign_ranks((hosts,), given.num_proc),
+        slots=local_slots(hosts, given.num_proc),
         extra_environment=extra,
         is_verbose=given.verbose,
+        output_directory=None if given.output_filename is None else Path(given.output_filename),
     )
-
-
-def _local_host(text: str) -> HostSlots:
-    """The one host of ``-H``: this machine, under the first of its names; ValueError for others."""
-    hosts = parse_hosts(text)
-    for host in hosts:
-        if not is_this_machine(host.hostname):
-            raise ValueError(
-                f"{host.hostname!r} is not this machine: several machines are not supported by "
-                "this version; leave -H out or use localhost:N"
-            )
-    return HostSlots(hosts[0].hostname, sum(host.slots for host in hosts))
 
 
 def _count(text: str) -> int:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["HostSlots", "Slot", "assign_ranks", "parse_hosts"]
+__all__ = ["HostSlots", "Slot", "assign_ranks", "parse_hostfile", "parse_hosts"]
 
 _HOST = re.compile(r"([\w.-]+):([0-9]{1,6})", re.ASCII)
+_HOSTFILE_LINE = re.compile(r"([\w.-]+)\s+slots\s*=\s*([0-9]{1,6})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,30 @@ def parse_hosts(text: str) -> tuple[HostSlots, ...]:
     Raises:
         ValueError: a part is not ``name:slots`` with at least one slot.
     """
+    parts = [part.strip() for part in text.split(",")]
+    expected = "expected name:slots[,name:slots...] with at least one slot each, for example"
+    return _parse(_HOST, parts, f"{expected} localhost:4")
+
+
+def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
+    """Hosts of a file's lines ``name slots=N``; empty lines and comments after ``#`` are skipped.
+
+    Raises:
+        ValueError: a line is something else, or there is none.
+    """
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    hosts = _parse(_HOSTFILE_LINE, [line for line in lines if line], "expected name slots=N")
+    if not hosts:
+        raise ValueError("the hostfile names no host; expected lines of the form name slots=N")
+    return hosts
+
+
+def _parse(pattern: re.Pattern[str], parts: Sequence[str], expected: str) -> tuple[HostSlots, ...]:
     slots: dict[str, int] = {}
-    for part in text.split(","):
-        match = _HOST.fullmatch(part.strip())
+    for part in parts:
+        match = pattern.fullmatch(part)
         if match is None or int(match[2]) < 1:
-            raise ValueError(
-                f"invalid host input {part.strip()!r}: expected name:slots[,name:slots...] with at "
-                "least one slot each, for example localhost:4"
-            )
+            raise ValueError(f"invalid host input {part!r}: {expected}")
         slots[match[1]] = slots.get(match[1], 0) + int(match[2])
     return tuple(HostSlots(name, count) for name, count in slots.items())
 

@@ -14,10 +14,12 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from horovod.launch.call import CallFiles
 from horovod.launch.environment import Rendezvous, worker_environment
 from horovod.launch.hosts import Slot
-from horovod.launch.output import Output, consoles
+from horovod.launch.output import LogFile, Output, consoles
 from horovod.launch.processes import (
     adopt_orphans,
     descendants,
@@ -32,7 +34,7 @@ from horovod.launch.watchdog import Watchdog
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.store_server import StoreServer
 
-__all__ = ["GRACE_S", "JobPlan", "run_job"]
+__all__ = ["GRACE_S", "JobOutcome", "JobPlan", "run_job"]
 
 # Between SIGTERM and SIGKILL, and again until the launcher gives up on what does not die.
 GRACE_S = 5.0
@@ -43,12 +45,34 @@ _NOT_FOUND = 127
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What to run where; ``extra_environment`` goes to every worker on top of the launcher's."""
+    """What to run where.
+
+    ``extra_environment`` goes to every worker on top of the launcher's. In ``output_directory``
+    each rank's lines are kept as ``rank.<R>/stdout`` and ``stderr``. With ``call``, the files of
+    ``horovod.run``, workers get their descriptors and no standard input, one that exits with 0
+    without a result has failed, and the last lines of a failed job are left to the caller.
+    """
 
     command: tuple[str, ...]
     slots: tuple[Slot, ...]
     extra_environment: Mapping[str, str] = field(default_factory=dict)
     is_verbose: bool = False
+    output_directory: Path | None = None
+    call: CallFiles | None = None
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended: the launcher's exit status, and why in words if that is not 0.
+
+    ``slot``, ``pid`` and ``exit_code`` are those of the worker that failed first, if one did.
+    """
+
+    status: int
+    text: str = ""
+    slot: Slot | None = None
+    pid: int = 0
+    exit_code: int = 0
 
 
 @dataclass(eq=False)
@@ -67,27 +91,30 @@ class _Worker:
 class _Ending:
     """Why the job ends, and how far its end has come."""
 
-    status: int
-    last_lines: str
+    outcome: JobOutcome
     deadline: float
     is_killing: bool = False
 
 
-def run_job(plan: JobPlan, environ: Mapping[str, str]) -> int:
-    """Run ``plan`` to its end and return the exit status of ``horovodrun``.
+def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
+    """Run ``plan`` to its end; the outcome has the exit status of ``horovodrun``.
 
     0 if every worker exited with 0; 1 after a failure; 126 or 127 if the command cannot be run or
     found; 128 + signal after a signal. Workers' output goes to this process's standard output and
     error; rank 0 inherits standard input, the others read nothing. Main thread only: it takes over
     the signals while it runs. No process of a failed or interrupted job is left on return.
+
+    Raises:
+        OSError: the output directory cannot be made or written. Nothing was started then.
     """
     _open_standard_files()
+    logs = _open_logs(plan)
     secret = os.urandom(SECRET_BYTES)
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
         server = StoreServer(secret, report=wakeups.note)
         rendezvous = Rendezvous(*server.address, secret)
         watchdog = Watchdog()
-        job = _Job(plan, selector, wakeups, watchdog)
+        job = _Job(plan, selector, wakeups, watchdog, logs)
         try:
             job.start(environ, rendezvous)
             server.start()
@@ -115,6 +142,7 @@ class _Job:
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
         watchdog: Watchdog,
+        logs: Mapping[int, tuple[LogFile, LogFile]],
     ) -> None:
         self._plan = plan
         self._selector = selector
@@ -122,6 +150,7 @@ class _Job:
         self._watchdog = watchdog
         self._stdout, self._stderr = consoles(selector)
         self._output = Output(selector)
+        self._logs = logs
         self._workers: dict[int, _Worker] = {}
         self._ending: _Ending | None = None
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
@@ -134,26 +163,34 @@ class _Job:
             environment = worker_environment(
                 environ, slot, rendezvous, self._plan.extra_environment
             )
+            call = self._plan.call
             try:
-                pipes = spawn(words, environment, inherits_stdin=slot.rank == 0)
+                pipes = spawn(
+                    words,
+                    environment,
+                    inherits_stdin=slot.rank == 0 and call is None,
+                    descriptors=call.for_worker(slot.rank) if call else {},
+                )
             except OSError as error:
-                self._end(*_explain_no_start(words[0], slot, error))
+                self._end(_explain_no_start(words[0], slot, error))
                 return
             worker = _Worker(slot, pipes.pid)
             self._watchdog.add(pipes.pid)
             self._workers[pipes.pid] = worker
-            self._output.add(pipes.stdout_fd, f"[{slot.rank}]<stdout>:", self._stdout)
-            self._output.add(pipes.stderr_fd, f"[{slot.rank}]<stderr>:", self._stderr)
+            out_log, err_log = self._logs.get(slot.rank, (None, None))
+            self._output.add(pipes.stdout_fd, f"[{slot.rank}]<stdout>:", self._stdout, out_log)
+            self._output.add(pipes.stderr_fd, f"[{slot.rank}]<stderr>:", self._stderr, err_log)
             self._say_verbose(f"started {worker.name}")
 
-    def run(self) -> int:
-        """Wait until all has ended; the exit status."""
+    def run(self) -> JobOutcome:
+        """Wait until all has ended; how it went."""
         while self._ending is None or not self._is_over():
             for key, _ in self._selector.select(self._seconds_to_deadline()):
                 key.data()
             self._output.balance()
             if self._ending is None and (self._stdout.is_broken or self._stderr.is_broken):
-                self._end(128 + signal.SIGPIPE, "horovodrun: nobody reads the output any more\n")
+                text = "horovodrun: nobody reads the output any more\n"
+                self._end(JobOutcome(128 + signal.SIGPIPE, text))
             elif self._ending is not None and time.monotonic() >= self._ending.deadline:
                 if self._ending.is_killing:
                     break
@@ -171,17 +208,20 @@ class _Job:
             if not worker.is_group_gone:
                 signal_group(worker.pid, signal.SIGKILL)
 
-    def _finish(self, ending: _Ending) -> int:
+    def _finish(self, ending: _Ending) -> JobOutcome:
         # Signals act as usual again: only the console can still take long.
         self._wakeups.restore()
         self._output.drain()
         stuck = [w.name for w in self._workers.values() if not w.is_group_gone]
         if stuck:
             self._say(f"these do not end although they got SIGKILL: {', '.join(stuck)}")
-        self._stderr.write(ending.last_lines.encode(errors="surrogateescape"))
+        for log in (log for logs in self._logs.values() for log in logs if log.problem):
+            self._say(log.problem)
+        if self._plan.call is None:
+            self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()
         self._stderr.flush()
-        return ending.status
+        return ending.outcome
 
     def _on_wakeup(self) -> None:
         for text in self._wakeups.take_notes():
@@ -201,7 +241,7 @@ class _Job:
         living = sum(1 for worker in self._workers.values() if worker.exit_code is None)
         again = "; once more kills them at once" if signum == signal.SIGINT else ""
         self._say(f"{name}: ending {_processes(living)}{again}")
-        self._end(128 + signum, "")
+        self._end(JobOutcome(128 + signum))
 
     def _reap(self) -> None:
         ended = []
@@ -224,16 +264,20 @@ class _Job:
     def _judge(self, ended: Sequence[_Worker]) -> None:
         for worker in ended:
             self._say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
-        failed = [worker for worker in ended if worker.exit_code]
+        failed = [worker for worker in ended if self._has_failed(worker)]
         if failed:
             # Seen at one moment, the one that a signal ended is the likelier cause.
             first = min(failed, key=lambda worker: (worker.exit_code or 0) > 0)
             living = sum(1 for worker in self._workers.values() if worker.exit_code is None)
             others = f"; ending {_processes(living)}" if living else ""
             self._say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
-            self._end(1, _failure_lines(first))
+            self._end(_failure(first))
         elif all(worker.exit_code == 0 for worker in self._workers.values()):
-            self._end(0, "")
+            self._end(JobOutcome(0))
+
+    def _has_failed(self, worker: _Worker) -> bool:
+        call = self._plan.call
+        return worker.exit_code != 0 or bool(call and not call.has_result(worker.slot.rank))
 
     def _note_ended_groups(self) -> None:
         for worker in self._workers.values():
@@ -242,8 +286,8 @@ class _Job:
                 if worker.is_group_gone:
                     self._watchdog.drop(worker.pid)
 
-    def _end(self, status: int, last_lines: str) -> None:
-        self._ending = _Ending(status, last_lines, time.monotonic() + GRACE_S)
+    def _end(self, outcome: JobOutcome) -> None:
+        self._ending = _Ending(outcome, time.monotonic() + GRACE_S)
         # A stopped process sees SIGTERM once it continues.
         self._send(signal.SIGTERM, signal.SIGCONT)
 
@@ -266,7 +310,7 @@ class _Job:
 
     def _strays(self, groups: Sequence[int] = ()) -> list[int]:
         """Descendants outside the workers' groups; after a success those may live on."""
-        if self._ending is None or self._ending.status == 0 or not self._workers:
+        if self._ending is None or self._ending.outcome.status == 0 or not self._workers:
             return []
         pids = descendants(but_not=(self._watchdog.pid,))
         return [pid for pid in pids if _group_of(pid) not in groups]
@@ -296,24 +340,37 @@ def _group_of(pid: int) -> int:
         return 0
 
 
-def _failure_lines(first: _Worker) -> str:
-    """The last lines of a failed job, in the form that tools look for."""
-    return (
+def _failure(first: _Worker) -> JobOutcome:
+    """The text is the last lines of a failed job, in the form that tools look for."""
+    text = (
         "Horovod detected that one or more processes exited with non-zero status; the others have "
         f"been ended. The first was {first.name}, which {describe_exit(first.exit_code or 0)}:\n"
         f"Process name: {first.slot.rank}\n"
         f"Exit code: {first.exit_code}\n"
     )
+    return JobOutcome(1, text, first.slot, first.pid, first.exit_code or 0)
 
 
-def _explain_no_start(word: str, slot: Slot, error: OSError) -> tuple[int, str]:
+def _open_logs(plan: JobPlan) -> dict[int, tuple[LogFile, LogFile]]:
+    """Standard output and error of each rank; numbers as wide as the largest, so names sort."""
+    if plan.output_directory is None:
+        return {}
+    width = len(str(len(plan.slots) - 1))
+    logs = {}
+    for slot in plan.slots:
+        folder = plan.output_directory / f"rank.{slot.rank:0{width}}"
+        folder.mkdir(parents=True, exist_ok=True)
+        logs[slot.rank] = LogFile(folder / "stdout"), LogFile(folder / "stderr")
+    return logs
+
+
+def _explain_no_start(word: str, slot: Slot, error: OSError) -> JobOutcome:
     """Exit status, as a shell gives it, and message."""
     if isinstance(error, FileNotFoundError):
         where = "" if "/" in word else " in PATH"
-        return _NOT_FOUND, f"horovodrun: command not found{where}: {word}\n"
+        return JobOutcome(_NOT_FOUND, f"horovodrun: command not found{where}: {word}\n")
     if isinstance(error, PermissionError):
-        return _CANNOT_START, f"horovodrun: {word}: not executable: {error.strerror}\n"
-    return (
-        _CANNOT_START,
-        f"horovodrun: cannot start rank {slot.rank} ({word}): {error.strerror}\n",
-    )
+        text = f"horovodrun: {word}: not executable: {error.strerror}\n"
+        return JobOutcome(_CANNOT_START, text)
+    text = f"horovodrun: cannot start rank {slot.rank} ({word}): {error.strerror}\n"
+    return JobOutcome(_CANNOT_START, text)

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
-__all__ = ["is_this_machine"]
+from horovod.launch.hosts import HostSlots, Slot, assign_ranks
+
+__all__ = ["is_this_machine", "local_slots"]
+
+
+def local_slots(hosts: Sequence[HostSlots], process_count: int) -> tuple[Slot, ...]:
+    """Places for ``process_count`` workers here, under the first of this machine's names.
+
+    Raises:
+        ValueError: a host is another machine, or there are too few slots.
+    """
+    for host in hosts:
+        if not is_this_machine(host.hostname):
+            raise ValueError(
+                f"{host.hostname!r} is not this machine: several machines are not supported by "
+                "this version; give no hosts or use localhost:N"
+            )
+    here = HostSlots(hosts[0].hostname, sum(host.slots for host in hosts))
+    return assign_ranks((here,), process_count)
 
 
 def is_this_machine(hostname: str) -> bool:

@@ -12,8 +12,9 @@ import os
 import select
 import selectors
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["Console", "LinePrefixer", "Output", "consoles"]
+__all__ = ["Console", "LinePrefixer", "LogFile", "Output", "consoles"]
 
 _READ_BYTES = 65536
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
@@ -134,12 +135,49 @@ def consoles(selector: selectors.BaseSelector) -> tuple[Console, Console]:
     return stdout, Console(2, selector)
 
 
+class LogFile:
+    """Keeps a copy of what goes to the console; ``problem`` says why it has stopped to.
+
+    A full disk costs the rest of the copy, not the job.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create or empty ``path``. Raises OSError."""
+        self._path = path
+        self._file = path.open("wb", buffering=0)
+        self.problem = ""
+
+    def write(self, data: bytes) -> None:
+        """Append ``data``; files take it at once."""
+        if self._file.closed:
+            return
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self.problem = f"{self._path} is incomplete: {error.strerror}"
+            self.close()
+
+    def close(self) -> None:
+        """Nothing more is written; may be repeated."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
 @dataclass(eq=False)
 class _Pipe:
     fd: int
     prefixer: LinePrefixer
     console: Console
+    log: LogFile | None = None
     is_registered: bool = False
+
+    def show(self, lines: bytes) -> None:
+        """To the console, and into the log."""
+        self.console.write(lines)
+        if self.log is not None:
+            self.log.write(lines)
 
 
 class Output:
@@ -149,10 +187,10 @@ class Output:
         self._selector = selector
         self._pipes: set[_Pipe] = set()
 
-    def add(self, fd: int, prefix: str, console: Console) -> None:
-        """Take over ``fd``, a pipe's read end; its lines go to ``console``."""
+    def add(self, fd: int, prefix: str, console: Console, log: LogFile | None = None) -> None:
+        """Take over ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
         os.set_blocking(fd, False)
-        pipe = _Pipe(fd, LinePrefixer(prefix.encode()), console)
+        pipe = _Pipe(fd, LinePrefixer(prefix.encode()), console, log)
         self._pipes.add(pipe)
         self._resume(pipe)
 
@@ -186,7 +224,7 @@ class Output:
         if not data:
             self._close(pipe)
         else:
-            pipe.console.write(pipe.prefixer.feed(data))
+            pipe.show(pipe.prefixer.feed(data))
         return len(data)
 
     def _resume(self, pipe: _Pipe) -> None:
@@ -198,7 +236,9 @@ class Output:
         pipe.is_registered = False
 
     def _close(self, pipe: _Pipe) -> None:
-        pipe.console.write(pipe.prefixer.finish())
+        pipe.show(pipe.prefixer.finish())
+        if pipe.log is not None:
+            pipe.log.close()
         if pipe.is_registered:
             self._pause(pipe)
         self._pipes.discard(pipe)

@@ -8,6 +8,7 @@ posix_spawn, which needs no copy of the launcher and reports a command that cann
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_ABOVE_TARGETS = 16
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,16 @@ def words_to_run(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
-def spawn(words: Sequence[str], environment: Mapping[str, str], *, inherits_stdin: bool) -> Pipes:
+def spawn(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    inherits_stdin: bool,
+    descriptors: Mapping[int, int] | None = None,
+) -> Pipes:
     """Start ``words`` in a new session, found along the launcher's PATH; never blocks.
+
+    ``descriptors`` maps numbers in the worker, from 3, to open descriptors of this process.
 
     Raises:
         OSError: the command cannot be run (FileNotFoundError, PermissionError) or the system has
@@ -60,6 +70,10 @@ def spawn(words: Sequence[str], environment: Mapping[str, str], *, inherits_stdi
             (os.POSIX_SPAWN_DUP2, stdout_write, 1),
             (os.POSIX_SPAWN_DUP2, stderr_write, 2),
         ]
+        for number, fd in (descriptors or {}).items():
+            # Out of the way first, so that no number is a target before it was a source.
+            fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TARGETS))
+            actions.append((os.POSIX_SPAWN_DUP2, fds[-1], number))
         if not inherits_stdin:
             actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
         # Python ignores these two; a worker should meet them as from a shell.
@@ -76,8 +90,9 @@ def spawn(words: Sequence[str], environment: Mapping[str, str], *, inherits_stdi
         for fd in fds:
             os.close(fd)
         raise
-    os.close(stdout_write)
-    os.close(stderr_write)
+    for fd in fds:
+        if fd not in (stdout_fd, stderr_fd):
+            os.close(fd)
     return Pipes(pid, stdout_fd, stderr_fd)
 
 

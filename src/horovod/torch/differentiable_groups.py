@@ -31,7 +31,7 @@ def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Compressor | type[Compressor] = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -100,7 +100,7 @@ def grouped_allgather(
 def grouped_reducescatter(
     tensors: Sequence[Tensor],
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Compressor | type[Compressor] = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -137,14 +137,14 @@ def grouped_reducescatter(
 
 
 def _compress(
-    tensors: Sequence[Tensor], compression: type[Compressor]
+    tensors: Sequence[Tensor], compression: Compressor | type[Compressor]
 ) -> tuple[list[Tensor], list[Any]]:
     pairs = [compression.compress(tensor) for tensor in tensors]
     return [wire for wire, _ in pairs], [context for _, context in pairs]
 
 
 def _decompress(
-    tensors: Sequence[Tensor], contexts: list[Any], compression: type[Compressor]
+    tensors: Sequence[Tensor], contexts: list[Any], compression: Compressor | type[Compressor]
 ) -> list[Tensor]:
     pairs = zip(tensors, contexts, strict=True)
     return [compression.decompress(tensor, context) for tensor, context in pairs]

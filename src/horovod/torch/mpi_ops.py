@@ -5,6 +5,7 @@ Scripts import ``horovod.torch.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
+from horovod import basics
 from horovod.collectives import (
     barrier,
     join,
@@ -138,3 +139,5 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
+
+_basics = basics.HorovodBasics()

@@ -7,42 +7,13 @@
 #include <random>
 #include <vector>
 
-#include "collective/exchange.h"
-#include "transport/region.h"
+#include "data_world.h"
 
 namespace hvd {
 namespace {
 
-// Steps the ranks in random order until all are done: whatever the order, nothing may be lost.
-void run_all(std::vector<std::unique_ptr<Peers>>& peers, std::vector<Collective*> collectives,
-             std::mt19937& random) {
-  std::vector<bool> done(peers.size(), false);
-  std::size_t left = peers.size();
-  int idle_steps = 0;
-  while (left != 0) {
-    const std::size_t rank = random() % peers.size();
-    PeerWait blocked;
-    if (done[rank]) continue;
-    if (collectives[rank]->advance(blocked)) {
-      done[rank] = true;
-      --left;
-      idle_steps = 0;
-    } else {
-      REQUIRE(!peers[rank]->reached(blocked));
-      REQUIRE(++idle_steps < 10000);
-    }
-  }
-}
-
-struct DataWorld {
-  explicit DataWorld(int size) : region(Region::allocate(Peers::region_bytes(size))) {
-    for (int rank = 0; rank < size; ++rank) {
-      peers.push_back(std::make_unique<Peers>(region->data(), rank, size));
-    }
-  }
-  std::shared_ptr<Region> region;
-  std::vector<std::unique_ptr<Peers>> peers;
-};
+using test::DataWorld;
+using test::run_all;
 
 ReduceSpec float_sum() { return {.dtype = Dtype::kFloat32, .op = ReduceOp::kSum}; }
 
@@ -101,7 +72,7 @@ TEST_CASE("allreduce sums bucket after bucket, in any interleaving of the ranks"
         blocks = allreduces.back()->begin(views[rank], block);
         collectives.push_back(allreduces.back().get());
       }
-      run_all(world.peers, collectives, random);
+      run_all(world, collectives, random);
       block += blocks;
       const float ranks = static_cast<float>(size);
       for (int rank = 0; rank < size; ++rank) {
@@ -150,46 +121,12 @@ TEST_CASE("one step and two steps give the same bits") {
       blocks = allreduces.back()->begin(views[rank], block);
       collectives.push_back(allreduces.back().get());
     }
-    run_all(world.peers, collectives, random);
+    run_all(world, collectives, random);
     block += blocks;
   }
   CHECK(together[0] == alone[0]);
   CHECK(together[1] == alone[0]);
   CHECK(together[2] == alone[0]);
-}
-
-TEST_CASE("exchange gives every rank all streams, uneven and empty ones too") {
-  std::mt19937 random(11);
-  const std::vector<std::size_t> counts{300'000, 0, 7};
-  DataWorld world(3);
-  std::vector<std::vector<float>> inputs(3);
-  std::vector<std::vector<float>> outputs(3, std::vector<float>(300'007));
-  std::vector<std::vector<ViewList>> streams(3, std::vector<ViewList>(3));
-  std::vector<std::unique_ptr<Exchange>> exchanges;
-  std::vector<Collective*> collectives;
-  for (int rank = 0; rank < 3; ++rank) {
-    for (std::size_t i = 0; i < counts[rank]; ++i) {
-      inputs[rank].push_back(static_cast<float>(rank * 1'000'000) + static_cast<float>(i));
-    }
-    auto* out = reinterpret_cast<std::byte*>(outputs[rank].data());
-    for (int from = 0; from < 3; ++from) {
-      const auto* in = reinterpret_cast<const std::byte*>(inputs[rank].data());
-      streams[rank][from].append({.in = from == rank ? in : nullptr,
-                                  .out = out,
-                                  .size_bytes = 4 * counts[from],
-                                  .spec = {}});
-      out += 4 * counts[from];
-    }
-    exchanges.push_back(std::make_unique<Exchange>(*world.peers[rank]));
-    exchanges.back()->begin(streams[rank], 0);
-    collectives.push_back(exchanges.back().get());
-  }
-  run_all(world.peers, collectives, random);
-  for (int rank = 0; rank < 3; ++rank) {
-    std::vector<float> expected = inputs[0];
-    expected.insert(expected.end(), inputs[2].begin(), inputs[2].end());
-    CHECK(outputs[rank] == expected);
-  }
 }
 
 }  // namespace

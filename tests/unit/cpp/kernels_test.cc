@@ -330,10 +330,14 @@ TEST_CASE("kernels: unsupported combinations say why") {
   CHECK(reason({Dtype::kBool, ReduceOp::kAverage}).find("bool has no average") == 0);
   CHECK(reason({Dtype::kBool, ReduceOp::kSum, 0.5}).find("bool cannot be scaled") == 0);
   CHECK(reason({Dtype::kBool, ReduceOp::kSum}).empty());
+  for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
+    const std::string text = reason({static_cast<Dtype>(dtype), ReduceOp::kAdasum});
+    const std::string name = name_of(static_cast<Dtype>(dtype));
+    CHECK((text.find("Adasum combines") == 0) == (name.find("float") == std::string::npos));
+  }
   CHECK(reason({Dtype::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0}).find("divisor") !=
         std::string::npos);
   CHECK(reason({static_cast<Dtype>(10), ReduceOp::kSum}) == "unknown dtype");
-  CHECK(reason({Dtype::kInt8, static_cast<ReduceOp>(2)}) == "unknown reduce op");
   CHECK(reason({Dtype::kInt8, static_cast<ReduceOp>(6)}) == "unknown reduce op");
 }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from horovod.launch import build_info, cli
-from horovod.launch.job import JobPlan
+from horovod.launch.job import JobOutcome, JobPlan
 from horovod.launch.processes import describe_exit, words_to_run
 
 
@@ -20,6 +22,9 @@ from horovod.launch.processes import describe_exit, words_to_run
         ("--ho localhost:2 -np 1 python", 4),
         ("--start 5 -np 1 python", 4),
         ("-H localhost:2 -np 1 python -H x", 4),
+        ("-hostfile hosts -np 1 python", 4),
+        ("--output-filename logs -np 1 python", 4),
+        ("--hostf x --out logs python", 4),
         ("-cb", 1),
         ("-np", 1),
         ("", 0),
@@ -38,7 +43,12 @@ def test_two_dashes_end_the_options() -> None:
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[JobPlan]:
     """Jobs are written down instead of run."""
     seen: list[JobPlan] = []
-    monkeypatch.setattr(cli, "run_job", lambda plan, environ: seen.append(plan) or 0)
+
+    def write_down(plan: JobPlan, environ: object) -> JobOutcome:
+        seen.append(plan)
+        return JobOutcome(0)
+
+    monkeypatch.setattr(cli, "run_job", write_down)
     return seen
 
 
@@ -60,9 +70,19 @@ def test_two_names_of_this_machine_are_one_host(plans: list[JobPlan]) -> None:
     assert [slot.local_rank for slot in plans[0].slots] == [0, 1, 2]
 
 
+def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    words = f"-np 2 -hostfile {tmp_path}/hosts --output-filename {tmp_path}/logs x"
+    assert cli.main(words.split()) == 0
+    assert [slot.local_size for slot in plans[0].slots] == [2, 2]
+    assert plans[0].output_directory == tmp_path / "logs"
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        ("-np 2 -hostfile /no-such-file x", "/no-such-file"),
+        ("-np 2 -hostfile x -H localhost:2 x", "not allowed with"),
         ("python x.py", "-np"),
         ("-np 2", "no command"),
         ("-np 0 x", "1 or more"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch.hosts import HostSlots, Slot, assign_ranks, parse_hosts
+from horovod.launch.hosts import HostSlots, Slot, assign_ranks, parse_hostfile, parse_hosts
 from horovod.launch.machine import is_this_machine
 
 host_lists = st.dictionaries(
@@ -32,6 +32,23 @@ def test_a_host_that_comes_twice_has_the_slots_of_both() -> None:
 def test_what_is_no_host_list_shows_the_format(text: str) -> None:
     with pytest.raises(ValueError, match=r"invalid host input .* expected name:slots"):
         parse_hosts(text)
+
+
+def test_a_hostfile() -> None:
+    text = "# our machines\na.example slots=2\n\nb-1 slots = 4  # the big one\na.example slots=1\n"
+    assert parse_hostfile(text) == (HostSlots("a.example", 3), HostSlots("b-1", 4))
+
+
+@pytest.mark.parametrize("text", ["a", "a:2", "a slots=", "a slots=0", "a slots=-1", "a slots=2 b"])
+def test_what_is_no_hostfile_shows_the_format(text: str) -> None:
+    with pytest.raises(ValueError, match="expected name slots=N"):
+        parse_hostfile(text)
+
+
+@pytest.mark.parametrize("text", ["", "\n# nothing\n"])
+def test_a_hostfile_without_hosts(text: str) -> None:
+    with pytest.raises(ValueError, match="names no host"):
+        parse_hostfile(text)
 
 
 def test_ranks_on_uneven_hosts() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import selectors
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.launch import output
-from horovod.launch.output import Console, LinePrefixer, Output, consoles
+from horovod.launch.output import Console, LinePrefixer, LogFile, Output, consoles
 
 PREFIX = b"[3]<stdout>:"
 
@@ -159,3 +160,34 @@ def test_one_place_is_one_console() -> None:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+
+
+def test_a_log_has_the_same_lines_as_the_console(desk: Desk, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    log = LogFile(tmp_path / "stdout")
+    desk.output.add(reader, "[1]<stdout>:", desk.console, log)
+    os.write(writer, b"one\ntwo\nthr")
+    os.close(writer)
+    while desk.turn():
+        pass
+    assert (
+        tmp_path / "stdout"
+    ).read_bytes() == b"[1]<stdout>:one\n[1]<stdout>:two\n[1]<stdout>:thr\n"
+    assert (tmp_path / "stdout").read_bytes() == desk.read()
+    assert log.problem == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_costs_the_log_and_nothing_else(desk: Desk) -> None:
+    reader, writer = os.pipe()
+    log = LogFile(Path("/dev/full"))
+    desk.output.add(reader, "[1]<stdout>:", desk.console, log)
+    os.write(writer, b"one\n")
+    while desk.turn():
+        pass
+    os.write(writer, b"two\n")
+    os.close(writer)
+    while desk.turn():
+        pass
+    assert desk.read() == b"[1]<stdout>:one\n[1]<stdout>:two\n"
+    assert "/dev/full is incomplete: No space left" in log.problem

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from horovod.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
+from horovod.torch.compression import (
+    BF16Compressor,
+    Compression,
+    Compressor,
+    FP16Compressor,
+    NoneCompressor,
+    PowerSGD,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -16,6 +23,24 @@ def test_fp16_restores_floating_dtypes(dtype):
     restored = Compression.fp16.decompress(wire, context)
     assert restored.dtype == dtype
     assert torch.equal(restored, tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bf16_restores_floating_dtypes(dtype):
+    tensor = torch.tensor([[1.5, -2.0, 2.0**100]], dtype=dtype)
+    wire, context = Compression.bf16.compress(tensor)
+    assert wire.dtype == torch.bfloat16
+    restored = Compression.bf16.decompress(wire, context)
+    assert restored.dtype == dtype
+    assert torch.equal(restored, tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32, torch.bool])
+def test_bf16_leaves_other_dtypes_alone(dtype):
+    tensor = torch.ones(3, dtype=dtype)
+    wire, context = Compression.bf16.compress(tensor)
+    assert wire is tensor
+    assert Compression.bf16.decompress(wire, context) is tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bool])
@@ -38,5 +63,5 @@ def test_base_class_has_to_be_filled_in():
         Compressor.compress(torch.ones(1))
     with pytest.raises(NotImplementedError):
         Compressor.decompress(torch.ones(1), None)
-    assert issubclass(FP16Compressor, Compressor)
-    assert issubclass(NoneCompressor, Compressor)
+    for compressor in (NoneCompressor, FP16Compressor, BF16Compressor, PowerSGD):
+        assert issubclass(compressor, Compressor)

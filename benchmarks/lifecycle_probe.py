@@ -1,0 +1,87 @@
+"""The rank of ``lifecycle.py``, reading Linux's /proc; runs in the workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["LifecycleProbe"]
+
+_WARM_UP = 5
+
+
+class LifecycleProbe:
+    """A process that joins worlds and leaves them again."""
+
+    def __init__(self, _contestant: None) -> None:
+        torch.set_num_threads(1)
+        self._world: Any = None
+        self._before: dict[str, int] = {}
+
+    def prepare(self, *, library: str) -> None:
+        """Import ``library``, live in a few worlds, and take stock."""
+        self._world = {"horovod": _Horovod, "gloo": _Gloo}[library]()
+        self.live_and_leave(world_count=_WARM_UP)
+        self._before = _stock()
+
+    def live_and_leave(self, *, world_count: int) -> list[tuple[float, float]]:
+        """Seconds of joining and of leaving, for each world."""
+        return [self._live_in_one() for _ in range(world_count)]
+
+    def added(self) -> dict[str, int]:
+        """What there is more of than after ``prepare``."""
+        return {key: count - self._before[key] for key, count in _stock().items()}
+
+    def _live_in_one(self) -> tuple[float, float]:
+        start = time.perf_counter()
+        self._world.join()
+        joined = time.perf_counter()
+        self._world.sum(torch.ones(1))
+        summed = time.perf_counter()
+        self._world.leave()
+        return joined - start, time.perf_counter() - summed
+
+
+class _Horovod:
+    def __init__(self) -> None:
+        import horovod.torch as hvd
+
+        self.join, self.leave = hvd.init, hvd.shutdown
+        self._hvd = hvd
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        self._hvd.allreduce_(tensor, name="first", op=self._hvd.Sum)
+
+
+class _Gloo:
+    """Each world's ranks meet in a file of its own."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self.sum, self.leave = dist.all_reduce, dist.destroy_process_group
+        self._dist = dist
+        self._world_count = 0
+
+    def join(self) -> None:
+        self._world_count += 1
+        store = f"file://{os.environ['BENCH_STORE']}.{self._world_count}"
+        rank, size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
+        self._dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
+
+
+def _stock() -> dict[str, int]:
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    if not found:
+        raise RuntimeError("no VmRSS in /proc/self/status")
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "resident memory": int(found[1]) * 1024,
+    }

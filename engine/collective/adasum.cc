@@ -1,0 +1,70 @@
+#include "collective/adasum.h"
+
+#include <span>
+
+#include "collective/adasum_weights.h"
+#include "kernels/adasum.h"
+
+namespace hvd {
+
+Adasum::Adasum(Peers& peers) : peers_(peers), partial_grams_(peers), allreduce_(peers) {}
+
+std::uint32_t Adasum::begin(const ViewList& views, BlockNumber first_block) {
+  const std::size_t ranks = static_cast<std::size_t>(peers_.size());
+  const std::size_t count = views.views().size();
+  grams_.assign(count * gram_entries(ranks), 0.0);
+  weights_.assign(count * ranks, 1.0);
+  weighted_.clear();
+  for (View view : views.views()) {
+    view.spec.weights = weights_.data() + weighted_.views().size() * ranks;
+    weighted_.append(view);
+  }
+  auto* grams = reinterpret_cast<std::byte*>(grams_.data());
+  gram_view_.clear();
+  gram_view_.append({.in = grams,
+                     .out = grams,
+                     .size_bytes = grams_.size() * sizeof(double),
+                     .spec = {.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}});
+  phase_ = Phase::kDots;
+  next_block_ = first_block + partial_grams_.begin(weighted_, grams_.data(), first_block);
+  const std::size_t cell_bytes = peers_.staging_cell_bytes();
+  const auto blocks = [&](const ViewList& list) {
+    return plan_allreduce(list.size_bytes(), peers_.size(), cell_bytes).blocks;
+  };
+  return static_cast<std::uint32_t>(next_block_ - first_block) + blocks(gram_view_) +
+         blocks(weighted_);
+}
+
+bool Adasum::advance(PeerWait& blocked) {
+  if (phase_ == Phase::kDots) {
+    if (!partial_grams_.advance(blocked)) return false;
+    begin_sum();
+  }
+  if (phase_ == Phase::kSum) {
+    if (!allreduce_.advance(blocked)) return false;
+    begin_apply();
+  }
+  return allreduce_.advance(blocked);
+}
+
+void Adasum::begin_sum() {
+  next_block_ += allreduce_.begin(gram_view_, next_block_);
+  phase_ = Phase::kSum;
+}
+
+void Adasum::begin_apply() {
+  const std::size_t ranks = static_cast<std::size_t>(peers_.size());
+  const std::size_t entries = gram_entries(ranks);
+  const std::span<const double> grams(grams_);
+  const std::span<double> weights(weights_);
+  for (std::size_t i = 0; i < weighted_.views().size(); ++i) {
+    const std::span<double> own = weights.subspan(i * ranks, ranks);
+    adasum_weights(grams.subspan(i * entries, entries), own);
+    const ReduceSpec& spec = weighted_.views()[i].spec;
+    for (double& weight : own) weight *= spec.prescale * spec.postscale;
+  }
+  next_block_ += allreduce_.begin(weighted_, next_block_);
+  phase_ = Phase::kApply;
+}
+
+}  // namespace hvd

@@ -1,0 +1,22 @@
+// What each rank's vector counts in an Adasum: a pure function of the vectors' dot products.
+//
+// Two vectors combine as
+//   adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b,
+// so orthogonal vectors add up and equal ones stay what they are. A factor is 1 where its norm is
+// near zero: not above the rounding errors of the dot products it is made of.
+//
+// Ranks combine in a fixed binary tree. With p the largest power of two among n ranks, first rank
+// p + r folds into rank r, for r < n - p; then neighbours (0,1), (2,3) ..., then pairs of pairs, up
+// to all. Every intermediate result is a linear combination of the ranks' vectors, and so are its
+// dot products one of theirs.
+#pragma once
+
+#include <span>
+
+namespace hvd {
+
+// `gram`: the dot products as in kernels/adasum.h, for weights.size() vectors. Writes the weights,
+// by rank. Dot products that are infinite or NaN make them NaN.
+void adasum_weights(std::span<const double> gram, std::span<double> weights);
+
+}  // namespace hvd

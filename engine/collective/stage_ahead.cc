@@ -1,0 +1,47 @@
+#include "collective/stage_ahead.h"
+
+namespace hvd {
+
+void StageAhead::start(BlockNumber first_block, std::uint32_t blocks) {
+  first_block_ = first_block;
+  blocks_ = blocks;
+  staged_ = 0;
+  used_ = 0;
+}
+
+bool StageAhead::advance(PeerWait& blocked) {
+  for (; used_ < blocks_; use_next()) {
+    while (staged_ < blocks_ && staged_ <= used_ + 1 && may_stage(blocked)) stage_next();
+    if (staged_ == used_ || !may_use(blocked)) return false;
+  }
+  return true;
+}
+
+void StageAhead::stage_next() {
+  stage(staged_++);
+  peers_.publish(Counter::kStaged, first_block_ + staged_);
+}
+
+void StageAhead::use_next() {
+  use(used_++);
+  peers_.publish(Counter::kReduced, first_block_ + used_);
+  peers_.publish(Counter::kFinished, first_block_ + used_);
+}
+
+bool StageAhead::may_stage(PeerWait& blocked) const {
+  const BlockNumber oldest = first_block_ + staged_ - (kCells - 1);
+  return peers_.all_reached(Counter::kReduced, oldest, blocked);
+}
+
+bool StageAhead::may_use(PeerWait& blocked) const {
+  const auto target = static_cast<std::uint32_t>(first_block_ + used_ + 1);
+  for (int rank = 0; rank < peers_.size(); ++rank) {
+    const PeerWait wait{.rank = rank, .counter = Counter::kStaged, .target = target};
+    if (rank == peers_.rank() || peers_.reached(wait) || !wants(rank, used_)) continue;
+    blocked = wait;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace hvd

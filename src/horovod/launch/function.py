@@ -1,0 +1,212 @@
+"""``horovod.run``: a function on many processes of this machine, its results by rank.
+
+The caller packs the call (``call.py``), starts the launcher as one child process
+(``supervisor.py``) and waits for it. Nothing of the calling process is changed: no signal handler,
+no environment variable, no child of its own is touched. So any thread of a script, a test or a
+notebook may call.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from horovod.launch.call import (
+    Call,
+    CallFiles,
+    is_result,
+    memory_file,
+    read_failure,
+    read_result,
+    write_call,
+)
+from horovod.launch.call_error import job_error, unpickling_error
+from horovod.launch.job import JobOutcome, JobPlan
+from horovod.launch.processes import describe_exit
+from horovod.launch.run_options import RunOptions, check_options
+from horovod.launch.supervisor import Assignment
+
+__all__ = ["run"]
+
+T = TypeVar("T")
+
+# Whatever the first entry of the search path is, it must not replace a module of the interpreter;
+# the package is found where the caller has found it.
+_START = (
+    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
+    "from horovod.launch.{module} import main; main()"
+)
+
+
+def run(
+    func: Callable[..., T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | os.PathLike[str] | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | os.PathLike[str] | None = None,
+    verbose: int | bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | Iterable[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[T]:
+    """Call ``func(*args, **kwargs)`` in ``num_proc`` new processes and return the results by rank.
+
+    Blocks until all have ended; from any thread. In the processes ``horovod.torch.init()`` and its
+    like make one world, as under ``horovodrun``. They have this one's environment, working
+    directory and ``sys.argv``, read nothing from standard input and write, line by line with their
+    rank in front, to this process's descriptors 1 and 2. Function, arguments and results are
+    pickled with cloudpickle (what a notebook, a script or a function body defines travels whole)
+    and go through memory that only this process and its children can open.
+
+    Args:
+        num_proc: processes to start; ``np`` is its deprecated name.
+        hosts: ``"localhost:4"``: this machine under one of its names, and its slots; ``hostfile``
+            is a file of the same with lines ``name slots=N``.
+        start_timeout: seconds that the processes wait for each other in ``init`` (30).
+        output_filename: folder that keeps each rank's lines in ``rank.<R>/stdout`` and ``stderr``.
+        verbose: true says on standard error which processes start and end.
+        executable: the workers' Python; default this one. Another one finds modules by its own
+            search path and must have the same versions of Python and of what travels.
+        use_gloo: accepted, the native engine needs no MPI; so are ``disable_cache``, ``ssh_port``,
+            ``ssh_identity_file`` and ``network_interfaces``, without effect on one machine.
+        min_num_proc: refused, with ``max_num_proc``, ``slots``, ``reset_limit``,
+            ``cooldown_range`` and ``host_discovery_script``: no elastic training in this version;
+            ``use_mpi`` and ``mpi_args`` likewise.
+
+    Raises:
+        ValueError: an argument that contradicts another or that this version cannot serve.
+        TypeError: an argument of another kind; pickling what cannot travel raises it, too.
+        OSError: the hostfile cannot be read, or the output folder not be made.
+        RuntimeError: a process raised, exited (also with 0) or died before it had a result, or its
+            result cannot be pickled. The text names rank, exception and traceback of the first;
+            the exception itself is ``__cause__`` if it can be pickled. The others are ended, and
+            none is left. KeyboardInterrupt ends them in the same way.
+    """
+    given = dict(locals())  # nothing but the parameters
+    function, arguments = given.pop("func"), tuple(given.pop("args"))
+    keywords = given.pop("kwargs") or {}
+    if not callable(function):
+        raise TypeError(f"func={function!r}: expected a function")
+    options = check_options(given)
+    search_path = tuple(sys.path) if options.is_same_python else None
+    return _run(Call(function, arguments, keywords, tuple(sys.argv), search_path), options)
+
+
+def _run(call: Call, options: RunOptions) -> list[Any]:
+    if options.output_directory is not None:
+        options.output_directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as open_files:
+        call_file, report, *answers = [
+            open_files.enter_context(memory_file()) for _ in range(2 + len(options.slots))
+        ]
+        write_call(call, call_file)
+        files = CallFiles(call_file.fileno(), tuple(answer.fileno() for answer in answers))
+        assignment = Assignment(_plan(options, files), files, report.fileno())
+        exit_code = _supervise(assignment, options)
+        outcome = _outcome(report, exit_code)
+        if outcome.status != 0 or not all(map(is_result, files.answer_fds)):
+            failures = [read_failure(answer) for answer in answers]
+            raise job_error(outcome, failures)
+        return [_result(rank, answer) for rank, answer in enumerate(answers)]
+
+
+def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
+    extra = {}
+    if options.start_timeout_s is not None:
+        extra["HOROVOD_START_TIMEOUT"] = f"{options.start_timeout_s:g}"
+    return JobPlan(
+        command=tuple(_python(options.executable, "function_worker")),
+        slots=options.slots,
+        extra_environment=extra,
+        is_verbose=options.is_verbose,
+        output_directory=options.output_directory,
+        call=files,
+    )
+
+
+def _python(executable: str, module: str) -> list[str]:
+    package_root = str(Path(__file__).resolve().parents[2])
+    return [executable, "-c", _START.format(module=module), package_root]
+
+
+def _supervise(assignment: Assignment, options: RunOptions) -> int:
+    """Run the job in a process of its own; its exit code."""
+    # What this process has printed comes before what its workers print.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
+            stream.flush()
+    files = assignment.files
+    with subprocess.Popen(
+        _python(sys.executable or options.executable, "supervisor"),
+        stdin=subprocess.PIPE,
+        bufsize=0,  # closing it has nothing to write
+        pass_fds=(files.call_fd, *files.answer_fds, assignment.report_fd),
+        start_new_session=True,
+    ) as process:
+        try:
+            _send(process, assignment)
+            return process.wait()
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _send(process: subprocess.Popen[bytes], assignment: Assignment) -> None:
+    """The plan. Standard input stays open: its end would end the job."""
+    assert process.stdin is not None
+    rest = memoryview(pickle.dumps(assignment))
+    try:
+        while rest:
+            rest = rest[process.stdin.write(rest) :]
+    except BrokenPipeError:
+        return  # it is dead; what it has not reported says so
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the job and wait for it; Ctrl-C once more kills the workers instead of asking them."""
+    while process.poll() is None:
+        process.terminate()
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def _outcome(report: BinaryIO, exit_code: int) -> JobOutcome:
+    report.seek(0)
+    data = report.read()
+    if data:
+        outcome: JobOutcome = pickle.loads(data)
+        return outcome
+    return JobOutcome(1, f"the launcher {describe_exit(exit_code)} before its job was over.")
+
+
+def _result(rank: int, answer: BinaryIO) -> Any:
+    try:
+        return read_result(answer)
+    except Exception as error:
+        raise unpickling_error(rank, error) from error

@@ -1,0 +1,160 @@
+"""The parameters of ``horovod.run``, checked before anything is started. Reads a hostfile at most.
+
+The interface has parameters whose meaning belongs to several machines, to MPI or to elastic
+training. What asks for nothing that is missing is accepted, the rest is refused by name.
+"""
+
+from __future__ import annotations
+
+import operator
+import shutil
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from horovod.launch.hosts import HostSlots, Slot, parse_hostfile, parse_hosts
+from horovod.launch.machine import local_slots
+
+__all__ = ["RunOptions", "check_options"]
+
+_ELASTIC = "elastic training is not supported by this version; leave it out"
+_MPI = "this version runs without MPI, on its native engine; leave it out"
+_MISSING = {
+    "min_num_proc": _ELASTIC,
+    "max_num_proc": _ELASTIC,
+    "slots": _ELASTIC,
+    "reset_limit": _ELASTIC,
+    "cooldown_range": _ELASTIC,
+    "host_discovery_script": _ELASTIC,
+    "use_mpi": _MPI,
+    "mpi_args": _MPI,
+}
+# Frames between the caller of horovod.run and the warning.
+_STACKLEVEL = 5
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What ``horovod.run`` was asked for."""
+
+    slots: tuple[Slot, ...]
+    executable: str
+    start_timeout_s: float | None
+    output_directory: Path | None
+    is_verbose: bool
+
+    @property
+    def is_same_python(self) -> bool:
+        """Whether workers run this process's interpreter and so have its modules."""
+        return self.executable == sys.executable
+
+
+def check_options(given: Mapping[str, Any]) -> RunOptions:
+    """The options that ``given``, the arguments of ``horovod.run`` by name, stand for.
+
+    Raises:
+        ValueError: arguments contradict each other, or one asks for what is not there.
+        TypeError: an argument is of another kind than documented.
+        OSError: the hostfile cannot be read.
+    """
+    values = _resolve_aliases(given)
+    _refuse_conflicts(values)
+    for name, reason in _MISSING.items():
+        if values[name] is not None and values[name] is not False:
+            raise ValueError(f"{name}={values[name]!r}: {reason}")
+    _check_network(values)
+    process_count = _count("num_proc", values["num_proc"])
+    return RunOptions(
+        slots=local_slots(_hosts(values, process_count), process_count),
+        executable=_executable(values["executable"]),
+        start_timeout_s=_seconds("start_timeout", values["start_timeout"]),
+        output_directory=_directory(values["output_filename"]),
+        is_verbose=bool(values["verbose"]),
+    )
+
+
+def _resolve_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(given)
+    for old, new, default in (
+        ("np", "num_proc", 1),
+        ("min_np", "min_num_proc", None),
+        ("max_np", "max_num_proc", None),
+        ("network_interface", "network_interfaces", None),
+    ):
+        value = values.pop(old)
+        if value is None:
+            continue
+        if values[new] not in (default, value):
+            raise ValueError(f"give {new} or {old}, not both: {values[new]!r} and {value!r}")
+        warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, _STACKLEVEL)
+        values[new] = value
+    return values
+
+
+def _refuse_conflicts(values: Mapping[str, Any]) -> None:
+    for one, other in (
+        ("hosts", "hostfile"),
+        ("hosts", "host_discovery_script"),
+        ("hostfile", "host_discovery_script"),
+        ("use_gloo", "use_mpi"),
+    ):
+        if values[one] and values[other]:
+            raise ValueError(f"give {one} or {other}, not both")
+
+
+def _check_network(values: Mapping[str, Any]) -> None:
+    """Nothing of it matters inside one machine, but a mistake shall not wait for a second one."""
+    port, names = values["ssh_port"], values["network_interfaces"]
+    if port is not None and not 0 < _integer("ssh_port", port) < 65536:
+        raise ValueError(f"ssh_port={port!r}: expected a port number")
+    if isinstance(names, str):
+        names = names.split(",")
+    if names is not None and not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError(f"network_interfaces={names!r}: expected names, or one comma string")
+
+
+def _hosts(values: Mapping[str, Any], process_count: int) -> tuple[HostSlots, ...]:
+    if values["hostfile"] is not None:
+        return parse_hostfile(Path(values["hostfile"]).read_text(encoding="utf-8"))
+    if values["hosts"] is not None:
+        return parse_hosts(values["hosts"])
+    return (HostSlots("localhost", process_count),)
+
+
+def _executable(executable: str | None) -> str:
+    name = executable or sys.executable
+    if not name:
+        raise ValueError("executable: this process does not know its Python interpreter; name one")
+    if shutil.which(name) is None:
+        raise ValueError(f"executable={name!r}: there is no such program that can be run")
+    return name
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: expected an integer") from None
+
+
+def _count(name: str, value: Any) -> int:
+    count = _integer(name, value)
+    if count < 1:
+        raise ValueError(f"{name}={value!r}: expected a number of processes, 1 or more")
+    return count
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    seconds = float(value)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{name}={value!r}: expected a number of seconds above 0")
+    return seconds
+
+
+def _directory(path: Any) -> Path | None:
+    return None if path is None else Path(path)

@@ -1,0 +1,60 @@
+"""The process between ``horovod.run`` and its workers: the launcher, in a process of its own.
+
+The launcher takes over signals, adopts orphans and reaps every child, which it must not do to a
+notebook, a test runner or a server. So the caller starts it as one child, gives it the plan through
+standard input and waits. Standard input stays open as long as the caller wants the job: when it
+closes, also because the caller died, the job ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import NoReturn
+
+from horovod.launch.call import CallFiles
+from horovod.launch.job import JobOutcome, JobPlan, run_job
+
+__all__ = ["Assignment", "main"]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the caller asks for; the outcome is pickled into ``report_fd``."""
+
+    plan: JobPlan
+    files: CallFiles
+    report_fd: int
+
+
+def main() -> NoReturn:
+    """Run the job that standard input describes; exits with the launcher's status."""
+    _forget_signal_settings()
+    with open(0, "rb", closefd=False) as stream:
+        assignment: Assignment = pickle.load(stream)
+    for fd in (assignment.files.call_fd, *assignment.files.answer_fds, assignment.report_fd):
+        os.set_inheritable(fd, False)
+    threading.Thread(target=_end_with_caller, name="horovod-lifeline", daemon=True).start()
+    try:
+        outcome = run_job(assignment.plan, os.environ)
+    except OSError as error:  # no descriptors left, a log that cannot be written
+        outcome = JobOutcome(1, f"the launcher cannot start them: {error}")
+    with open(assignment.report_fd, "wb", closefd=False) as report:
+        pickle.dump(outcome, report)
+    sys.exit(outcome.status)
+
+
+def _forget_signal_settings() -> None:
+    """A caller may ignore or block what ends this process, and children inherit that."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end_with_caller() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""Import paths of small helpers; the code is elsewhere."""

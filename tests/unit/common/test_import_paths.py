@@ -1,0 +1,66 @@
+"""The import paths that existing programs use lead to the one thing there is."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import horovod
+import horovod.runner
+import horovod.runner.launch
+from horovod import errors, process_sets, world
+from horovod.common import basics, exceptions
+from horovod.common import process_sets as common_process_sets
+
+RUN_PARAMETERS = (
+    "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts "
+    "hostfile host_discovery_script start_timeout ssh_port ssh_identity_file disable_cache "
+    "output_filename verbose use_gloo use_mpi mpi_args network_interface network_interfaces "
+    "executable np min_np max_np"
+)
+
+
+def test_run() -> None:
+    assert horovod.run is horovod.runner.run
+    parameters = inspect.signature(horovod.run).parameters
+    assert list(parameters) == RUN_PARAMETERS.split()
+    defaults = [p.default for p in parameters.values()]
+    assert defaults == [inspect.Parameter.empty, (), None, 1, *[None] * 23]
+    assert callable(horovod.runner.launch.run_commandline)
+
+
+@pytest.mark.parametrize("module", [horovod, horovod.runner])
+def test_a_name_that_is_not_there(module: object) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'walk'"):
+        module.walk  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_errors() -> None:
+    for name in exceptions.__all__:
+        assert getattr(exceptions, name) is getattr(errors, name)
+    interrupt = exceptions.HostsUpdatedInterrupt(skip_sync=True)
+    assert isinstance(interrupt, RuntimeError)
+    assert interrupt.skip_sync
+    assert not exceptions.HostsUpdatedInterrupt().skip_sync
+    mismatch = exceptions.HorovodVersionMismatchError("torch", "2.1", "2.0")
+    assert isinstance(mismatch, ImportError)
+    assert (mismatch.name, mismatch.version, mismatch.installed_version) == ("torch", "2.1", "2.0")
+    assert "torch 2.1 is in use" in str(mismatch)
+
+
+def test_process_sets() -> None:
+    for name in common_process_sets.__all__:
+        assert getattr(common_process_sets, name) is getattr(process_sets, name)
+
+
+def test_basics() -> None:
+    handed_over = basics.HorovodBasics(__file__, "mpi_lib_v2")
+    for name in set(world.__all__) - {"engine", "generation"}:
+        assert getattr(handed_over, name) is getattr(world, name)
+    handed_over.init()
+    try:
+        assert handed_over.rank() == 0
+        assert handed_over._get_process_set_ids_and_ranks() == {0: [0]}
+    finally:
+        handed_over.shutdown()

@@ -1,0 +1,148 @@
+"""The parameters of ``horovod.run``: what is accepted, and what is refused by which name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horovod
+from horovod.launch import function
+from horovod.launch.call import Call
+from horovod.launch.run_options import RunOptions
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Call, RunOptions]]:
+    """Jobs are written down instead of run."""
+    seen: list[tuple[Call, RunOptions]] = []
+    monkeypatch.setattr(function, "_run", lambda call, options: seen.append((call, options)))
+    return seen
+
+
+def options_of(asked: list[tuple[Call, RunOptions]], **given: Any) -> RunOptions:
+    horovod.run(print, **given)
+    return asked[-1][1]
+
+
+def test_defaults(asked: list[tuple[Call, RunOptions]]) -> None:
+    options = options_of(asked)
+    assert [(slot.rank, slot.size, slot.hostname) for slot in options.slots] == [
+        (0, 1, "localhost")
+    ]
+    assert (options.executable, options.start_timeout_s) == (sys.executable, None)
+    assert (options.output_directory, options.is_verbose) == (None, False)
+    assert asked[0][0] == Call(print, (), {}, tuple(sys.argv), tuple(sys.path))
+
+
+def test_another_python_searches_its_own_path(asked: list[tuple[Call, RunOptions]]) -> None:
+    horovod.run(print, executable="/bin/sh")
+    assert asked[0][0].search_path is None
+
+
+def test_what_asks_for_nothing_special_is_accepted(asked: list[tuple[Call, RunOptions]]) -> None:
+    options = options_of(
+        asked,
+        num_proc=np.int64(2),
+        hosts="localhost:1,127.0.0.1:3",
+        start_timeout=5,
+        ssh_port=2222,
+        ssh_identity_file="~/.ssh/id",
+        disable_cache=True,
+        output_filename="logs",
+        verbose=2,
+        use_gloo=True,
+        use_mpi=False,
+        network_interfaces=["lo", "eth0"],
+    )
+    assert [slot.local_rank for slot in options.slots] == [0, 1]
+    assert (options.start_timeout_s, options.output_directory) == (5.0, Path("logs"))
+    assert options.is_verbose
+    assert options_of(asked, network_interfaces="lo,eth0", use_gloo=False).slots
+
+
+def test_a_hostfile(asked: list[tuple[Call, RunOptions]], tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    options = options_of(asked, num_proc=2, hostfile=tmp_path / "hosts")
+    assert len(options.slots) == 2
+    with pytest.raises(FileNotFoundError):
+        horovod.run(print, hostfile=str(tmp_path / "none"))
+
+
+def test_old_names_still_work_and_say_so(asked: list[tuple[Call, RunOptions]]) -> None:
+    with pytest.warns(DeprecationWarning, match="np is deprecated; use num_proc") as caught:
+        assert len(options_of(asked, np=3).slots) == 3
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="network_interface is deprecated"):
+        assert options_of(asked, network_interface="lo,eth0").slots
+    with (
+        pytest.warns(DeprecationWarning, match="min_np is deprecated; use min_num_proc"),
+        pytest.raises(ValueError, match="min_num_proc=1: elastic training is not supported"),
+    ):
+        horovod.run(print, min_np=1)
+    with (
+        pytest.warns(DeprecationWarning, match="max_np is deprecated"),
+        pytest.raises(ValueError, match="max_num_proc=2"),
+    ):
+        horovod.run(print, max_np=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"np": 2, "num_proc": 3}, "give num_proc or np, not both"),
+        ({"min_np": 2, "min_num_proc": 3}, "give min_num_proc or min_np"),
+        ({"hosts": "localhost:1", "hostfile": "x"}, "give hosts or hostfile, not both"),
+        ({"hosts": "localhost:1", "host_discovery_script": "x"}, "host_discovery_script, not bo"),
+        ({"use_gloo": True, "use_mpi": True}, "give use_gloo or use_mpi, not both"),
+        ({"network_interface": "lo", "network_interfaces": "eth0"}, "not both"),
+        ({"min_num_proc": 1}, "min_num_proc=1: elastic training is not supported by this version"),
+        ({"max_num_proc": 1}, "max_num_proc=1: elastic"),
+        ({"slots": 2}, "slots=2: elastic"),
+        ({"reset_limit": 0}, "reset_limit=0: elastic"),
+        ({"cooldown_range": (1, 2)}, "cooldown_range=.1, 2.: elastic"),
+        ({"host_discovery_script": "./x.sh"}, "host_discovery_script='./x.sh': elastic"),
+        ({"use_mpi": True}, "use_mpi=True: this version runs without MPI"),
+        ({"mpi_args": "-x A"}, "mpi_args='-x A'"),
+        ({"hosts": "elsewhere.invalid:2"}, "not this machine"),
+        ({"hosts": "localhost:1", "num_proc": 2}, "2 processes were asked for"),
+        ({"hosts": "localhost"}, "expected name:slots"),
+        ({"num_proc": 0}, "num_proc=0: expected a number of processes, 1 or more"),
+        ({"num_proc": -1}, "num_proc=-1"),
+        ({"start_timeout": 0}, "start_timeout=0: expected a number of seconds above 0"),
+        ({"start_timeout": float("nan")}, "start_timeout=nan"),
+        ({"ssh_port": 70000}, "ssh_port=70000: expected a port number"),
+        ({"network_interfaces": ["lo", ""]}, "network_interfaces="),
+        ({"executable": "./no-such-python"}, "executable='./no-such-python'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_refused(
+    given: dict[str, Any], text: str, asked: list[tuple[Call, RunOptions]]
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        horovod.run(print, **given)
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [({"num_proc": 1.5}, "num_proc=1.5: expected an integer"), ({"ssh_port": "22"}, "ssh_port")],
+)
+def test_wrong_types(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        horovod.run(print, **given)
+
+
+def test_what_is_no_function() -> None:
+    with pytest.raises(TypeError, match="func=3: expected a function"):
+        horovod.run(3)  # type: ignore[arg-type]
+
+
+def test_a_process_that_does_not_know_its_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(ValueError, match="does not know its Python interpreter"):
+        horovod.run(print)
