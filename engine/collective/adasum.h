@@ -4,10 +4,9 @@
 // The result is a linear combination of the ranks' tensors whose weights follow from their dot
 // products. So: one pass adds up the dot products over every rank's shares, a small allreduce sums
 // them over the ranks, every rank computes the weights for itself from the same bits, and an
-// allreduce with a weighted sum in place of the sum gives the result, bitwise equal on all ranks.
-// Dot products are added up by shares, so the last bits of the weights may depend on the place in
-// the bucket. An absent rank is a zero vector. Bytes touched per rank: twice those of an allreduce,
-// less one copy out, and n (n+1)/2 doubles per tensor for n ranks.
+// allreduce with a weighted sum in place of the sum gives the result, bitwise equal on all ranks,
+// wherever the tensor stands in a bucket. An absent rank is a zero vector. Bytes touched per rank:
+// twice those of an allreduce, less one copy out, and n (n+1)/2 doubles per tensor for n ranks.
 #pragma once
 
 #include <cstdint>

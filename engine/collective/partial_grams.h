@@ -1,13 +1,15 @@
-// The first pass of Adasum: what every rank's share adds to the dot products of the ranks' tensors.
+// The first pass of Adasum: what every rank's part adds to the dot products of the ranks' tensors.
 //
-// Staged and cut as an allreduce in two steps, but nothing is written back. Bytes touched per rank
-// for a stream of S bytes and n ranks: stages S (n-1)/n, reads S from n sources of S/n.
+// A tensor is cut into tiles, which the ranks take in turn; in the stream tensors begin at
+// multiples of a tile, so no block cuts one. That makes the order of every sum depend on the tensor
+// and the number of ranks alone, never on the tensor's place in the bucket. Bytes touched per rank
+// for S bytes and n ranks: stages S (n-1)/n, reads S from n sources of S/n.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "collective/allreduce.h"
 #include "collective/stage_ahead.h"
 #include "collective/views.h"
 
@@ -18,8 +20,8 @@ class PartialGrams final : public StageAhead {
   explicit PartialGrams(Peers& peers);
 
   // Adds to `grams` the Gram matrix (kernels/adasum.h) of each view, one after the other, as far as
-  // this rank's shares go. All ranks see the same sizes. `views` and `grams` outlive the run. In a
-  // world of one nothing is added. Returns how many block numbers it takes.
+  // this rank's tiles go. All ranks see the same sizes. What the views refer to and `grams` outlive
+  // the run. In a world of one nothing is added. Returns how many block numbers it takes.
   std::uint32_t begin(const ViewList& views, double* grams, BlockNumber first_block);
 
  private:
@@ -27,12 +29,14 @@ class PartialGrams final : public StageAhead {
   bool wants(int rank, std::uint32_t block) const override;
   void use(std::uint32_t block) override;
 
-  Range range_of(std::uint32_t block) const;
-  Range own_share(std::uint32_t block) const;
+  template <typename Use>
+  void for_each_tile(std::uint32_t block, Use&& use) const;
+  void add_tile(const View& view, std::size_t at, std::size_t in_cell, std::size_t length,
+                std::uint32_t block);
 
-  const ViewList* views_ = nullptr;
+  ViewList tiled_;
   double* grams_ = nullptr;
-  AllreducePlan plan_;
+  std::size_t block_bytes_ = 0;
   std::vector<const std::byte*> sources_;
 };
 

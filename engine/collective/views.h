@@ -38,10 +38,11 @@ class ViewList {
     has_zeros_ = false;
   }
 
-  void append(View view) {
-    view.begin = size_bytes_;
+  // `alignment`: of the view's place in the stream, a multiple of kViewAlignment.
+  void append(View view, std::size_t alignment = kViewAlignment) {
+    view.begin = (size_bytes_ + alignment - 1) / alignment * alignment;
     has_zeros_ |= view.in == nullptr && view.size_bytes != 0;
-    const std::size_t end = size_bytes_ + view.size_bytes;
+    const std::size_t end = view.begin + view.size_bytes;
     size_bytes_ = (end + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
     views_.push_back(view);
   }
