@@ -6,6 +6,7 @@ backward or waits in ``step``. An exchange keeps nothing of a batch but what it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -16,7 +17,14 @@ from horovod.operations import Intent
 from horovod.process_sets import ProcessSet
 from horovod.torch import adapter
 
-__all__ = ["Compression", "Exchange", "ExchangeCompressor", "Pending", "PlainExchange"]
+__all__ = [
+    "Compression",
+    "Exchange",
+    "ExchangeCompressor",
+    "Pending",
+    "PlainExchange",
+    "are_contiguous",
+]
 
 
 class Pending(Protocol):
@@ -67,9 +75,12 @@ class _Copy(NamedTuple):
     context: Any
 
 
+_NO_COPIES: Sequence[_Copy] = ()
+
+
 class _PlainPending(NamedTuple):
     handle: int
-    copies: list[_Copy]
+    copies: Sequence[_Copy]
     compression: type[Compressor]
 
     def finish(self) -> None:
@@ -110,10 +121,20 @@ class PlainExchange:
         self._process_set = process_set
 
     def start(
-        self, names: list[str], gradients: list[Tensor], intent: Intent = Intent.WAIT
+        self,
+        names: list[str],
+        gradients: list[Tensor],
+        intent: Intent = Intent.WAIT,
+        are_regular: bool = False,
     ) -> Pending:
-        """Begin to reduce gradients in place, each under its own full name."""
-        wires, copies = self._wires(gradients)
+        """Begin to reduce gradients in place, each under its own full name.
+
+        ``are_regular``: they are known to be contiguous, which saves looking again.
+        """
+        if self._is_plain and are_regular:
+            wires, copies = gradients, _NO_COPIES
+        else:
+            wires, copies = self._wires(gradients)
         handle = adapter.allreduce_batch_async_(
             wires, names, *self._operation, intent=intent, process_set=self._process_set
         )
@@ -128,13 +149,13 @@ class PlainExchange:
         return _PlainPending(handle, copies, self._compression)
 
     @torch.no_grad()
-    def _wires(self, gradients: list[Tensor]) -> tuple[list[Tensor], list[_Copy]]:
+    def _wires(self, gradients: list[Tensor]) -> tuple[list[Tensor], Sequence[_Copy]]:
         """What travels for each gradient, and which of it is not the gradient itself.
 
         Ranks may keep a gradient in different memory orders; all send it in logical order.
         """
-        if self._is_plain and all(map(Tensor.is_contiguous, gradients)):
-            return gradients, []
+        if self._is_plain and are_contiguous(gradients):
+            return gradients, _NO_COPIES
         wires: list[Tensor] = []
         copies: list[_Copy] = []
         for gradient in gradients:
@@ -145,3 +166,11 @@ class PlainExchange:
             wires.append(wire.contiguous())
             copies.append(_Copy(gradient, wires[-1], context))
         return wires, copies
+
+
+def are_contiguous(gradients: list[Tensor]) -> bool:
+    """Whether all are dense and contiguous, as nearly always; sparse ones are not."""
+    try:
+        return all(map(Tensor.is_contiguous, gradients))
+    except RuntimeError:  # how older torch versions answer for a sparse one
+        return False

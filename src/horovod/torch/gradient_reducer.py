@@ -24,7 +24,6 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -41,6 +40,7 @@ from horovod.torch.gradient_exchange import (
     ExchangeCompressor,
     Pending,
     PlainExchange,
+    are_contiguous,
 )
 from horovod.torch.gradient_groups import GradientGroup, split_by_bytes
 from horovod.torch.gradient_hooks import Hook, Progress, batch_hook_maker, group_hook_maker
@@ -52,8 +52,6 @@ __all__ = ["BATCH_BYTES", "GradientReducer"]
 # Large enough that a batch costs far more to move than to submit, small enough that the first one
 # leaves early in backward.
 BATCH_BYTES = 1 << 20
-
-_is_sparse = attrgetter("is_sparse")
 
 
 class GradientReducer:
@@ -219,7 +217,8 @@ class GradientReducer:
             if dense:
                 names = self._names
                 batch = [names[index] for index in dense]
-                self._batches.append(self._plain.start(batch, self._gradients(dense), intent))
+                grads, are_regular = self._gradients(dense)
+                self._batches.append(self._plain.start(batch, grads, intent, are_regular))
             self._last_sent = ready[-1]
             del self._ready[:count]
 
@@ -229,7 +228,7 @@ class GradientReducer:
                 return
             dense = self._sparse.hold(group.indices)
             if dense:
-                grads = self._gradients(dense)
+                grads, _ = self._gradients(dense)
                 if self._exchange is None:
                     group.pending = self._plain.start_group(group.name, grads)
                 else:
@@ -237,8 +236,11 @@ class GradientReducer:
                     group.pending = self._exchange.start(names, grads)
             group.is_sent = True
 
-    def _gradients(self, ready: list[int]) -> list[Tensor]:
-        """The dense gradients of these parameters, zeros set where there is none."""
+    def _gradients(self, ready: list[int]) -> tuple[list[Tensor], bool]:
+        """The dense gradients of these parameters, and whether all are known to be contiguous.
+
+        Zeros are set where there is none.
+        """
         params = self._params
         grads: list[Tensor] = []
         for index in ready:
@@ -252,9 +254,9 @@ class GradientReducer:
                 "a gradient that requires a gradient itself cannot be reduced: use "
                 "torch.autograd.grad(create_graph=True) instead of backward(create_graph=True)"
             )
-        if any(map(_is_sparse, grads)):
-            self._sparse.densify(ready, grads)
-        return grads
+        if are_contiguous(grads):
+            return grads, True
+        return self._sparse.densify(ready, grads), False
 
     def _take_missing(self) -> None:
         passes_left = self._passes_left

@@ -121,13 +121,15 @@ class SparseGradients:
         return _empty_sparse(param, sparse_dim)
 
     @torch.no_grad()
-    def densify(self, indices: Sequence[int], gradients: list[Tensor]) -> None:
-        """Replace sparse gradients by dense ones, and remember where the result belongs."""
+    def densify(self, indices: Sequence[int], gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Dense ones in place of sparse gradients; remembers where the result belongs."""
+        dense = list(gradients)
         for position, (index, grad) in enumerate(zip(indices, gradients, strict=True)):
             if grad.is_sparse:
-                dense = gradients[position] = grad.to_dense()
-                entry = _Densified(self._params[index], dense, grad.sparse_dim())
+                dense[position] = grad.to_dense()
+                entry = _Densified(self._params[index], dense[position], grad.sparse_dim())
                 self._densified.append(entry)
+        return dense
 
     def gather(self) -> Iterator[_Gathered]:
         """Start to reduce those that are set aside, one after the other."""
