@@ -78,8 +78,8 @@ class Call {
     request.dims_count = static_cast<std::int32_t>(shape.size());
     std::copy(shape.begin(), shape.end(), request.dims.begin());
     requests_.push_back(request);
-    tensors_.push_back({.in = reinterpret_cast<const std::byte*>(in),
-                        .out = reinterpret_cast<std::byte*>(out)});
+    tensors_.push_back(
+        {.in = reinterpret_cast<const std::byte*>(in), .out = reinterpret_cast<std::byte*>(out)});
   }
 
   // All tensors as one operation.
@@ -389,8 +389,8 @@ void bind_engine(nb::module_& module) {
   module.def("space_bytes", &Engine::space_bytes, "size"_a);
   module.def("kernel_isa", &kernel_isa);
   nb::class_<Engine>(module, "Engine")
-      .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1,
-           "pidfds"_a = std::vector<int>(), "pids"_a = std::vector<int>())
+      .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1, "pidfds"_a = std::vector<int>(),
+           "pids"_a = std::vector<int>())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
            "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
@@ -399,8 +399,8 @@ void bind_engine(nb::module_& module) {
            "output"_a.none(), "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
            "intent"_a)
-      .def("submit_tensor_group", &submit_tensor_group, "reader"_a, "operation"_a,
-           "name"_a.none(), "inputs"_a, "outputs"_a.none(), "intent"_a)
+      .def("submit_tensor_group", &submit_tensor_group, "reader"_a, "operation"_a, "name"_a.none(),
+           "inputs"_a, "outputs"_a.none(), "intent"_a)
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
       .def("gather", &gather_bytes, "name"_a, "payload"_a)

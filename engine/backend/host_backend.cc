@@ -152,16 +152,14 @@ void HostBackend::fill_alltoall(const Work& work) {
   }
   std::size_t out_begin = 0;
   for (int giver = 0; giver < size; ++giver) {
-    for (int step = 1; step <= size; ++step) {
-      const int taker = (giver + step) % size;
-      const bool is_mine = giver == self;
-      ViewList& list = taker == giver ? views_ : streams_[giver];
-      if (taker == giver && !is_mine) continue;
-      list.append({.in = is_mine ? at_offset(work.in, in_begins[taker]) : nullptr,
-                   .out = taker == self ? at_offset(work.out, out_begin) : nullptr,
-                   .size_bytes = bytes(giver, taker),
-                   .spec = {}});
-    }
+    const auto view_for = [&](int taker) {
+      return View{.in = giver == self ? at_offset(work.in, in_begins[taker]) : nullptr,
+                  .out = taker == self ? at_offset(work.out, out_begin) : nullptr,
+                  .size_bytes = bytes(giver, taker),
+                  .spec = {}};
+    };
+    for (int step = 1; step < size; ++step) streams_[giver].append(view_for((giver + step) % size));
+    if (giver == self) views_.append(view_for(self));
     out_begin += bytes(giver, self);
   }
 }

@@ -44,7 +44,7 @@ struct BoardConfig {
   std::vector<int> members;  // world rank by set rank; empty: the same
   std::uint32_t cache_capacity = 1024;
   std::size_t fusion_threshold_bytes = 128UL << 20;
-  bool fuse_groups = true;  // with other tensors
+  bool fuse_groups = true;                             // with other tensors
   HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the board
 };
 

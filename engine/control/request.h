@@ -28,8 +28,8 @@ inline constexpr int kKindCount = 7;
 const char* name_of(Kind kind);        // "allreduce": names, messages
 const char* upper_name_of(Kind kind);  // "ALLREDUCE": mismatch texts, timeline
 
-// What a rank asks for one tensor; a group is several of them under one name. Trivially copyable: it
-// lies in shared memory as it is.
+// What a rank asks for one tensor; a group is several of them under one name. Trivially copyable:
+// it lies in shared memory as it is.
 struct Request {
   static constexpr int kMaxDims = 32;
 

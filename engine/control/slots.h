@@ -1,10 +1,10 @@
-// Slots: the board's memory of names. A name owns a slot; a group of tensors, or an alltoall, owns a
-// chain of them. All lies in shared memory, zeroed at the start, and is changed under the board's
+// Slots: the board's memory of names. A name owns a slot; a group of tensors, or an alltoall, owns
+// a chain of them. All lies in shared memory, zeroed at the start, and is changed under the board's
 // lock.
 //
 // A slot stays after use (the response cache): a name that comes again finds it by number. At most
-// `cache_capacity` slots rest unused; the least recently used goes first. Two rounds of one name may
-// overlap (a fast rank submits again before a slow one has run the first), never three, so what
+// `cache_capacity` slots rest unused; the least recently used goes first. Two rounds of one name
+// may overlap (a fast rank submits again before a slow one has run the first), never three, so what
 // belongs to a round is kept twice; `parity` says which.
 #pragma once
 
@@ -48,9 +48,9 @@ struct alignas(64) Slot {
   std::uint32_t tensors[2];  // in the group; 1 for a single tensor
   // The second line.
   alignas(64) NameKey key;
-  std::uint32_t next;              // in the hash chain or the free list
-  std::uint32_t next_in_chain;     // the next tensor of the group
-  std::uint64_t size_bytes[2];     // moved by the round
+  std::uint32_t next;           // in the hash chain or the free list
+  std::uint32_t next_in_chain;  // the next tensor of the group
+  std::uint64_t size_bytes[2];  // moved by the round
   Round rounds[2];
 };
 

@@ -110,18 +110,17 @@ Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
   }
   const std::vector<int>& members = found->second;
   if (!std::ranges::binary_search(members, config_.rank)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                what + ": rank " + std::to_string(config_.rank) +
-                    " is not a member of process set " + std::to_string(set) + " (ranks " +
-                    list(members) + ")");
+    throw Error(ErrorCode::kInvalidArgument, what + ": rank " + std::to_string(config_.rank) +
+                                                 " is not a member of process set " +
+                                                 std::to_string(set) + " (ranks " + list(members) +
+                                                 ")");
   }
   return open_lane(set, members);
 }
 
 Lane& Engine::open_lane(int set, const std::vector<int>& members) {
   const auto index = static_cast<std::size_t>(set);
-  const std::size_t offset =
-      words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
+  const std::size_t offset = words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
   const int size = static_cast<int>(members.size());
   const auto own = std::ranges::lower_bound(members, config_.rank) - members.begin();
   const auto check = [this, members](int holder, Nanoseconds waited) {
@@ -171,9 +170,9 @@ void Engine::remove_process_set(int set) {
 
 void Engine::discard_process_set(int set) {
   const std::size_t part_bytes = Lane::region_bytes(config_.size);
-  const std::size_t offset =
-      words_bytes(config_.size) + static_cast<std::size_t>(set) * part_bytes;
-  space_->discard(offset, part_bytes);
+  const std::size_t offset = words_bytes(config_.size) + static_cast<std::size_t>(set) * part_bytes;
+  const std::lock_guard guard(mutex_);
+  if (space_ != nullptr) space_->discard(offset, part_bytes);
 }
 
 int Engine::flights(int set) const {
@@ -217,8 +216,8 @@ std::string Engine::running_name(Lane& lane, const Request& request) const {
 void Engine::refuse_impossible(const Lane& lane, const Submission& submission) const {
   const auto reason = refusal_of(submission, lane.members);
   if (!reason) return;
-  const std::string name = submission.name.empty() ? name_of(submission.requests.front())
-                                                   : std::string(submission.name);
+  const std::string name =
+      submission.name.empty() ? name_of(submission.requests.front()) : std::string(submission.name);
   throw Error(ErrorCode::kInvalidArgument, name + lane.suffix() + ": " + *reason);
 }
 
@@ -344,6 +343,7 @@ void Engine::shutdown() {
   // A helper sees stopping_ within one slice of its wait.
   changed_.wait(lock, [this] { return !role_taken_; });
   role_taken_ = true;
+  space_.reset();  // who keeps this engine for a handle's sake keeps no descriptor
   lock.unlock();
   fail_everything(error);
   if (was_healthy) alarms_.note_departure(config_.rank);

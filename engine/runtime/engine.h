@@ -68,9 +68,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Process sets: set 0 is the world. All ranks of the world add and remove the same sets, and see to
-  // it themselves that all have added a set before one uses it, and that nobody uses a set while it
-  // is removed. `members`: world ranks, rising.
+  // Process sets: set 0 is the world. All ranks of the world add and remove the same sets, and see
+  // to it themselves that all have added a set before one uses it, and that nobody uses a set while
+  // it is removed. `members`: world ranks, rising.
   void add_process_set(int set, std::vector<int> members);
   void remove_process_set(int set);
   // After all ranks have removed it, one of them gives its memory back.
@@ -191,7 +191,7 @@ class Engine {
   bool can_progress() const;
 
   const EngineConfig config_;
-  const std::shared_ptr<SharedSpace> space_;
+  std::shared_ptr<SharedSpace> space_;    // null after shutdown
   const std::shared_ptr<Region> region_;  // presence and alarms
   Presence presence_;
   Alarms alarms_;
@@ -217,7 +217,8 @@ class Engine {
 
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
-  std::atomic<std::uint64_t> sleeping_on_{0};  // what this process' sleeping thread waits for, packed
+  std::atomic<std::uint64_t> sleeping_on_{
+      0};  // what this process' sleeping thread waits for, packed
   std::atomic<bool> stopping_{false};
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread
   std::int64_t ready_since_ns_ = 0;         // background thread only

@@ -1,18 +1,9 @@
 #include "runtime/handle_table.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 namespace hvd {
-
-std::unique_ptr<std::byte, FreeBytes> Output::allocate(std::size_t size_bytes) {
-  constexpr std::size_t kAlignment = 64;
-  const std::size_t rounded = (size_bytes / kAlignment + 1) * kAlignment;
-  void* bytes = std::aligned_alloc(kAlignment, rounded);
-  if (bytes == nullptr) throw std::bad_alloc();
-  return std::unique_ptr<std::byte, FreeBytes>(static_cast<std::byte*>(bytes));
-}
 
 HandleId HandleTable::open(std::size_t operations) {
   if (free_.empty()) {

@@ -34,8 +34,8 @@ class HandleTable {
   explicit HandleTable(int generation) : serial_(static_cast<HandleId>(generation) << 28) {}
 
   HandleId open(std::size_t operations);
-  // One of the handle's operations is done. True when it was the last. `outputs` begin at `position`
-  // in the result.
+  // One of the handle's operations is done. True when it was the last. `outputs` begin at
+  // `position` in the result.
   bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,
                 std::vector<Output> outputs);
   bool contains(HandleId id) const;

@@ -31,9 +31,7 @@ bool Lane::can_progress() const {
   return board.has_ready() || board.has_bucket(cursor);
 }
 
-std::string Lane::suffix() const {
-  return id == 0 ? "" : " of process set " + std::to_string(id);
-}
+std::string Lane::suffix() const { return id == 0 ? "" : " of process set " + std::to_string(id); }
 
 std::uint64_t& Lane::auto_name(const Request& request) {
   return auto_names[2 * static_cast<std::size_t>(request.kind) + (request.is_grouped ? 1 : 0)];

@@ -171,8 +171,7 @@ void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
     work->out = entry.tensors[i].out;
     if (work->out != nullptr) continue;
     const int rank = lane.peers.rank();
-    entry.outputs.push_back(
-        make_output(entry.requests[i], result_rows(*work, rank, lane.size())));
+    entry.outputs.push_back(make_output(entry.requests[i], result_rows(*work, rank, lane.size())));
     work->out = entry.outputs.back().bytes.get();
     if (request.kind != Kind::kAlltoall) continue;
     entry.outputs.push_back(
@@ -210,12 +209,10 @@ void Engine::end_bucket(Lane& lane) {
   for (Entry* entry : lane.entries) finish(lane, *entry, std::nullopt, now);
 }
 
-void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
-                    std::int64_t now) {
+void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error, std::int64_t now) {
   lane.tensors.land(entry);
   lane.flights.fetch_sub(1);
-  recorder_.record(now, error ? EventKind::kError : EventKind::kDone,
-                   lane.subject(entry.ref.slot),
+  recorder_.record(now, error ? EventKind::kError : EventKind::kDone, lane.subject(entry.ref.slot),
                    error ? static_cast<std::uint64_t>(error->code()) : 0);
   if (handles_.complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {})) &&
       helpers_waiting_.load() != 0) {
@@ -239,8 +236,8 @@ void Engine::fail_lane(Lane& lane, const Error& error) {
   while (!lane.tensors.in_flight().empty()) {
     Entry& entry = *lane.tensors.in_flight().back();
     const std::string title = this->title(lane, entry);
-    finish(lane, entry,
-           Error(error.code(), text.starts_with(title) ? text : title + ": " + text), now);
+    finish(lane, entry, Error(error.code(), text.starts_with(title) ? text : title + ": " + text),
+           now);
   }
 }
 

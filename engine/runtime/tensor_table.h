@@ -28,7 +28,7 @@ struct Entry {
   NameKey key;
   SlotRef ref;
   std::uint32_t bound_slot = SlotRef::kNone;  // by_slot_ points here, and nowhere else, to it
-  std::vector<Request> requests;     // one for each tensor, at least one
+  std::vector<Request> requests;              // one for each tensor, at least one
   std::vector<Tensor> tensors;
   std::vector<std::int64_t> splits;  // of an alltoall
   std::uint64_t signature = 0;

@@ -26,7 +26,8 @@ constexpr Nanoseconds kForever = std::chrono::hours(24);
 constexpr int kLooksPerClock = 64;
 // What the sleeping thread waits for: a counter of a process set, or its own bell.
 std::uint64_t pack(int set, const PeerWait& wait) {
-  return 1 + (static_cast<std::uint64_t>(set) << 32) + (static_cast<std::uint64_t>(wait.rank) << 8) +
+  return 1 + (static_cast<std::uint64_t>(set) << 32) +
+         (static_cast<std::uint64_t>(wait.rank) << 8) +
          (static_cast<std::uint64_t>(wait.counter) << 1);
 }
 
@@ -130,7 +131,8 @@ Lane* Engine::only_active_lane() const {
 
 bool Engine::can_progress() const {
   bool found = false;
-  for_each_lane([&](const Lane& lane) { found = found || (lane.is_active() && lane.can_progress()); });
+  for_each_lane(
+      [&](const Lane& lane) { found = found || (lane.is_active() && lane.can_progress()); });
   return found;
 }
 
@@ -193,9 +195,7 @@ bool Engine::must_look_up(bool is_helper) const {
 }
 
 void Engine::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
-  const auto wanted = [&] {
-    return can_progress() || !pending || alarms_.count() != alarms_seen_;
-  };
+  const auto wanted = [&] { return can_progress() || !pending || alarms_.count() != alarms_seen_; };
   if (spin_until(spin_, wanted)) return;
   SharedWord& bell = presence_.helper_bell();
   const std::uint32_t seen = bell.load(std::memory_order_seq_cst);

@@ -15,7 +15,8 @@ constexpr int kNoReserve = 0;
 constexpr int kNoReserve = MAP_NORESERVE;
 #endif
 
-std::shared_ptr<Region> Region::make(int fd, std::size_t offset, int flags, std::size_t size_bytes) {
+std::shared_ptr<Region> Region::make(int fd, std::size_t offset, int flags,
+                                     std::size_t size_bytes) {
   void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, flags | kNoReserve, fd,
                     static_cast<off_t>(offset));
   if (data == MAP_FAILED) {

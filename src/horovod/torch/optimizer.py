@@ -44,7 +44,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         """Wait until all gradients are reduced and in ``p.grad``.
 
         Parameters without a gradient on this rank are reduced as zeros. Every rank has to call
-        ``synchronize`` or ``step`` equally often.
+        ``synchronize`` or ``step`` equally often, of several optimizers in the same order.
 
         Raises:
             HorovodInternalError: a reduction failed.

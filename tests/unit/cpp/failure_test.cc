@@ -32,7 +32,7 @@ TEST_CASE("a mismatch in a bucket leaves the other tensors alone") {
   world.run([](int rank, Engine& engine) {
     std::vector<float> good(10, 1.0F), bad(rank == 0 ? 3 : 4), fine(10, 1.0F);
     const std::vector<Operation> all{in_place("good", good), in_place("bad", bad),
-                                      in_place("fine", fine)};
+                                     in_place("fine", fine)};
     const std::string text = error_of([&] { finish(engine, submit_all(engine, all)); });
     CHECK(contains(text, "allreduce 'bad'"));
     CHECK(good.front() == 2.0F);

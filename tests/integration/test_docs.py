@@ -1,0 +1,33 @@
+"""The Python examples of the documentation, run as they stand on two ranks."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+EXAMPLES = [
+    pytest.param(code, id=f"{page.stem}-{number}")
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for number, code in enumerate(BLOCK.findall(page.read_text()))
+    if "horovod.run(" not in code  # starts its own processes; see test_run.py
+]
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 4
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_example_runs_on_two_ranks(tmp_path, code):
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
+    job = subprocess.run(
+        [*launcher, sys.executable, str(script)], capture_output=True, text=True, timeout=100
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "Traceback" not in job.stderr
