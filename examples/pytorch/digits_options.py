@@ -22,7 +22,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import horovod.torch as hvd
 
 OPS = {"Average": hvd.Average, "Sum": hvd.Sum, "Adasum": hvd.Adasum}
-COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+COMPRESSIONS = {
+    "none": hvd.Compression.none,
+    "fp16": hvd.Compression.fp16,
+    "bf16": hvd.Compression.bf16,
+    "powersgd": hvd.Compression.powersgd(rank=4),
+}
 
 
 def main() -> int:
@@ -60,7 +65,10 @@ def parse_arguments() -> argparse.Namespace:
         "--op", choices=OPS, default="Average", help="how the ranks' gradients become one"
     )
     parser.add_argument(
-        "--compression", choices=COMPRESSIONS, default="none", help="what travels: fp16 is half"
+        "--compression",
+        choices=COMPRESSIONS,
+        default="none",
+        help="what travels: halves, or two thin matrices per gradient",
     )
     parser.add_argument(
         "--groups", type=int, default=0, help="reduce the gradients in so many groups; 0: freely"

@@ -100,15 +100,17 @@ def test_digits_fails_below_the_demanded_accuracy() -> None:
     ("rank_count", "options"),
     [
         (1, "--op Adasum"),
-        (2, "--op Adasum"),
-        (3, "--op Sum --compression fp16 --groups 2"),
+        (3, "--op Adasum"),
+        (2, "--compression powersgd"),
+        (2, "--op Sum --compression fp16 --groups 2"),
         (2, "--backward-passes 2 --predivide-factor 2 --groups 3"),
         (2, "--sparse-embedding"),
         (2, "--sparse-embedding --sparse-as-dense --compression fp16 --backward-passes 3"),
     ],
 )
 def test_digits_learns_with_each_option(rank_count: int, options: str) -> None:
-    output = output_of(rank_count, "digits_options.py", *QUICK, *options.split())
+    learnt = ("--epochs", "6", "--min-accuracy", "0.7")
+    output = output_of(rank_count, "digits_options.py", *learnt, *options.split())
     assert f"training 1 model(s) on {rank_count} rank(s) each" in output
     assert "1 different model(s)" in output
     assert_loss_falls(output)
