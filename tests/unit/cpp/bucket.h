@@ -53,7 +53,7 @@ struct Tensor {
   }
 };
 
-inline Bytes random_floats(Dtype dtype, std::size_t count, std::mt19937& random) {
+inline Bytes random_elements(Dtype dtype, std::size_t count, std::mt19937& random) {
   Bytes bytes(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i) {
     const double value = static_cast<double>(random() % 2001) / 64.0 - 15.0;
@@ -70,6 +70,16 @@ inline Bytes random_floats(Dtype dtype, std::size_t count, std::mt19937& random)
       const std::uint64_t any = random();
       std::memcpy(bytes.data() + i * size_of(dtype), &any, size_of(dtype));
     }
+  }
+  return bytes;
+}
+
+// A random pattern, repeated: cheap, and of no period that cells or views have.
+inline Bytes random_values(Dtype dtype, std::size_t count, std::mt19937& random) {
+  const Bytes pattern = random_elements(dtype, std::min<std::size_t>(count, 1021), random);
+  Bytes bytes(count * size_of(dtype));
+  for (std::size_t at = 0; at < bytes.size(); at += pattern.size()) {
+    std::memcpy(bytes.data() + at, pattern.data(), std::min(pattern.size(), bytes.size() - at));
   }
   return bytes;
 }
@@ -107,7 +117,7 @@ inline Tensor allreduce_tensor(int size, Dtype dtype, ReduceOp op, std::size_t c
   Tensor tensor = tensor_of(Kind::kAllreduce, dtype, static_cast<std::int64_t>(count), 1, size);
   tensor.request.op = op;
   tensor.absent = std::move(absent);
-  for (Bytes& bytes : tensor.in) bytes = random_floats(dtype, count, random);
+  for (Bytes& bytes : tensor.in) bytes = random_values(dtype, count, random);
   for (Bytes& bytes : tensor.expected) bytes = reduced(tensor);
   return tensor;
 }
@@ -134,7 +144,7 @@ inline Tensor reducescatter_tensor(int size, Dtype dtype, ReduceOp op, std::int6
   tensor.request.op = op;
   tensor.absent = std::move(absent);
   const auto count = static_cast<std::size_t>(dim0 * width);
-  for (Bytes& bytes : tensor.in) bytes = random_floats(dtype, count, random);
+  for (Bytes& bytes : tensor.in) bytes = random_values(dtype, count, random);
   const Bytes result = reduced(tensor);
   const auto row_bytes =
       static_cast<std::ptrdiff_t>(width) * static_cast<std::ptrdiff_t>(size_of(dtype));
@@ -152,7 +162,7 @@ inline Tensor broadcast_tensor(int size, int root, std::size_t size_bytes, std::
       tensor_of(Kind::kBroadcast, Dtype::kUint8, static_cast<std::int64_t>(size_bytes), 1, size);
   tensor.root = root;
   tensor.request.root = 1000 + root;  // a world rank, which the backend has no use for
-  for (Bytes& bytes : tensor.in) bytes = random_floats(Dtype::kUint8, size_bytes, random);
+  for (Bytes& bytes : tensor.in) bytes = random_values(Dtype::kUint8, size_bytes, random);
   for (Bytes& bytes : tensor.expected) bytes = tensor.in[root];
   return tensor;
 }
@@ -164,7 +174,7 @@ inline Tensor allgather_tensor(const std::vector<std::int64_t>& rows, Dtype dtyp
   tensor.rows = rows;
   Bytes all;
   for (int rank = 0; rank < size; ++rank) {
-    tensor.in[rank] = random_floats(dtype, static_cast<std::size_t>(rows[rank] * width), random);
+    tensor.in[rank] = random_values(dtype, static_cast<std::size_t>(rows[rank] * width), random);
     all.insert(all.end(), tensor.in[rank].begin(), tensor.in[rank].end());
   }
   for (Bytes& bytes : tensor.expected) bytes = all;
@@ -179,7 +189,7 @@ inline Tensor alltoall_tensor(int size, const std::vector<std::int64_t>& splits,
   for (int giver = 0; giver < size; ++giver) {
     for (int taker = 0; taker < size; ++taker) {
       const auto count = static_cast<std::size_t>(splits[giver * size + taker] * width);
-      const Bytes part = random_floats(dtype, count, random);
+      const Bytes part = random_values(dtype, count, random);
       tensor.in[giver].insert(tensor.in[giver].end(), part.begin(), part.end());
       tensor.expected[taker].insert(tensor.expected[taker].end(), part.begin(), part.end());
     }
