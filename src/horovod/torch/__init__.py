@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 try:
     import torch
 except ModuleNotFoundError as error:
@@ -80,7 +82,9 @@ from horovod.torch.mpi_ops import (
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
-from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+if TYPE_CHECKING:
+    from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -150,6 +154,15 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # It imports torch's compiler, which takes as long as torch itself, and few ask for it.
+    if name == "SyncBatchNorm":
+        from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+        return SyncBatchNorm
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _check_has_gpu() -> bool:
