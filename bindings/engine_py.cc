@@ -214,8 +214,11 @@ nb::object as_array(Output& output, int dtype_code) {
     default:
       type.code = dlpack::kInt;
   }
-  std::byte* bytes = output.bytes.release();
-  const nb::capsule owner(bytes, [](void* data) noexcept { std::free(data); });
+  std::byte* bytes = output.bytes.get();
+  auto owned = std::make_unique<OutputBytes>(std::move(output.bytes));
+  const nb::capsule owner(owned.get(),
+                          [](void* data) noexcept { delete static_cast<OutputBytes*>(data); });
+  static_cast<void>(owned.release());
   return nb::cast(nb::ndarray<Format...>(bytes, shape.size(), shape.data(), owner, nullptr, type));
 }
 

@@ -196,6 +196,7 @@ class Engine {
   Presence presence_;
   Alarms alarms_;
   Recorder recorder_;
+  const std::shared_ptr<OutputPool> outputs_ = std::make_shared<OutputPool>();
   const Nanoseconds spin_;
   const Nanoseconds linger_;
 

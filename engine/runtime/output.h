@@ -1,23 +1,46 @@
-// Memory that the engine allocates for a result whose size is known only after negotiation.
+// Memory that the engine allocates for results whose size is known only after negotiation.
 #pragma once
 
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 namespace hvd {
 
-struct FreeBytes {
-  void operator()(std::byte* bytes) const { std::free(bytes); }
+class OutputPool;
+
+// Where a result's memory goes when nobody needs it any more: large ones to their pool.
+struct FreeOutput {
+  std::shared_ptr<OutputPool> pool;
+  std::size_t capacity_bytes = 0;
+
+  void operator()(std::byte* bytes) const;
 };
+using OutputBytes = std::unique_ptr<std::byte, FreeOutput>;
 
 struct Output {
-  std::unique_ptr<std::byte, FreeBytes> bytes;
+  OutputBytes bytes;
   std::vector<std::int64_t> shape;
+};
+
+// Allocates results and keeps the last large one that was given back for the next: pages that were
+// touched before are worth more than fresh ones. Any thread.
+class OutputPool : public std::enable_shared_from_this<OutputPool> {
+ public:
+  ~OutputPool() { std::free(spare_); }
 
   // Aligned for vector instructions; throws std::bad_alloc. Zero bytes still give an address.
-  static std::unique_ptr<std::byte, FreeBytes> allocate(std::size_t size_bytes);
+  OutputBytes allocate(std::size_t size_bytes);
+  void give_back(std::byte* bytes, std::size_t capacity_bytes);
+
+ private:
+  std::byte* take_spare(std::size_t size_bytes, std::size_t& capacity_bytes);
+
+  std::mutex mutex_;
+  std::byte* spare_ = nullptr;
+  std::size_t spare_bytes_ = 0;
 };
 
 }  // namespace hvd

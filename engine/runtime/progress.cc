@@ -11,21 +11,20 @@ namespace hvd {
 
 namespace {
 
-Output make_output(const Request& request, std::int64_t rows) {
-  Output output;
-  output.shape.assign(request.shape().begin(), request.shape().end());
+Output make_output(OutputPool& pool, const Request& request, std::int64_t rows) {
+  const std::size_t count = static_cast<std::size_t>(rows) * request.row_count();
+  Output output{.bytes = pool.allocate(count * size_of(request.dtype)),
+                .shape = {request.shape().begin(), request.shape().end()}};
   output.shape[0] = rows;
-  output.bytes = Output::allocate(static_cast<std::size_t>(rows) * request.row_count() *
-                                  size_of(request.dtype));
   return output;
 }
 
-template <typename Integer>
-Output integers(const std::vector<std::int64_t>& values, std::vector<std::int64_t> shape) {
-  Output output{.bytes = Output::allocate(values.size() * sizeof(Integer)),
+Output make_integers(OutputPool& pool, const std::vector<std::int64_t>& values,
+                     std::vector<std::int64_t> shape) {
+  Output output{.bytes = pool.allocate(values.size() * sizeof(std::int32_t)),
                 .shape = std::move(shape)};
-  std::ranges::transform(values, reinterpret_cast<Integer*>(output.bytes.get()),
-                         [](std::int64_t value) { return static_cast<Integer>(value); });
+  std::ranges::transform(values, reinterpret_cast<std::int32_t*>(output.bytes.get()),
+                         [](std::int64_t value) { return static_cast<std::int32_t>(value); });
   return output;
 }
 
@@ -156,7 +155,7 @@ void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
   const Request& request = entry.request();
   if (request.kind == Kind::kJoin) {
     const int last = lane.members[static_cast<std::size_t>(lane.board.last_of(item))];
-    entry.outputs.push_back(integers<std::int32_t>({last}, {}));
+    entry.outputs.push_back(make_integers(*outputs_, {last}, {}));
     return;
   }
   if (request.kind == Kind::kAllgather && entry.requests.size() > 1) {
@@ -171,11 +170,12 @@ void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
     work->out = entry.tensors[i].out;
     if (work->out != nullptr) continue;
     const int rank = lane.peers.rank();
-    entry.outputs.push_back(make_output(entry.requests[i], result_rows(*work, rank, lane.size())));
+    entry.outputs.push_back(
+        make_output(*outputs_, entry.requests[i], result_rows(*work, rank, lane.size())));
     work->out = entry.outputs.back().bytes.get();
     if (request.kind != Kind::kAlltoall) continue;
     entry.outputs.push_back(
-        integers<std::int32_t>(received_splits(*work, rank, lane.size()), {lane.size()}));
+        make_integers(*outputs_, received_splits(*work, rank, lane.size()), {lane.size()}));
   }
 }
 
