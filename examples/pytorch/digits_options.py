@@ -40,7 +40,7 @@ def main() -> int:
     sampler = DistributedSampler(train, num_replicas=team.size(), rank=team.rank())
     loader = DataLoader(train, batch_size=args.batch_size, sampler=sampler)
     model = nn.Sequential(Brightness(), build_model(8)) if args.sparse_embedding else build_model()
-    start_alike(model, team)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=team.ranks[0], process_set=team)
     optimizer = wrap_optimizer(model, args, team)
 
     say(f"training {args.teams} model(s) on {team.size()} rank(s) each")
@@ -119,12 +119,6 @@ class Brightness(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         shades = (images.squeeze(1) * 16).long()
         return self.table(shades).permute(0, 3, 1, 2)
-
-
-def start_alike(model: nn.Module, team: hvd.ProcessSet) -> None:
-    """Give the team its first rank's weights; among all ranks ``broadcast_parameters`` does it."""
-    for name, tensor in sorted(model.state_dict().items()):
-        hvd.broadcast_(tensor, root_rank=team.ranks[0], name=name, process_set=team)
 
 
 def wrap_optimizer(

@@ -308,7 +308,8 @@ def join(device: int = -1) -> int:
     Until then this rank takes part in whatever the others submit: with zeros in allreduce and
     reducescatter, without rows in allgather and alltoall, as a receiver in broadcast (a root that
     has joined is an error on the others). Results for it are dropped; Average still divides by the
-    size of the world.
+    size of the world. A model that the others went on training is stale here afterwards: broadcast
+    it from the rank that is returned.
 
     Args:
         device: accepted because existing scripts pass it; the engine needs no memory there.

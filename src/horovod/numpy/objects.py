@@ -13,7 +13,7 @@ import numpy as np
 
 from horovod.numpy.adapter import allgather, broadcast_
 from horovod.process_sets import ProcessSet, global_process_set
-from horovod.world import rank, size
+from horovod.world import rank
 
 __all__ = ["allgather_object", "broadcast_object"]
 
@@ -57,33 +57,37 @@ def broadcast_object(
     return obj if is_root else cloudpickle.loads(data)
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
     """Give all ranks the objects of all ranks; blocks until they are there.
 
     Args:
         obj: anything that cloudpickle can pickle; types and sizes may differ between ranks.
         name: as for ``broadcast_object``.
+        process_set: the ranks that take part; this process is one of them.
 
     Returns:
-        The objects by rank, copies all of them unless the world has one rank.
+        The objects by rank, copies all of them unless there is one rank only.
 
     Raises:
         RuntimeError: the object of some rank cannot be pickled; that rank gets the reason itself.
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
-    if size() == 1:
+    if process_set.size() == 1:
         return [obj]
     name = name or "allgather_object"
     payload, failure = _try_pickle(obj)
     length = np.array([_PICKLING_FAILED if failure else len(payload)], np.int64)
-    lengths = allgather(length, f"{name}.sz")
+    lengths = allgather(length, f"{name}.sz", process_set)
     if failure is not None:
         raise failure
     failed = np.flatnonzero(lengths == _PICKLING_FAILED)
     if failed.size:
-        ranks = ", ".join(map(str, failed))
+        members = process_set.ranks or []
+        ranks = ", ".join(str(members[index]) for index in failed)
         raise RuntimeError(f"allgather_object {name!r}: rank {ranks} could not pickle it")
-    gathered = allgather(np.frombuffer(payload, np.uint8), f"{name}.t")
+    gathered = allgather(np.frombuffer(payload, np.uint8), f"{name}.t", process_set)
     return [cloudpickle.loads(part) for part in np.split(gathered, np.cumsum(lengths)[:-1])]
 
 

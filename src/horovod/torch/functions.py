@@ -8,16 +8,16 @@ dtype that the engine does not know travels as its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from horovod.numpy.objects import allgather_object, broadcast_object
+from horovod.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
-from horovod.world import rank, size
+from horovod.world import rank
 
 __all__ = [
     "allgather_object",
@@ -27,7 +27,9 @@ __all__ = [
 ]
 
 
-def broadcast_parameters(params: Any, root_rank: int) -> None:
+def broadcast_parameters(
+    params: Any, root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
     """Overwrite tensors on all ranks with the root's; blocks until all are there.
 
     Args:
@@ -36,16 +38,20 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
             names, shapes and dtypes on every rank; a name that only some ranks have is waited for
             (see the stall check). ``None`` values are skipped.
         root_rank: the rank whose values all ranks get; the same on every rank.
+        process_set: the ranks that take part; this process and the root are among them.
 
     Raises:
         ValueError: ``params`` is something else, for example a generator, or there is no such root.
         HorovodInternalError: ranks disagree about a tensor, or a rank was lost.
     """
-    _broadcast_in_place(_named_tensors(params), root_rank)
+    _broadcast_in_place(_named_tensors(params), root_rank, process_set)
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Give the optimizers of all ranks the root's state and options; blocks until done.
 
@@ -57,20 +63,22 @@ def broadcast_optimizer_state(
         optimizer: any optimizer, over the same parameters on every rank.
         root_rank: the rank whose state all ranks get; the same on every rank.
         model: accepted because existing scripts pass it; not needed.
+        process_set: the ranks that take part; this process and the root are among them.
 
     Raises:
         ValueError: the optimizer has other parameters on some rank; raised on all ranks.
         HorovodInternalError: a rank was lost.
     """
-    if size() == 1:
+    if process_set.size() == 1:
         return
     is_root = rank() == root_rank
     layout: StateLayout = broadcast_object(
-        describe_state(optimizer) if is_root else None, root_rank, "optimizer_state"
+        describe_state(optimizer) if is_root else None, root_rank, "optimizer_state", process_set
     )
-    conflicts = allgather_object(find_conflict(optimizer, layout), "optimizer_state.conflict")
-    _raise_for_ranks("broadcast_optimizer_state", conflicts, ValueError)
-    _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank)
+    conflict = find_conflict(optimizer, layout)
+    conflicts = allgather_object(conflict, "optimizer_state.conflict", process_set)
+    _raise_for_ranks("broadcast_optimizer_state", conflicts, process_set)
+    _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank, process_set)
 
 
 def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
@@ -98,7 +106,9 @@ def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
 
 
 @torch.no_grad()
-def _broadcast_in_place(named: list[tuple[str, Tensor]], root_rank: int) -> None:
+def _broadcast_in_place(
+    named: list[tuple[str, Tensor]], root_rank: int, process_set: ProcessSet
+) -> None:
     """Broadcast all tensors at once; in logical order where they are not contiguous."""
     started: list[tuple[int, Tensor, Tensor]] = []
     failure: Exception | None = None
@@ -106,7 +116,8 @@ def _broadcast_in_place(named: list[tuple[str, Tensor]], root_rank: int) -> None
         dense = tensor.detach().contiguous()
         wire = dense if dense.dtype in adapter.DTYPES else dense.reshape(-1).view(torch.uint8)
         try:
-            started.append((adapter.broadcast_async_(wire, root_rank, name), tensor, dense))
+            handle = adapter.broadcast_async_(wire, root_rank, name, process_set)
+            started.append((handle, tensor, dense))
         except (ValueError, RuntimeError) as error:
             failure = error
             break
@@ -122,10 +133,9 @@ def _broadcast_in_place(named: list[tuple[str, Tensor]], root_rank: int) -> None
         raise failure
 
 
-def _raise_for_ranks(
-    operation: str, reasons: list[str | None], make_error: Callable[[str], Exception]
-) -> None:
-    """Raise on every rank alike if some rank has a reason."""
-    found = [f"rank {index} {reason}" for index, reason in enumerate(reasons) if reason]
+def _raise_for_ranks(operation: str, reasons: list[str | None], process_set: ProcessSet) -> None:
+    """Raise ``ValueError`` on every rank alike if some rank has a reason."""
+    members = process_set.ranks or []
+    found = [f"rank {r} {reason}" for r, reason in zip(members, reasons, strict=True) if reason]
     if found:
-        raise make_error(f"{operation}: " + "; ".join(found))
+        raise ValueError(f"{operation}: " + "; ".join(found))
