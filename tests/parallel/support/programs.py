@@ -10,7 +10,7 @@ company. Values are small integers, so sums are exact in every dtype.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,14 +50,18 @@ class Step:
     op: int
     root: int
     lingers: bool  # may stay in flight when the next wave begins
+    absent: frozenset[int] = frozenset()  # ranks that have joined
 
     def rows_of(self, rank: int, index: int) -> int:
         """Rows of tensor ``index`` on a rank of the world: they differ where they may."""
-        is_uneven = "allgather" in self.kind
-        return self.rows[index] * (rank % 3) // 2 if is_uneven else self.rows[index]
+        if "allgather" not in self.kind:
+            return self.rows[index]
+        return 0 if rank in self.absent else self.rows[index] * (rank % 3) // 2
 
     def splits_of(self, rank: int) -> list[int]:
         """Rows for each rank of the set: random parts, some rows left over."""
+        if rank in self.absent:
+            return [0] * len(self.ranks)
         cuts = np.random.default_rng([self.seed, rank]).integers(
             0, self.rows[0] + 1, len(self.ranks)
         )
@@ -65,10 +69,13 @@ class Step:
         return [int(part) for part in np.diff(cuts, prepend=0)]
 
     def inputs_of(self, rank: int) -> list[np.ndarray]:
-        """The tensors that a rank of the world gives."""
+        """The tensors that a rank of the world gives, or is taken to give when it has joined."""
+        shapes = [(self.rows_of(rank, index), self.width) for index in range(len(self.rows))]
+        if rank in self.absent:
+            return [np.zeros(*given) for given in zip(shapes, self.dtypes, strict=True)]
         return [
-            _pattern((self.rows_of(rank, index), self.width), dtype, self.seed + 31 * rank + index)
-            for index, dtype in enumerate(self.dtypes)
+            _pattern(shape, dtype, self.seed + 31 * rank + index)
+            for index, (shape, dtype) in enumerate(zip(shapes, self.dtypes, strict=True))
         ]
 
 
@@ -78,16 +85,43 @@ def make_waves(seed: int, sets: Sequence[Sequence[int]]) -> list[list[Step]]:
     waves = []
     for wave in range(int(random.integers(1, 5))):
         count = int(random.integers(1, 12))
-        waves.append([_make_step(random, wave, index, sets) for index in range(count)])
+        usable = range(len(sets))
+        waves.append([_make_step(random, wave, index, sets, usable) for index in range(count)])
     return waves
 
 
+def make_departures(seed: int, sets: Sequence[Sequence[int]]) -> tuple[list[int], list[list[Step]]]:
+    """A program in which one rank after the other joins: their order, and a wave before each join.
+
+    Once a rank has joined there are steps on the world and on sets without such ranks.
+    """
+    random = np.random.default_rng([seed, len(sets), 1])
+    order = [int(rank) for rank in random.permutation(sets[0])]
+    waves = []
+    for wave in range(len(order)):
+        absent = frozenset(order[:wave])
+        usable = [index for index, ranks in enumerate(sets) if not index or not absent & {*ranks}]
+        steps = [_make_step(random, wave, index, sets, usable) for index in range(6)]
+        roots = [int(random.choice([r for r in step.ranks if r not in absent])) for step in steps]
+        waves.append(
+            [
+                replace(step, absent=absent if step.set_index == 0 else frozenset(), root=root)
+                for step, root in zip(steps, roots, strict=True)
+            ]
+        )
+    return order, waves
+
+
 def _make_step(
-    random: np.random.Generator, wave: int, index: int, sets: Sequence[Sequence[int]]
+    random: np.random.Generator,
+    wave: int,
+    index: int,
+    sets: Sequence[Sequence[int]],
+    usable: Sequence[int],
 ) -> Step:
     kind = str(random.choice(KINDS))
     tensors = int(random.integers(1, 6)) if "grouped" in kind else 1
-    set_index = int(random.integers(len(sets)))
+    set_index = int(random.choice(usable))
     lingers = bool(random.random() < 0.3)
     width = int(random.choice([1, 1, 3, 16]))
     dtypes = [str(dtype) for dtype in random.choice(DTYPES, tensors)]

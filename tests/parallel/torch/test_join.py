@@ -158,7 +158,6 @@ def test_every_rank_in_turn_has_more_data():
     """Batches of uneven number: rank r has r + 1 of them."""
     for batch in range(hvd.rank() + 1):
         result = hvd.allreduce(torch.tensor([1.0]), op=hvd.Sum, name="batch")
-        assert hvd.size() - batch >= result.item() >= 1
         assert result.item() == hvd.size() - batch
     assert hvd.join() == hvd.size() - 1
 
