@@ -85,6 +85,7 @@ def test_root_outside_of_the_process_set(process_sets):
         (lambda size: [1] * (size + 1), "entries"),
         (lambda size: [2] * (size - 1), "entries"),
         (lambda size: [5] * size, "add up"),
+        (lambda size: [2**31] + [0] * (size - 1), "received splits are int32"),
         (lambda size: [-1] + [1] * (size - 1), "negative"),
         (lambda size: np.ones(size, np.int64), "int32 vector"),
         (lambda size: np.ones((size, 1), np.int32), "int32 vector"),
