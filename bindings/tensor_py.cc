@@ -45,6 +45,16 @@ Dtype dtype_of(const dlpack::DataType& type, const Request& request) {
                              "bfloat16, float32, float64 and bool");
 }
 
+// Turns the framework's own exception, for example about a sparse tensor, into a refusal.
+Error unreadable(nb::handle object, const Request& request) {
+  nb::python_error error;
+  if (!error.matches(PyExc_Exception)) throw error;
+  const std::string text = nb::str(error.value()).c_str();
+  return invalid(request, "expected a dense tensor in host memory, found " +
+                              std::string(nb::type_name(object.type()).c_str()) + " (" +
+                              text.substr(0, text.find('\n')) + ")");
+}
+
 bool is_dense(const dlpack::Tensor& tensor) {
   if (tensor.strides == nullptr) return true;
   std::int64_t expected = 1;
@@ -70,7 +80,7 @@ TensorReader::TensorReader(nb::handle capsule)
 
 std::byte* TensorReader::read(nb::handle object, Request& request) const {
   dlpack::Tensor tensor{};
-  if (api_->tensor_from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+  if (api_->tensor_from_object(object.ptr(), &tensor) != 0) throw unreadable(object, request);
   if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost) {
     throw invalid(request, "the tensor is not in host memory; move it with .cpu() first");
   }

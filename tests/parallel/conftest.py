@@ -8,9 +8,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import sets
 
 os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "20")
 os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "40")
+os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,3 +23,13 @@ def world() -> Iterator[None]:
     world.init()
     yield
     world.shutdown()
+
+
+@pytest.fixture(scope="module")
+def process_sets() -> Iterator[list[object]]:
+    """The global process set and overlapping ones; a module that ends the world cannot use it."""
+    from horovod import world
+
+    world.init()
+    with sets.registered(sets.overlapping(world.size())) as all_sets:
+        yield all_sets

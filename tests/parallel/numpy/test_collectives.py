@@ -130,9 +130,36 @@ def test_handles_can_be_used_once_and_polled_any_time():
     assert hvd.poll(handle)
 
 
+NAMES = [
+    "ä/重み:0",
+    "x" * 5000,
+    "y" * 200_000,
+    " ",
+    "",
+    "a'b\"c\n",
+    "\0",
+    "a\0b",
+    "🐎" * 300,
+    "%s{}",
+]
+
+
 def test_names_may_be_long_and_in_any_script():
-    for name in ["ä/重み:0", "x" * 5000, " ", "a'b\"c\n"]:
+    for name in NAMES:
         assert hvd.allreduce(np.ones(2), name=name, op=hvd.Sum)[0] == hvd.size()
+        assert len(hvd.allgather(np.ones(2), name)) == 2 * hvd.size()
+        results = hvd.grouped_allreduce([np.ones(2)] * 3, name=name, op=hvd.Sum)
+        assert [result[0] for result in results] == [hvd.size()] * 3
+
+
+def test_names_that_differ_little_are_different():
+    names = [*NAMES, *(name + "z" for name in NAMES), "a\0c", "x" * 4999 + "y"]
+    order = np.random.default_rng(hvd.rank()).permutation(len(names))
+    handles = {
+        i: hvd.allreduce_async(np.full(3, i), name=names[i], op=hvd.Sum) for i in map(int, order)
+    }
+    for i, handle in handles.items():
+        assert hvd.synchronize(handle).tolist() == [i * hvd.size()] * 3
 
 
 def test_barrier_and_objects():

@@ -1,72 +1,100 @@
-"""Random programs: tensors, dtypes, sizes and orders, another order on every rank."""
+"""Random programs of all collectives on overlapping process sets, in another order on every rank.
 
-import functools
+``HOROVOD_TEST_PROGRAMS=N`` runs the first N programs, ``HOROVOD_TEST_FIRST_PROGRAM=K`` begins with
+number K, which a failure names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings, strategies
+import programs
+import pytest
+from programs import Step
 
 import horovod.numpy as hvd
 
-DTYPES = ["f2", "f4", "f8", "u1", "i1", "i2", "i4", "i8"]
-
-# Every rank must draw the same programs.
-same_on_all_ranks = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=25,
-    suppress_health_check=list(HealthCheck),
-)
-
-operations = strategies.lists(
-    strategies.tuples(
-        strategies.sampled_from(["allreduce", "allgather", "broadcast"]),
-        strategies.sampled_from(DTYPES),
-        strategies.one_of(
-            strategies.integers(0, 40),
-            strategies.integers(1000, 30_000),
-            strategies.sampled_from([300_000, 700_001]),
-        ),
-        strategies.integers(0, 3),
-        strategies.sampled_from([hvd.Sum, hvd.Min, hvd.Max]),
-    ),
-    min_size=1,
-    max_size=12,
-)
+FIRST = int(os.environ.get("HOROVOD_TEST_FIRST_PROGRAM", "0"))
+COUNT = int(os.environ.get("HOROVOD_TEST_PROGRAMS", "40"))
 
 
-def values(dtype, count, rank, index):
-    random = np.random.default_rng([rank, index, count])
-    return random.integers(0, 20, count).astype(dtype)
+class Execution:
+    """One rank's way through a program: its own order, its own pauses."""
+
+    def __init__(self, seed: int, process_sets: Sequence[hvd.ProcessSet]) -> None:
+        self._random = np.random.default_rng([seed, hvd.rank()])
+        self._sets = process_sets
+        self._in_flight: dict[int, tuple[Step, list[np.ndarray]]] = {}
+
+    def run(self, waves: list[list[Step]]) -> None:
+        """Run the waves one after the other, with steps of earlier ones in flight."""
+        for wave in waves:
+            self.start(wave)
+            self._wait(lambda step: not step.lingers or self._random.random() < 0.2)
+        self.finish()
+
+    def start(self, wave: list[Step]) -> None:
+        """Start the steps that concern this rank, in its own order."""
+        mine = [step for step in wave if hvd.rank() in step.ranks]
+        for index in self._random.permutation(len(mine)):
+            self._start(mine[index])
+            self._finish_what_is_done()
+
+    def finish(self) -> None:
+        """Wait for everything in flight."""
+        self._wait(lambda _step: True)
+
+    def _start(self, step: Step) -> None:
+        inputs = step.inputs_of(hvd.rank())
+        handle = programs.start(step, self._sets[step.set_index], inputs)
+        self._in_flight[handle] = (step, inputs)
+
+    def _finish_what_is_done(self) -> None:
+        if self._in_flight and self._random.random() < 0.5:
+            handle = int(self._random.choice(list(self._in_flight)))
+            if hvd.poll(handle):
+                self._finish(handle)
+
+    def _wait(self, is_wanted: Callable[[Step], bool]) -> None:
+        handles = [handle for handle, (step, _) in self._in_flight.items() if is_wanted(step)]
+        self._random.shuffle(handles)
+        for handle in handles:
+            self._finish(handle)
+
+    def _finish(self, handle: int) -> None:
+        step, inputs = self._in_flight.pop(handle)
+        programs.check(step, hvd.rank(), inputs, hvd.synchronize(handle))
 
 
-def start(index, program_id, operation, rank):
-    kind, dtype, count, root, op = operation
-    name = f"{program_id}.{index}"
-    if kind == "allreduce":
-        return hvd.allreduce_async(values(dtype, count, rank, index), op=op, name=name)
-    if kind == "broadcast":
-        return hvd.broadcast_async(values(dtype, count, rank, index), root % hvd.size(), name=name)
-    return hvd.allgather_async(values(dtype, count + rank, rank, index), name=name)
+@contextmanager
+def announced(seed: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        print(f"random program {seed} failed on rank {hvd.rank()}", flush=True)
+        raise
 
 
-def expected(index, operation):
-    kind, dtype, count, root, op = operation
-    ranks = range(hvd.size())
-    if kind == "allreduce":
-        combine = {hvd.Sum: np.add, hvd.Min: np.minimum, hvd.Max: np.maximum}[op]
-        inputs = [values(dtype, count, rank, index) for rank in ranks]
-        return functools.reduce(combine, inputs).astype(dtype)
-    if kind == "broadcast":
-        return values(dtype, count, root % hvd.size(), index)
-    return np.concatenate([values(dtype, count + rank, rank, index) for rank in ranks])
+@pytest.mark.timeout(60 + 5 * COUNT)
+def test_random_programs(process_sets):
+    sets = [process_set.ranks for process_set in process_sets]
+    for seed in range(FIRST, FIRST + COUNT):
+        with announced(seed):
+            Execution(seed, process_sets).run(programs.make_waves(seed, sets))
 
 
-@same_on_all_ranks
-@given(program=operations, seed=strategies.integers(0, 2**32 - 1))
-def test_random_programs(program, seed):
-    order = np.random.default_rng([seed, hvd.rank()]).permutation(len(program))
-    program_id = f"{seed}.{len(program)}"
-    handles = {i: start(i, program_id, program[i], hvd.rank()) for i in order}
-    for i in np.random.default_rng([seed, hvd.rank(), 1]).permutation(len(program)):
-        np.testing.assert_array_equal(hvd.synchronize(handles[i]), expected(i, program[i]))
+@pytest.mark.timeout(60 + 5 * COUNT)
+def test_random_programs_that_ranks_leave(process_sets):
+    sets = [process_set.ranks for process_set in process_sets]
+    for seed in range(FIRST, FIRST + COUNT // 2):
+        with announced(seed):
+            order, waves = programs.make_departures(seed, sets)
+            execution = Execution(seed, process_sets)
+            for wave in waves[: order.index(hvd.rank()) + 1]:
+                execution.start(wave)
+                execution.finish()
+            last = hvd.join()
+            assert hvd.allgather_object(last, name="last") == [last] * hvd.size()

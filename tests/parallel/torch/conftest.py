@@ -13,6 +13,8 @@ import horovod.torch as hvd
 
 @pytest.fixture(scope="session", autouse=True)
 def _world() -> None:
+    # The ranks share the machine's cores: torch's thread pools would fight for them.
+    torch.set_num_threads(1)
     hvd.init()
 
 

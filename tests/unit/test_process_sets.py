@@ -1,0 +1,101 @@
+"""Process sets in one process: what can be said of them without others, and a world of one."""
+
+import numpy as np
+import pytest
+
+import horovod.numpy as hvd
+from horovod.process_sets import ids_and_ranks
+
+
+@pytest.fixture
+def world(monkeypatch):
+    monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def test_ranks_are_sorted_numbers():
+    assert hvd.ProcessSet([3, 0, 2]).ranks == [0, 2, 3]
+    assert hvd.ProcessSet(range(2)).ranks == [0, 1]
+    assert hvd.ProcessSet(np.array([1, 0])).ranks == [0, 1]
+    assert all(type(rank) is int for rank in hvd.ProcessSet(np.arange(3)).ranks)
+    assert hvd.ProcessSet({1, 0}).ranks == [0, 1]
+
+
+@pytest.mark.parametrize("ranks", [3, None, "01", b"01", [0.5], ["0"], [True], [None], [[0]]])
+def test_what_is_no_list_of_ranks(ranks):
+    with pytest.raises(ValueError, match="ProcessSet: expected a list of ranks"):
+        hvd.ProcessSet(ranks)
+
+
+def test_a_communicator_needs_mpi():
+    class Communicator:
+        def Get_rank(self):  # noqa: N802 mpi4py's name
+            return 0
+
+    with pytest.raises(ValueError, match="needs MPI"):
+        hvd.ProcessSet(Communicator())
+
+
+def test_before_init():
+    entry = hvd.ProcessSet([0])
+    assert (entry.process_set_id, entry.size(), entry.rank()) == (None, None, None)
+    assert repr(entry) == "ProcessSet(process_set_id=None, ranks=[0], mpi_comm=None)"
+    for call in (
+        entry.included,
+        hvd.global_process_set.size,
+        hvd.global_process_set.rank,
+        ids_and_ranks,
+        lambda: hvd.add_process_set([0]),
+        lambda: hvd.remove_process_set(entry),
+    ):
+        with pytest.raises(ValueError, match="has not been initialized"):
+            call()
+    assert hvd.global_process_set.included() is None
+    assert hvd.global_process_set.ranks is None
+
+
+def test_the_global_set_of_a_world_of_one(world):
+    everybody = hvd.global_process_set
+    assert (everybody.process_set_id, everybody.ranks) == (0, [0])
+    assert (everybody.size(), everybody.rank(), everybody.included()) == (1, 0, True)
+    assert hvd.remove_process_set(everybody) is False
+    assert ids_and_ranks() == {0: [0]}
+    hvd.barrier(everybody)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([0], "duplicate process set: .0. is process set 0"),
+        ([1], "the world has ranks 0 to 0"),
+        ([-1], "the world has ranks 0 to 0"),
+        ([0, 0], "a rank twice"),
+        ([], "without ranks"),
+    ],
+)
+def test_no_other_set_fits_a_world_of_one(world, ranks, text):
+    with pytest.raises(ValueError, match=f"add_process_set: rank 0 gave .*{text}"):
+        hvd.add_process_set(ranks)
+    assert ids_and_ranks() == {0: [0]}
+
+
+def test_a_set_of_another_world_is_not_registered(world):
+    entry = hvd.ProcessSet([0])
+    entry.process_set_id = 5
+    with pytest.raises(ValueError, match="process set 5 is not registered"):
+        entry.size()
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(np.ones(2), process_set=entry)
+    assert hvd.remove_process_set(entry) is False
+
+
+def test_without_dynamic_mode(monkeypatch):
+    monkeypatch.delenv("HOROVOD_DYNAMIC_PROCESS_SETS", raising=False)
+    hvd.init()
+    try:
+        with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS=1"):
+            hvd.add_process_set([0])
+    finally:
+        hvd.shutdown()
