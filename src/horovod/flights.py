@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from horovod import _native
 from horovod.errors import HorovodInternalError
 from horovod.operations import Dtype, Intent
-from horovod.world import engine
+from horovod.world import at_end, engine
 
 __all__ = ["Adapter", "Flights", "submit_and_wait"]
 
@@ -84,11 +84,27 @@ class Adapter(Protocol[T]):
 # it, its input, its output (None: allocated by the engine), and a function of the engine's outputs
 # and those two. A plain tuple, made per call.
 _Finish = Callable[[list[_native.Output], Any, Any], Any]
-_Flight = tuple[_native.Engine, Any, Any, _Finish]
+_Flight = tuple["_native.Engine | _Landed", Any, Any, _Finish]
 
 # Flights that a signal handler's exception cut off from their handle: the engine may still read and
 # write these tensors, so they stay for good.
 _cut_off: list[tuple[_native.Engine, Any, Any]] = []
+
+
+class _Landed:
+    """In place of the engine: the outputs of an operation that was done when its world ended."""
+
+    def __init__(self, outputs: list[_native.Output]) -> None:
+        self._outputs = outputs
+
+    def poll(self, handle: int) -> bool:
+        return True
+
+    def contains(self, handle: int) -> bool:
+        return False
+
+    def wait(self, handle: int) -> list[_native.Output]:
+        return self._outputs
 
 
 class Flights(Generic[T]):
@@ -97,6 +113,8 @@ class Flights(Generic[T]):
     def __init__(self, adapter: Adapter[T]) -> None:
         self._adapter = adapter
         self._flights: dict[int, _Flight] = {}
+        self._errors: dict[int, Exception] = {}  # of flights that ended with their world
+        at_end(self._land_all)
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done, so that ``synchronize`` does not block."""
@@ -112,6 +130,8 @@ class Flights(Generic[T]):
         """
         flight = self._flights.get(handle)
         if flight is None:
+            if handle in self._errors:
+                raise self._errors.pop(handle)
             return None
         current, tensor, output, finish = flight
         try:
@@ -124,6 +144,19 @@ class Flights(Generic[T]):
             raise
         self._flights.pop(handle, None)
         return finish(outputs, tensor, output)
+
+    def _land_all(self, ended: _native.Engine) -> None:
+        """Keep nothing of a world that is over but the errors of handles nobody asked about."""
+        for handle, flight in list(self._flights.items()):
+            if flight[0] is not ended or not ended.poll(handle):
+                continue
+            try:
+                outputs = ended.wait(handle)
+            except (ValueError, HorovodInternalError) as error:
+                self._errors[handle] = error.with_traceback(None)
+                self._flights.pop(handle, None)  # another thread may have been first
+            else:
+                self._flights[handle] = (_Landed(outputs), *flight[1:])
 
     def _start(
         self,

@@ -11,7 +11,7 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from horovod.rendezvous import Identity, Mesh, identify, meet
 from horovod.settings import LOG_LEVELS, Settings
 
 __all__ = [
+    "at_end",
     "ccl_built",
     "cross_rank",
     "cross_size",
@@ -59,6 +60,7 @@ _abandoned: list[_World] = []  # worlds of the parent, in a forked child
 _generations: Counter[str] = Counter()  # worlds begun, by scope
 _lock = threading.RLock()
 _hooks_installed = False
+_at_end: list[Callable[[_native.Engine], None]] = []
 
 
 def init(
@@ -115,6 +117,13 @@ def shutdown() -> None:
         close_registry()
     if world is not None:
         world.engine.shutdown()
+        for callback in _at_end:
+            callback(world.engine)
+
+
+def at_end(callback: Callable[[_native.Engine], None]) -> None:
+    """For the bindings: ``callback`` gets the engine of every world that has been shut down."""
+    _at_end.append(callback)
 
 
 def is_initialized() -> bool:

@@ -118,3 +118,22 @@ def test_threads_share_the_world():
     for thread in threads:
         thread.join(60)
     assert results == [hvd.size()] * 4
+
+
+def test_a_world_leaves_nothing_for_handles_that_nobody_synchronises():
+    if hvd.size() == 1:
+        pytest.skip("one rank waits for nobody")
+    done = hvd.allreduce_async(np.ones(3), name="done before the end", op=hvd.Sum)
+    forgotten = hvd.allreduce_async(np.ones(3), name=f"only on rank {hvd.rank()}")
+    while not hvd.poll(done):
+        pass
+    size = hvd.size()
+    hvd.barrier()
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.poll(done)
+    assert hvd.poll(forgotten)
+    assert hvd.synchronize(done).tolist() == [size] * 3
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.synchronize(forgotten)
+    assert hvd.synchronize(forgotten) is None
