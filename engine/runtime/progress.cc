@@ -63,10 +63,11 @@ Engine::Step Engine::step(bool may_form) {
   } catch (const Error& error) {
     fail_everything(error);
   } catch (const std::bad_alloc&) {
-    alarms_.raise({.code = ErrorCode::kSystem,
-                   .rank = config_.rank,
-                   .text = peer_name(config_.rank) + " has no memory left for a result"});
+    const Error error(ErrorCode::kSystem,
+                      peer_name(config_.rank) + " has no memory left for a result");
+    alarms_.raise({.code = error.code(), .rank = config_.rank, .text = error.what()});
     wake_everyone();
+    fail_everything(error);  // a bucket is half begun
   }
   return Step::kIdle;
 }
