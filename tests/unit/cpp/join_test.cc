@@ -1,0 +1,1 @@
+#include "world_of_threads.h"
