@@ -144,6 +144,7 @@ class Engine {
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
   void check_holder(int holder, Nanoseconds waited) const;
+  void give_up(const Error& error);
   void fail_everything(const Error& error);
   void fail_lane(Lane& lane, const Error& error);
   void check_stalls();

@@ -210,7 +210,8 @@ TEST_CASE("the text of a mismatched alltoall tells this round's rows") {
   CHECK(contains(boards.run_one(), "rank 1 sent [8, 3] float32, rank 0 sent [7, 2] float32"));
 }
 
-TEST_CASE("an alltoall where others send something else is an error on the board, not in its rows") {
+TEST_CASE(
+    "an alltoall where others send something else is an error on the board, not in its rows") {
   Boards boards(3);
   boards.arrive(0, "a", kSingle);
   boards.arrive(1, "a", {float_request(Kind::kAlltoall, {3})}, {1, 1, 1});

@@ -55,8 +55,9 @@ TEST_CASE("the join is an item of its own, ready with the last rank, whom it nam
 TEST_CASE("a rank that has joined may submit nothing until the join is over") {
   Boards boards(2);
   boards.join(0);
-  CHECK(error_of([&] { boards.arrive(0, "a", kRequest); })
-            .starts_with("this rank has joined and takes part in everything"));
+  CHECK(error_of([&] {
+          boards.arrive(0, "a", kRequest);
+        }).starts_with("this rank has joined and takes part in everything"));
   boards.join(1);
   CHECK(!boards.arrive(0, "a", kRequest));
 }
