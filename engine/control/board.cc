@@ -135,7 +135,8 @@ void Board::record(std::uint32_t index, std::span<const Request> requests,
   const std::uint32_t parity = (slot.round + 1) & 1;
   const bool is_same = slot.signature[parity] == signature;
   if (slot.arrived_count == 0) {
-    if (!is_same) store_requests(index, requests);
+    // The rows of an alltoall are told by its request only.
+    if (!is_same || requests.front().kind == Kind::kAlltoall) store_requests(index, requests);
     slot.signature[parity] = signature;
     slot.first_rank[parity] = config_.rank;
     slot.tensors[parity] = static_cast<std::uint32_t>(requests.size());
@@ -358,7 +359,9 @@ bool Board::has_absent(const BucketItem& item) const {
 }
 
 bool Board::is_absent(const BucketItem& item) const {
-  return has_absent(item) && !has_arrived(slots_[item.slot], config_.rank, round_of(item));
+  if (!has_absent(item)) return false;
+  const SharedLock held = lock();  // ranks may begin the next round meanwhile
+  return !has_arrived(slots_[item.slot], config_.rank, round_of(item));
 }
 
 void Board::tensors_of(const BucketItem& item, std::vector<BucketItem>& tensors) const {

@@ -73,6 +73,11 @@ std::uint32_t SlotTable::find_or_create(const NameKey& key) {
 }
 
 void SlotTable::extend_chain(std::uint32_t head, std::size_t length) {
+  if (length > kMaxSlots) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a group of " + std::to_string(length) + " tensors is too large; at most " +
+                    std::to_string(kMaxSlots) + " can be in flight on a host");
+  }
   std::uint32_t last = head;
   for (std::size_t i = 1; i < length; ++i) {
     if ((*this)[last].next_in_chain == 0) {

@@ -165,7 +165,7 @@ void Engine::remove_process_set(int set) {
     }
   }
   lane.reset();
-  release_role();
+  if (release_role()) ring_background();
 }
 
 void Engine::discard_process_set(int set) {
@@ -175,8 +175,9 @@ void Engine::discard_process_set(int set) {
   if (space_ != nullptr) space_->discard(offset, part_bytes);
 }
 
-int Engine::flights(int set) const {
+int Engine::flights(int set) {
   if (set < 0 || set >= kMaxProcessSets) return 0;
+  const std::lock_guard guard(mutex_);
   const Lane* lane = lanes_[static_cast<std::size_t>(set)].load();
   return lane == nullptr ? 0 : lane->flights.load();
 }

@@ -22,6 +22,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "control/alarms.h"
@@ -76,7 +77,7 @@ class Engine {
   // After all ranks have removed it, one of them gives its memory back.
   void discard_process_set(int set);
   // Operations of this rank in flight on a set.
-  int flights(int set) const;
+  int flights(int set);
 
   // Starts operations on a process set; one handle for all. Throws Error when the call cannot be
   // right or the world is over; then nothing was submitted.
@@ -143,6 +144,7 @@ class Engine {
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
   void check_holder(int holder, Nanoseconds waited) const;
+  void give_up(const Error& error);
   void fail_everything(const Error& error);
   void fail_lane(Lane& lane, const Error& error);
   void check_stalls();
@@ -159,6 +161,9 @@ class Engine {
   bool may_form_in_background();
   void wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper);
   void wait_for_any(std::int64_t deadline_ns, bool is_helper);
+  bool ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const;
+  SharedWord& bell(bool is_helper) const;
+  void say_asleep(bool is_helper);
   void wait_for_work(const Pending& pending, std::int64_t deadline_ns);
   bool must_look_up(bool is_helper) const;
   int sleeping_set() const;
@@ -169,6 +174,7 @@ class Engine {
   void run_background();
   Nanoseconds background_nap(bool had_role, bool was_rung);
   Nanoseconds idle_nap();
+  Nanoseconds lingering() const;
   void ring_background();
   void on_peer_death(int rank);
   void wake_everyone();
@@ -188,7 +194,7 @@ class Engine {
   Lane* only_active_lane() const;
   bool has_ready() const;
   bool is_enough(std::size_t ready_bytes) const;
-  bool can_progress() const;
+  bool can_progress(bool may_form) const;
 
   const EngineConfig config_;
   std::shared_ptr<SharedSpace> space_;    // null after shutdown
@@ -218,8 +224,7 @@ class Engine {
 
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
-  std::atomic<std::uint64_t> sleeping_on_{
-      0};  // what this process' sleeping thread waits for, packed
+  std::atomic<std::uint64_t> sleeping_on_{0};  // what the thread with the role waits for, packed
   std::atomic<bool> stopping_{false};
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread
   std::int64_t ready_since_ns_ = 0;         // background thread only

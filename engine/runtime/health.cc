@@ -56,9 +56,11 @@ void Engine::handle_alarm() {
 }
 
 std::string Engine::loss_text(int rank) const {
-  const bool died = presence_.liveness(rank) == Liveness::kDead;
-  return peer_name(rank) + (died ? " died" : " has shut down") +
-         "; no further operation can complete";
+  const Liveness liveness = presence_.liveness(rank);
+  const char* what = liveness == Liveness::kDead     ? " died"
+                     : liveness == Liveness::kFailed ? " has given up"
+                                                     : " has shut down";
+  return peer_name(rank) + what + "; no further operation can complete";
 }
 
 // Why the world is over, as far as anybody knows.
@@ -88,24 +90,21 @@ bool Engine::is_over_for(const Lane& lane, int departed) const {
   return !lane.board.has_ready() && !lane.board.has_bucket(lane.cursor);
 }
 
-// The world is over when some process set needs a rank that is gone, or when all are idle.
+// The world is over when something under way needs a rank that is gone; sets of other ranks go on.
 bool Engine::fail_if_lost() {
   const auto is_needed = [&](int departed) {
-    bool is_idle = true;
-    bool is_over = false;
+    bool found = false;
     for_each_lane([&](const Lane& lane) {
-      if (!lane.is_active()) return;
-      is_idle = false;
-      is_over = is_over || is_over_for(lane, departed);
+      found = found || (lane.is_active() && is_over_for(lane, departed));
     });
-    return is_idle || is_over;
+    return found;
   };
   for (int rank = 0; rank < config_.size; ++rank) {
     if (presence_.liveness(rank) == Liveness::kRunning || !is_needed(rank)) continue;
     // Not the first to leave, when that one had done its part of this bucket.
     const std::optional<int> first = alarms_.first_departure();
     const bool is_first_to_blame = alarms_.first() || (first && is_needed(*first));
-    fail_everything(is_first_to_blame ? cause() : Error(ErrorCode::kPeerLost, loss_text(rank)));
+    give_up(is_first_to_blame ? cause() : Error(ErrorCode::kPeerLost, loss_text(rank)));
     return true;
   }
   return false;

@@ -26,9 +26,9 @@ int Lane::set_rank_of(int world_rank) const {
   return at == members.end() || *at != world_rank ? -1 : static_cast<int>(at - members.begin());
 }
 
-bool Lane::can_progress() const {
+bool Lane::can_progress(bool may_form) const {
   if (is_running.load()) return blocked_on.rank < 0 || peers.reached(blocked_on);
-  return board.has_ready() || board.has_bucket(cursor);
+  return (may_form && board.has_ready()) || board.has_bucket(cursor);
 }
 
 std::string Lane::suffix() const { return id == 0 ? "" : " of process set " + std::to_string(id); }

@@ -39,8 +39,8 @@ class Lane {
   int set_rank_of(int world_rank) const;
   // Is there anything that this rank has to do here?
   bool is_active() const { return is_running || flights.load() != 0; }
-  // Can a step be made, as far as can be seen without one?
-  bool can_progress() const;
+  // Can a step be made, as far as can be seen without one? One that forms a bucket too?
+  bool can_progress(bool may_form) const;
   // " of process set 3", for messages; nothing for the world.
   std::string suffix() const;
   // The last running number of unnamed operations like this one.

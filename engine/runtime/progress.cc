@@ -60,12 +60,12 @@ Engine::Step Engine::step(bool may_form) {
     if (has_departures_ && fail_if_lost()) return Step::kIdle;
     return step_lanes(may_form);
   } catch (const Error& error) {
-    fail_everything(error);
+    give_up(error);
   } catch (const std::bad_alloc&) {
-    alarms_.raise({.code = ErrorCode::kSystem,
-                   .rank = config_.rank,
-                   .text = peer_name(config_.rank) + " has no memory left for a result"});
-    wake_everyone();
+    const Error error(ErrorCode::kSystem,
+                      peer_name(config_.rank) + " has no memory left for a result");
+    alarms_.raise({.code = error.code(), .rank = config_.rank, .text = error.what()});
+    give_up(error);  // a bucket is half begun
   }
   return Step::kIdle;
 }
@@ -218,6 +218,14 @@ void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
       helpers_waiting_.load() != 0) {
     changed_.notify_all();
   }
+}
+
+// This rank takes part in nothing any more, which those who wait for it must know.
+void Engine::give_up(const Error& error) {
+  fail_everything(error);
+  presence_.set_liveness(config_.rank, Liveness::kFailed);
+  alarms_.touch();
+  wake_everyone();
 }
 
 void Engine::fail_everything(const Error& error) {

@@ -29,6 +29,14 @@ std::optional<std::string> reduction_refusal(const Request& request, int size) {
          "ranks, so reshape the tensor to [1]";
 }
 
+// Ranks are told in int32 how many rows they received.
+constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+
+std::string too_many_rows(std::int64_t rows) {
+  return "alltoall sends at most " + std::to_string(kMaxRows) + " rows from rank to rank, not " +
+         std::to_string(rows) + "; give the tensor longer rows";
+}
+
 std::optional<std::string> splits_refusal(const Request& request,
                                           std::span<const std::int64_t> splits, int size) {
   if (request.dims_count == 0) {
@@ -42,6 +50,7 @@ std::optional<std::string> splits_refusal(const Request& request,
            "rows";
   }
   if (splits.empty()) {
+    if (rows / size > kMaxRows) return too_many_rows(rows / size);
     if (rows % size == 0) return std::nullopt;
     return "without splits the first dimension, " + std::to_string(rows) +
            ", must be a multiple of the number of ranks, " + std::to_string(size);
@@ -53,6 +62,8 @@ std::optional<std::string> splits_refusal(const Request& request,
   if (std::ranges::any_of(splits, [](std::int64_t split) { return split < 0; })) {
     return "splits must not be negative";
   }
+  const std::int64_t most = std::ranges::max(splits);
+  if (most > kMaxRows) return too_many_rows(most);
   const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
   if (sum <= rows) return std::nullopt;
   return "splits add up to " + std::to_string(sum) + " rows; the tensor has " +

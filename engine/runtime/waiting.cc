@@ -24,7 +24,11 @@ constexpr Nanoseconds kAlertness = std::chrono::milliseconds(1);
 constexpr Nanoseconds kForever = std::chrono::hours(24);
 // Looking at the clock costs more than looking at a word; do it once in a while.
 constexpr int kLooksPerClock = 64;
-// What the sleeping thread waits for: a counter of a process set, or its own bell.
+
+// What the sleeping thread waits for, packed: a counter of a process set, or the background bell.
+constexpr std::uint64_t kNothing = 0;
+constexpr std::uint64_t kBackgroundBell = ~std::uint64_t{0};
+
 std::uint64_t pack(int set, const PeerWait& wait) {
   return 1 + (static_cast<std::uint64_t>(set) << 32) +
          (static_cast<std::uint64_t>(wait.rank) << 8) +
@@ -129,10 +133,11 @@ Lane* Engine::only_active_lane() const {
   return count == 1 ? only : nullptr;
 }
 
-bool Engine::can_progress() const {
+bool Engine::can_progress(bool may_form) const {
   bool found = false;
-  for_each_lane(
-      [&](const Lane& lane) { found = found || (lane.is_active() && lane.can_progress()); });
+  for_each_lane([&](const Lane& lane) {
+    found = found || (lane.is_active() && lane.can_progress(may_form));
+  });
   return found;
 }
 
@@ -158,34 +163,61 @@ void Engine::wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper)
     presence_.ring(rank);
     if (spin_until(spin_, wanted)) return;
   }
+  // Before it says that it sleeps: who kicks it between that and the sleep does so in vain.
+  const bool was_rung = presence_.ring(rank);
   sleeping_on_.store(pack(lane.id, wait));
   if (!must_look_up(is_helper) && only_active_lane() == &lane) {
-    const bool was_rung = presence_.ring(rank);
     lane.peers.sleep(wait, was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
   }
-  sleeping_on_.store(0);
+  sleeping_on_.store(kNothing);
 }
 
 // Several process sets are under way: whichever can go on first.
 void Engine::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
-  if (spin_until(spin_, [&] { return can_progress(); })) return;
-  SharedWord& bell = is_helper ? presence_.helper_bell() : presence_.background_bell();
-  const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
+  const auto wanted = [&] { return can_progress(is_helper || may_form_in_background()); };
+  if (spin_until(std::min(spin_, kPatience), wanted)) return;
   std::vector<std::pair<Lane*, PeerWait>> waits;
   for_each_lane([&](Lane& lane) {
     if (lane.is_running && lane.blocked_on.rank >= 0) waits.emplace_back(&lane, lane.blocked_on);
   });
+  bool was_rung = ring_all(waits);
+  if (spin_.count() != 0) {
+    if (spin_until(spin_, wanted)) return;
+    was_rung = ring_all(waits);
+  }
+  const std::uint32_t seen = bell(is_helper).load(std::memory_order_seq_cst);
   for (const auto& [lane, wait] : waits) lane->peers.listen(wait);
-  presence_.set_attention(is_helper ? Attention::kHelperAsleep : Attention::kBackground);
+  say_asleep(is_helper);
+  if (!must_look_up(is_helper) && !wanted()) {
+    Nanoseconds limit = was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver);
+    if (!is_helper && ready_since_ns_ != 0) limit = std::min(limit, lingering());
+    futex_wait(bell(is_helper), seen, limit);
+  }
+  sleeping_on_.store(kNothing);
+  presence_.set_attention(Attention::kAwake);
+  for (const auto& [lane, wait] : waits) lane->peers.unlisten(wait);
+}
+
+// False when some of the peers are awake already.
+bool Engine::ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const {
   bool was_rung = true;
   for (const auto& [lane, wait] : waits) {
     was_rung &= presence_.ring(lane->members[static_cast<std::size_t>(wait.rank)]);
   }
-  if (!must_look_up(is_helper) && !can_progress()) {
-    futex_wait(bell, seen, was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
+  return was_rung;
+}
+
+SharedWord& Engine::bell(bool is_helper) const {
+  return is_helper ? presence_.helper_bell() : presence_.background_bell();
+}
+
+// From here on the holder of the progress role is to be reached by its bell.
+void Engine::say_asleep(bool is_helper) {
+  if (!is_helper) {
+    sleeping_on_.store(kBackgroundBell);
+    mood_.store(Mood::kNapping);  // whoever makes something ready shall ring
   }
-  presence_.set_attention(Attention::kAwake);
-  for (const auto& [lane, wait] : waits) lane->peers.unlisten(wait);
+  presence_.set_attention(is_helper ? Attention::kHelperAsleep : Attention::kBackground);
 }
 
 // Is there something else than a peer's counter to look at?
@@ -195,7 +227,9 @@ bool Engine::must_look_up(bool is_helper) const {
 }
 
 void Engine::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
-  const auto wanted = [&] { return can_progress() || !pending || alarms_.count() != alarms_seen_; };
+  const auto wanted = [&] {
+    return can_progress(true) || !pending || alarms_.count() != alarms_seen_;
+  };
   if (spin_until(spin_, wanted)) return;
   SharedWord& bell = presence_.helper_bell();
   const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
@@ -207,12 +241,15 @@ void Engine::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
 // The process set for whose counter this process' thread sleeps; -1 for none.
 int Engine::sleeping_set() const {
   const std::uint64_t packed = sleeping_on_.load();
-  return packed == 0 ? -1 : static_cast<int>(packed >> 32);
+  return packed == kNothing || packed == kBackgroundBell ? -1 : static_cast<int>(packed >> 32);
 }
 
 // Wakes the thread of this process that sleeps in the progress role, wherever it sleeps.
 void Engine::kick_sleeper() {
-  if (const std::uint64_t packed = sleeping_on_.load(); packed != 0) {
+  const std::uint64_t packed = sleeping_on_.load();
+  if (packed == kBackgroundBell) {
+    ring_background();
+  } else if (packed != kNothing) {
     if (Lane* lane = lanes_[packed >> 32].load()) lane->peers.wake(unpack(packed));
   }
   strike(presence_.helper_bell());
@@ -283,6 +320,11 @@ Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
   }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
   mood_.store(Mood::kAlert);
+  return lingering();
+}
+
+// How long what is ready waits for more to come.
+Nanoseconds Engine::lingering() const {
   return std::max(Nanoseconds(ready_since_ns_ + linger_.count() - now_ns()), Nanoseconds(1000));
 }
 

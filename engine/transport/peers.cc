@@ -74,7 +74,8 @@ void Peers::ring_listeners() const {
 }
 
 bool Peers::reached(const PeerWait& wait) const {
-  return at_least(word(wait).load(std::memory_order_acquire), wait.target);
+  // Sequentially consistent with publish(): a listener's last look before it sleeps.
+  return at_least(word(wait).load(std::memory_order_seq_cst), wait.target);
 }
 
 bool Peers::all_reached(Counter counter, BlockNumber target, PeerWait& blocked) const {

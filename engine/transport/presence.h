@@ -19,7 +19,12 @@ enum class Attention : std::uint32_t {
   kHelperAsleep = 2  // a waiting thread sleeps: ring the helper's bell
 };
 
-enum class Liveness : std::uint32_t { kRunning = 0, kLeft = 1, kDead = 2 };
+enum class Liveness : std::uint32_t {
+  kRunning = 0,
+  kLeft = 1,    // of its own accord
+  kDead = 2,    // its process has ended
+  kFailed = 3,  // its world is over: it lost a rank that this one may not need
+};
 
 struct alignas(kCacheLine) PresenceLine {
   SharedWord background_bell;

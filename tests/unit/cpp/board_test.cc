@@ -1,70 +1,7 @@
-#include "control/board.h"
+#include "boards.h"
 
-#include <doctest/doctest.h>
-
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "world_of_threads.h"
-
-namespace hvd {
+namespace hvd::test {
 namespace {
-
-using test::float_request;
-
-BoardConfig with_cache(std::uint32_t capacity) {
-  BoardConfig config;
-  config.cache_capacity = capacity;
-  return config;
-}
-
-// The boards of all ranks over one memory, used from one thread.
-class Boards {
- public:
-  explicit Boards(int size, BoardConfig config = {})
-      : region_(Region::allocate(Board::region_bytes(size))), refs_(size) {
-    config.size = size;
-    for (config.rank = 0; config.rank < size; ++config.rank) {
-      boards_.push_back(std::make_unique<Board>(region_->data(), config));
-    }
-  }
-
-  Board& operator[](int rank) { return *boards_[static_cast<std::size_t>(rank)]; }
-
-  bool arrive(int rank, const std::string& name, Request request) {
-    request.rank = rank;
-    SlotRef& ref = refs_[static_cast<std::size_t>(rank)];
-    ref = {};
-    const SharedLock lock = boards_[static_cast<std::size_t>(rank)]->lock();
-    const std::span<const Request> requests(&request, 1);
-    return (*this)[rank].arrive(key_of(name), requests, {}, signature_of(requests), ref);
-  }
-
-  SlotRef ref(int rank) const { return refs_[static_cast<std::size_t>(rank)]; }
-
-  std::vector<BucketItem> bucket(std::uint32_t index) {
-    {
-      const SharedLock lock = boards_[0]->lock();
-      if (!boards_[0]->has_bucket(index)) boards_[0]->form_bucket();
-    }
-    std::vector<BucketItem> items;
-    boards_[0]->bucket_items(index, items);
-    return items;
-  }
-
-  void finish(std::uint32_t index) {
-    for (auto& board : boards_) {
-      const SharedLock lock = board->lock();
-      board->finish_bucket(index);
-    }
-  }
-
- private:
-  std::shared_ptr<Region> region_;
-  std::vector<std::unique_ptr<Board>> boards_;
-  std::vector<SlotRef> refs_;
-};
 
 const Request kRequest = float_request(Kind::kAllreduce, {4});
 
@@ -199,10 +136,10 @@ TEST_CASE("more names at one time than there are slots is an error that says so"
   Boards boards(2);
   std::string text;
   for (std::uint32_t i = 0; i <= kMaxSlots && text.empty(); ++i) {
-    text = test::error_of([&] { boards.arrive(0, "name " + std::to_string(i), kRequest); });
+    text = error_of([&] { boards.arrive(0, "name " + std::to_string(i), kRequest); });
   }
   CHECK(text == "65536 tensors are in flight on this host already; synchronize some first");
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::test

@@ -119,13 +119,9 @@ TEST_CASE("nobody leaves a barrier before the last has come") {
   world.run([&arrived](int, Engine& engine) {
     for (int round = 1; round <= 20; ++round) {
       ++arrived;
-      const Operation barrier{.name = {},
-                              .requests = {float_request(Kind::kBarrier, {})},
-                              .tensors = {{}},
-                              .splits = {}};
-      finish(engine, submit(engine, barrier));
+      finish(engine, submit(engine, barrier()));
       REQUIRE(arrived.load() >= 4 * round);
-      finish(engine, submit(engine, barrier));
+      finish(engine, submit(engine, barrier()));
     }
   });
 }

@@ -22,6 +22,11 @@ class WorldOfThreads {
 
   explicit WorldOfThreads(
       int size, const Configure& configure = [](EngineConfig&) {})
+      : WorldOfThreads(size, configure, [](int) { return std::vector<WatchedProcess>{}; }) {}
+
+  // `watched(rank)`: the peers whose end this rank sees.
+  WorldOfThreads(int size, const Configure& configure,
+                 const std::function<std::vector<WatchedProcess>(int rank)>& watched)
       : space_(SharedSpace::in_process()) {
     for (int rank = 0; rank < size; ++rank) {
       EngineConfig config;
@@ -29,13 +34,30 @@ class WorldOfThreads {
       config.size = size;
       config.usable_cores = 2;
       configure(config);
-      engines_.push_back(std::make_unique<Engine>(config, space_, std::vector<WatchedProcess>{}));
+      engines_.push_back(std::make_unique<Engine>(config, space_, watched(rank)));
     }
   }
 
   int size() const { return static_cast<int>(engines_.size()); }
   Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
   void end(int rank) { engines_[static_cast<std::size_t>(rank)].reset(); }
+
+  // On all ranks; call it while they are at rest.
+  void add_set(int set, const std::vector<int>& members) {
+    for (const auto& engine : engines_) engine->add_process_set(set, members);
+  }
+  void remove_set(int set) {
+    for (const auto& engine : engines_) engine->remove_process_set(set);
+    engines_.front()->discard_process_set(set);
+  }
+  // Where a set lies in the space; for ranks that are played by the test.
+  std::byte* part_of(int set, int set_size) {
+    const std::size_t part_bytes = Lane::region_bytes(size());
+    const std::size_t first = Engine::space_bytes(size()) - kMaxProcessSets * part_bytes;
+    const std::size_t offset = first + static_cast<std::size_t>(set) * part_bytes;
+    parts_.push_back(space_->map(offset, Lane::region_bytes(set_size)));
+    return parts_.back()->data();
+  }
 
   // Runs body(rank, engine) on every rank at once; an escaped Error fails the test.
   void run(const std::function<void(int, Engine&)>& body) {
@@ -56,6 +78,7 @@ class WorldOfThreads {
 
  private:
   std::shared_ptr<SharedSpace> space_;
+  std::vector<std::shared_ptr<Region>> parts_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
@@ -95,6 +118,11 @@ inline HandleId submit(Engine& engine, const Operation& operation, Intent intent
   return engine.submit(set, {&submission, 1}, intent);
 }
 
+inline Operation barrier() {
+  return {
+      .name = {}, .requests = {float_request(Kind::kBarrier, {})}, .tensors = {{}}, .splits = {}};
+}
+
 // Many operations under one handle.
 inline HandleId submit_all(Engine& engine, std::span<const Operation> operations,
                            Intent intent = Intent::kWait) {
@@ -109,6 +137,22 @@ inline std::vector<Output> finish(Engine& engine, HandleId handle) {
   HandleTable::Result result = engine.take(handle);
   if (result.error) throw *result.error;
   return std::move(result.outputs);
+}
+
+// Returns the last rank to come.
+inline int join(Engine& engine) {
+  const Operation operation{
+      .name = {}, .requests = {float_request(Kind::kJoin, {})}, .tensors = {{}}, .splits = {}};
+  const std::vector<Output> outputs = finish(engine, submit(engine, operation));
+  std::int32_t last = -1;
+  std::memcpy(&last, outputs.at(0).bytes.get(), sizeof last);
+  return last;
+}
+
+// Returns when the background threads have done all there is on a set: this thread does not help.
+inline void leave_alone(Engine& engine, int set) {
+  const std::int64_t deadline = now_ns() + Nanoseconds(kPatience).count();
+  while (engine.flights(set) != 0 && now_ns() < deadline) std::this_thread::yield();
 }
 
 // The text of the error that `body` throws; "" for none.
