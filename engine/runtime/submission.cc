@@ -43,12 +43,6 @@ std::optional<std::string> splits_refusal(const Request& request,
     return "alltoall does not support scalar tensors: it sends parts of the first dimension";
   }
   const std::int64_t rows = request.dims[0];
-  const std::int64_t most = splits.empty() ? rows / size : std::ranges::max(splits);
-  if (most > std::numeric_limits<std::int32_t>::max()) {
-    return "a rank cannot send " + std::to_string(most) +
-           " rows to another one, since received splits are int32; reshape the tensor to longer "
-           "rows";
-  }
   if (splits.empty()) {
     if (rows / size > kMaxRows) return too_many_rows(rows / size);
     if (rows % size == 0) return std::nullopt;
