@@ -33,8 +33,8 @@ std::optional<std::string> reduction_refusal(const Request& request, int size) {
 constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
 
 std::string too_many_rows(std::int64_t rows) {
-  return "alltoall sends at most " + std::to_string(kMaxRows) + " rows from rank to rank, not " +
-         std::to_string(rows) + "; give the tensor longer rows";
+  return "a rank cannot send " + std::to_string(rows) +
+         " rows to another one, since received splits are int32; reshape the tensor to longer rows";
 }
 
 std::optional<std::string> splits_refusal(const Request& request,
