@@ -147,6 +147,8 @@ void check_beside_stuck(int cores, Intent intent, bool has_waiters) {
   world.run([&](int rank, Engine& engine) {
     if (rank == 2) return;
     submit(engine, in_place("stuck", stuck.values[rank]), Intent::kCompute, 1);
+    // One more set is under way, so that nobody ever waits for a single counter.
+    submit(engine, in_place("pending", stuck.values[rank]), Intent::kCompute);
     for (int round = 0; round < kRounds; ++round) {
       std::vector<float> values(round % 8 == 0 ? 50'000 : 10, 1.0F);
       const HandleId handle = submit(engine, in_place("x", values), intent, 2);
