@@ -45,60 +45,85 @@ struct Operation {
   }
 };
 
-// The tensors of one call to submit: of one operation, of a group, or of many operations.
+// One tensor of an operation, as the engine takes it.
+struct Operand {
+  Request request;
+  Tensor tensor;
+};
+
+void check_output(const Request& of_in, const Request& of_out) {
+  if (of_out.dtype == of_in.dtype && std::ranges::equal(of_out.shape(), of_in.shape())) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      std::string(name_of(of_in.kind)) + ": the output must have the input's shape and dtype");
+}
+
+Operand read(const TensorReader& reader, const Operation& operation, nb::handle in,
+             nb::handle out) {
+  Operand operand{.request = operation.request(), .tensor = {}};
+  operand.tensor.in = reader.read(in, operand.request);
+  if (out.is(in)) {
+    operand.tensor.out = const_cast<std::byte*>(operand.tensor.in);
+  } else if (!out.is_none()) {
+    Request of_out = operation.request();
+    operand.tensor.out = reader.read(out, of_out);
+    check_output(operand.request, of_out);
+  }
+  return operand;
+}
+
+Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
+                 const std::vector<std::int64_t>& shape, int dtype) {
+  if (shape.size() > Request::kMaxDims) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name_of(operation.kind)) + ": the tensor has " +
+                    std::to_string(shape.size()) + " dimensions; at most " +
+                    std::to_string(Request::kMaxDims) + " are supported");
+  }
+  Operand operand{.request = operation.request(),
+                  .tensor = {.in = reinterpret_cast<const std::byte*>(in),
+                             .out = reinterpret_cast<std::byte*>(out)}};
+  operand.request.dtype = static_cast<Dtype>(dtype);
+  operand.request.dims_count = static_cast<std::int32_t>(shape.size());
+  std::copy(shape.begin(), shape.end(), operand.request.dims.begin());
+  return operand;
+}
+
+HandleId submit_one(Engine& engine, const Operation& operation, const Operand& operand,
+                    std::optional<std::string_view> name, std::span<const std::int64_t> splits,
+                    Intent intent) {
+  const Submission submission{.name = name.value_or(std::string_view{}),
+                              .requests = {&operand.request, 1},
+                              .tensors = {&operand.tensor, 1},
+                              .splits = splits};
+  return engine.submit(operation.process_set, {&submission, 1}, intent);
+}
+
+// The tensors of one call: of a group, or of many operations.
 class Call {
  public:
-  explicit Call(const Operation& operation) : operation_(operation) {}
-
-  void add(const TensorReader& reader, nb::handle in, nb::handle out) {
-    Request request = operation_.request();
-    Tensor tensor;
-    tensor.in = reader.read(in, request);
-    if (out.is(in)) {
-      tensor.out = const_cast<std::byte*>(tensor.in);
-    } else if (!out.is_none()) {
-      Request of_out = operation_.request();
-      tensor.out = reader.read(out, of_out);
-      check_output(request, of_out);
-    }
-    requests_.push_back(request);
-    tensors_.push_back(tensor);
+  Call(const Operation& operation, std::size_t count) : process_set_(operation.process_set) {
+    requests_.reserve(count);
+    tensors_.reserve(count);
   }
 
-  void add(std::uintptr_t in, std::uintptr_t out, const std::vector<std::int64_t>& shape,
-           int dtype) {
-    Request request = operation_.request();
-    if (shape.size() > Request::kMaxDims) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  std::string(name_of(operation_.kind)) + ": the tensor has " +
-                      std::to_string(shape.size()) + " dimensions; at most " +
-                      std::to_string(Request::kMaxDims) + " are supported");
-    }
-    request.dtype = static_cast<Dtype>(dtype);
-    request.dims_count = static_cast<std::int32_t>(shape.size());
-    std::copy(shape.begin(), shape.end(), request.dims.begin());
-    requests_.push_back(request);
-    tensors_.push_back(
-        {.in = reinterpret_cast<const std::byte*>(in), .out = reinterpret_cast<std::byte*>(out)});
+  void add(const Operand& operand) {
+    requests_.push_back(operand.request);
+    tensors_.push_back(operand.tensor);
   }
 
   // All tensors as one operation.
-  HandleId submit_together(Engine& engine, std::optional<std::string_view> name,
-                           std::span<const std::int64_t> splits, int intent) {
+  HandleId submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent) {
+    for (Request& request : requests_) request.is_grouped = true;
     const Submission submission{.name = name.value_or(std::string_view{}),
                                 .requests = requests_,
                                 .tensors = tensors_,
-                                .splits = splits};
-    return engine.submit(operation_.process_set, {&submission, 1}, static_cast<Intent>(intent));
-  }
-
-  HandleId submit_group(Engine& engine, std::optional<std::string_view> name, int intent) {
-    for (Request& request : requests_) request.is_grouped = true;
-    return submit_together(engine, name, {}, intent);
+                                .splits = {}};
+    return engine.submit(process_set_, {&submission, 1}, intent);
   }
 
   // Every tensor as an operation of its own.
-  HandleId submit_each(Engine& engine, std::span<const std::string_view> names, int intent) {
+  HandleId submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent) {
     if (names.size() != tensors_.size()) throw nb::value_error("one name for each tensor");
     std::vector<Submission> submissions;
     submissions.reserve(names.size());
@@ -108,18 +133,11 @@ class Call {
                              .tensors = {&tensors_[i], 1},
                              .splits = {}});
     }
-    return engine.submit(operation_.process_set, submissions, static_cast<Intent>(intent));
+    return engine.submit(process_set_, submissions, intent);
   }
 
  private:
-  void check_output(const Request& of_in, const Request& of_out) const {
-    if (of_out.dtype == of_in.dtype && std::ranges::equal(of_out.shape(), of_in.shape())) return;
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(name_of(operation_.kind)) +
-                    ": the output must have the input's shape and dtype");
-  }
-
-  const Operation& operation_;
+  const int process_set_;
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;
 };
@@ -269,69 +287,65 @@ void bind_values(nb::module_& module) {
 
 using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::vector<std::int64_t>, int>;
 
-void add_described(Call& call, nb::list tensors) {
+Call describe_all(const Operation& operation, nb::list tensors) {
+  Call call(operation, tensors.size());
   for (const nb::handle tensor : tensors) {
     const auto [in, out, shape, dtype] = nb::cast<Described>(tensor);
-    call.add(in, out, shape, dtype);
+    call.add(describe(operation, in, out, shape, dtype));
   }
+  return call;
 }
 
 HandleId submit_address(Engine& engine, const Operation& operation,
                         std::optional<std::string_view> name, std::uintptr_t in, std::uintptr_t out,
                         const std::vector<std::int64_t>& shape, int dtype, int intent,
                         const std::vector<std::int64_t>& splits) {
-  Call call(operation);
-  call.add(in, out, shape, dtype);
-  return call.submit_together(engine, name, splits, intent);
+  const Operand operand = describe(operation, in, out, shape, dtype);
+  return submit_one(engine, operation, operand, name, splits, static_cast<Intent>(intent));
 }
 
 HandleId submit_many(Engine& engine, const Operation& operation, nb::list names, nb::list tensors,
                      int intent) {
-  Call call(operation);
-  add_described(call, tensors);
-  return call.submit_each(engine, names_in(names), intent);
+  return describe_all(operation, tensors)
+      .submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
 
 HandleId submit_group(Engine& engine, const Operation& operation,
                       std::optional<std::string_view> name, nb::list tensors, int intent) {
-  Call call(operation);
-  add_described(call, tensors);
-  return call.submit_group(engine, name, intent);
+  return describe_all(operation, tensors).submit_group(engine, name, static_cast<Intent>(intent));
 }
 
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
                        nb::handle name, nb::handle in, nb::handle out, int intent,
                        const std::vector<std::int64_t>& splits) {
-  Call call(operation);
-  call.add(reader, in, out);
-  return call.submit_together(engine, name_in(name), splits, intent);
+  const Operand operand = read(reader, operation, in, out);
+  return submit_one(engine, operation, operand, name_in(name), splits, static_cast<Intent>(intent));
 }
 
 HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
                         nb::list names, nb::list tensors, int intent) {
-  Call call(operation);
-  for (const nb::handle tensor : tensors) call.add(reader, tensor, tensor);
-  return call.submit_each(engine, names_in(names), intent);
+  Call call(operation, tensors.size());
+  for (const nb::handle tensor : tensors) call.add(read(reader, operation, tensor, tensor));
+  return call.submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
 
 // `outputs`: None where the engine allocates the results.
 HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const Operation& operation,
                              nb::handle name, nb::list inputs, nb::object outputs, int intent) {
-  Call call(operation);
+  Call call(operation, inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const nb::object out = outputs.is_none() ? nb::none() : nb::object(outputs[i]);
-    call.add(reader, inputs[i], out);
+    call.add(read(reader, operation, inputs[i], out));
   }
-  return call.submit_group(engine, name_in(name), intent);
+  return call.submit_group(engine, name_in(name), static_cast<Intent>(intent));
 }
 
 std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
                                const Operation& operation, nb::handle name, nb::handle in,
                                nb::handle out, const std::vector<std::int64_t>& splits) {
-  Call call(operation);
-  call.add(reader, in, out);
+  const Operand operand = read(reader, operation, in, out);
   const HandleId handle =
-      call.submit_together(engine, name_in(name), splits, static_cast<int>(Intent::kWait));
+      submit_one(engine, operation, operand, name_in(name), splits, Intent::kWait);
   try {
     return result_of(engine, handle);
   } catch (const nb::python_error&) {
@@ -363,10 +377,10 @@ nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) 
   std::memcpy(mine->data(), &size_bytes, sizeof size_bytes);
   std::memcpy(mine->data() + sizeof size_bytes, payload.c_str(), size_bytes);
   const Operation operation{.kind = Kind::kAllgather};
-  Call call(operation);
-  call.add(reinterpret_cast<std::uintptr_t>(mine->data()), 0,
-           {static_cast<std::int64_t>(mine->size())}, static_cast<int>(Dtype::kUint8));
-  const HandleId handle = call.submit_together(engine, name, {}, static_cast<int>(Intent::kWait));
+  const Operand operand =
+      describe(operation, reinterpret_cast<std::uintptr_t>(mine->data()), 0,
+               {static_cast<std::int64_t>(mine->size())}, static_cast<int>(Dtype::kUint8));
+  const HandleId handle = submit_one(engine, operation, operand, name, {}, Intent::kWait);
   try {
     return split_payloads(result_of(engine, handle).at(0));
   } catch (const nb::python_error&) {

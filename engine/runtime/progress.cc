@@ -110,7 +110,7 @@ void Engine::begin_bucket(Lane& lane) {
   lane.must_meet = false;
   const std::int64_t now = now_ns();
   recorder_.record(now, EventKind::kBucketStart, lane.subject(lane.cursor), lane.items.size());
-  lane.is_running.store(true);
+  lane.is_running.store(true, std::memory_order_relaxed);
   {
     const std::lock_guard guard(mutex_);
     for (const BucketItem& item : lane.items) resolve(lane, item, now);
@@ -196,7 +196,7 @@ Work* Engine::add_work(Lane& lane, const Request& request, const BucketItem& ite
 }
 
 void Engine::end_bucket(Lane& lane) {
-  lane.is_running.store(false);
+  lane.is_running.store(false, std::memory_order_relaxed);
   {
     // The board first: a caller that sees its handle done may submit the name again at once.
     const SharedLock lock = lane.board.lock();
@@ -240,7 +240,7 @@ void Engine::fail_everything(const Error& error) {
 void Engine::fail_lane(Lane& lane, const Error& error) {
   const std::int64_t now = now_ns();
   const std::string text = error.what();
-  lane.is_running.store(false);
+  lane.is_running.store(false, std::memory_order_relaxed);
   while (!lane.tensors.in_flight().empty()) {
     Entry& entry = *lane.tensors.in_flight().back();
     const std::string title = this->title(lane, entry);
