@@ -348,49 +348,6 @@ void Board::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) co
   }
 }
 
-std::optional<std::string> Board::error_of(const BucketItem& item) const {
-  Slot& slot = slots_[item.slot];
-  if (!slot.has_error[item.parity]) return std::nullopt;
-  return std::string(slot.rounds[item.parity].error);
-}
-
-bool Board::has_absent(const BucketItem& item) const {
-  return slots_[item.slot].has_absent[item.parity];
-}
-
-bool Board::is_absent(const BucketItem& item) const {
-  if (!has_absent(item)) return false;
-  const SharedLock held = lock();  // ranks may begin the next round meanwhile
-  return !has_arrived(slots_[item.slot], config_.rank, round_of(item));
-}
-
-void Board::tensors_of(const BucketItem& item, std::vector<BucketItem>& tensors) const {
-  tensors.assign(1, item);
-  for (std::uint32_t i = 1; i < slots_[item.slot].tensors[item.parity]; ++i) {
-    tensors.push_back({.slot = next_in_chain(tensors.back().slot), .parity = item.parity});
-  }
-}
-
-const Request& Board::request_of(const BucketItem& item) const {
-  return slots_[item.slot].rounds[item.parity].request;
-}
-
-std::int64_t Board::rows_of(const BucketItem& item, int rank) const {
-  return slots_.rows(slots_[item.slot], item.parity)[rank];
-}
-
-void Board::splits_of(const BucketItem& item, std::vector<std::int64_t>& splits) const {
-  splits.clear();
-  std::uint32_t index = item.slot;
-  for (int from = 0; from < config_.size; ++from) {
-    const std::int64_t* rows = slots_.rows(slots_[index], item.parity);
-    splits.insert(splits.end(), rows, rows + config_.size);
-    index = next_in_chain(index);
-  }
-}
-
-int Board::last_of(const BucketItem& item) const { return request_of(item).root; }
-
 std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
   std::vector<int> missing;
   if (ref.slot == SlotRef::kNone || slots_[ref.slot].generation != ref.generation) return missing;
@@ -404,12 +361,6 @@ std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
 
 bool Board::has_arrived(Slot& slot, int rank, std::uint32_t round) const {
   return static_cast<std::int32_t>(slots_.arrived_rounds(slot)[rank] - round) >= 0;
-}
-
-// Rounds of a parity are two apart, and no more than two are under way.
-std::uint32_t Board::round_of(const BucketItem& item) const {
-  const std::uint32_t newest = slots_[item.slot].round;
-  return (newest & 1) == item.parity ? newest : newest - 1;
 }
 
 std::uint32_t Board::next_in_chain(std::uint32_t index) const {
