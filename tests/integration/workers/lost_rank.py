@@ -70,10 +70,14 @@ def idle_as_survivor() -> list[int]:
 
 
 def hold_the_board() -> None:
-    """Be inside of the engine's shortest critical section: its lock is the region's first word."""
+    """Be inside of the engine's shortest critical section.
+
+    Its lock is the first word of the world's lane, which follows the ranks' words in the file.
+    """
     wait_for_the_others()
     with open("/proc/self/maps") as maps:
-        (line,) = [line for line in maps if "memfd:horovod" in line]
+        parts = [line for line in maps if "memfd:horovod" in line]
+    (line,) = [line for line in parts if int(line.split()[2], 16) > 0]
     lock = ctypes.c_uint32.from_address(int(line.split("-")[0], 16))
     notes.until(lambda: lock.value == 0)
     lock.value = hvd.rank() + 1
