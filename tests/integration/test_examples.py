@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -41,6 +42,7 @@ def run(rank_count: int, script: str, *arguments: object) -> subprocess.Complete
     return subprocess.run(
         command(rank_count, script, *arguments),
         cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # ranks share the cores
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
