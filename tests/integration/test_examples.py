@@ -120,7 +120,7 @@ def test_digits_fails_below_the_demanded_accuracy() -> None:
     ],
 )
 def test_digits_learns_with_each_option(rank_count: int, options: str) -> None:
-    learnt = ("--epochs", "6", "--min-accuracy", "0.7")
+    learnt = ("--epochs", "4", "--min-accuracy", "0.6")
     output = output_of(rank_count, "digits_options.py", *learnt, *options.split())
     assert f"training 1 model(s) on {rank_count} rank(s) each" in output
     assert "1 different model(s)" in output
