@@ -298,7 +298,12 @@ class Collectives(Flights[T]):
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until every rank of the process set has called it, or has joined."""
+    """Wait until every rank of the process set has called it, or has joined.
+
+    Raises:
+        ValueError: this process is not in the set, or ``init`` was not called.
+        HorovodInternalError: a rank was lost.
+    """
     _run_without_tensor(make_operation(Kind.BARRIER, process_set))
 
 

@@ -8,6 +8,7 @@ where a wait that is interrupted leaves everything valid.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any, Generic, Protocol, TypeVar
 
 from horovod import _native
@@ -15,7 +16,7 @@ from horovod.errors import HorovodInternalError
 from horovod.operations import Dtype, Intent
 from horovod.world import at_end, engine
 
-__all__ = ["Adapter", "Flights", "submit_and_wait"]
+__all__ = ["Adapter", "Flights", "integers", "submit_and_wait"]
 
 T = TypeVar("T")
 
@@ -146,7 +147,7 @@ class Flights(Generic[T]):
         return finish(outputs, tensor, output)
 
     def _land_all(self, ended: _native.Engine) -> None:
-        """Keep nothing of a world that is over but the errors of handles nobody asked about."""
+        """Take results and errors out of a world that is over, for who may still ask for them."""
         for handle, flight in list(self._flights.items()):
             if flight[0] is not ended or not ended.poll(handle):
                 continue
@@ -167,6 +168,7 @@ class Flights(Generic[T]):
         finish: _Finish,
         splits: Sequence[int] = (),
     ) -> int:
+        # ``_start_many`` spelled out: a fifth of the time that submitting one tensor takes.
         current = engine()
         try:
             handle = self._adapter.submit(
@@ -189,18 +191,8 @@ class Flights(Generic[T]):
         finish: _Finish,
         intent: Intent = Intent.COMPUTE,
     ) -> int:
-        current = engine()
-        try:
-            handle = self._adapter.submit_group(
-                current, operation, full_name, tensors, outputs, intent
-            )
-            self._flights[handle] = (current, tensors, outputs, finish)
-        except (ValueError, HorovodInternalError):
-            raise
-        except BaseException:
-            _cut_off.append((current, tensors, outputs))
-            raise
-        return handle
+        args = (operation, full_name, tensors, outputs, intent)
+        return self._start_many(self._adapter.submit_group, args, tensors, outputs, finish)
 
     def _start_batch(
         self,
@@ -210,14 +202,25 @@ class Flights(Generic[T]):
         finish: _Finish,
         intent: Intent,
     ) -> int:
+        args = (operation, full_names, tensors, intent)
+        return self._start_many(self._adapter.submit_batch, args, tensors, tensors, finish)
+
+    def _start_many(
+        self,
+        submit: Callable[..., int],
+        args: tuple[Any, ...],
+        tensors: list[T],
+        outputs: list[T] | None,
+        finish: _Finish,
+    ) -> int:
         current = engine()
         try:
-            handle = self._adapter.submit_batch(current, operation, full_names, tensors, intent)
-            self._flights[handle] = (current, tensors, tensors, finish)
+            handle = submit(current, *args)
+            self._flights[handle] = (current, tensors, outputs, finish)
         except (ValueError, HorovodInternalError):
             raise
         except BaseException:
-            _cut_off.append((current, tensors, tensors))
+            _cut_off.append((current, tensors, outputs))
             raise
         return handle
 
@@ -258,3 +261,13 @@ def submit_and_wait(
         if handle is None or engine.contains(handle):
             _cut_off.append((engine, tensor, output))
         raise
+
+
+def integers(splits: Any) -> list[int]:
+    """Splits of an alltoall that are no tensor; ``ValueError`` if they are no integers."""
+    try:
+        return [index(split) for split in splits]
+    except TypeError:
+        raise ValueError(
+            f"alltoall: splits must be an int32 vector or a list of integers, found {splits!r}"
+        ) from None

@@ -246,6 +246,8 @@ def _static_sets(process_sets: Sequence[ProcessSet] | str | None) -> Sequence[Pr
             )
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
         return []
+    if isinstance(process_sets, ProcessSet):
+        raise ValueError(f"init: process_sets: expected a list, found {process_sets}")
     static_sets = list(process_sets or [])
     for entry in static_sets:
         if not isinstance(entry, ProcessSet):

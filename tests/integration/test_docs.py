@@ -1,5 +1,6 @@
 """The Python examples of the documentation, run as they stand on two ranks."""
 
+import os
 import re
 import subprocess
 import sys
@@ -27,7 +28,11 @@ def test_example_runs_on_two_ranks(tmp_path, code):
     script.write_text(code)
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
     job = subprocess.run(
-        [*launcher, sys.executable, str(script)], capture_output=True, text=True, timeout=100
+        [*launcher, sys.executable, str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert job.returncode == 0, job.stdout + job.stderr
     assert "Traceback" not in job.stderr

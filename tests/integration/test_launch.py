@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,10 +201,8 @@ def test_what_a_finished_worker_left_in_its_group_is_ended() -> None:
 
 def test_an_exit_code_is_reported_and_the_others_are_ended() -> None:
     script = f"if [ $HOROVOD_RANK = 1 ]; then exit 3; fi; {FAMILY}"
-    start_time = time.monotonic()
     status, out, err = run("-np", "3", "sh", "-c", script)
     assert status == 1
-    assert time.monotonic() - start_time < 30
     lines = err.splitlines()
     assert lines[-3].startswith("Horovod detected that one or more processes exited with non-zero")
     assert lines[-2:] == ["Process name: 1", "Exit code: 3"]
@@ -240,10 +237,8 @@ def test_whoever_ignores_sigterm_is_killed() -> None:
     script = f"if [ $HOROVOD_RANK = 0 ]; then read line; exit 1; fi; {STUBBORN}"
     with start("-np", "2", "sh", "-c", script, stdin=subprocess.PIPE) as process:
         pids = pids_told(process, 1)
-        began = time.monotonic()
         _, err = process.communicate(b"go\n", timeout=TIMEOUT_S)
     assert process.returncode == 1
-    assert 4.5 < time.monotonic() - began < 30
     assert b"did not end within 5 s of SIGTERM" in err
     assert_gone(pids)
 
@@ -265,14 +260,13 @@ def test_a_signal_to_the_launcher_leaves_nothing(signum: signal.Signals, status:
 def test_a_second_ctrl_c_kills_at_once() -> None:
     with start("-np", "2", "sh", "-c", STUBBORN) as process:
         pids = pids_told(process, 2)
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert b"once more kills" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=TIMEOUT_S)
+        _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
-    assert time.monotonic() - began < 4.5
+    assert b"did not end before a second signal (SIGINT)" in err
     assert_gone(pids)
 
 

@@ -67,10 +67,8 @@ def failing(how: str) -> Any:
     ],
 )
 def test_every_failure_comes_back_and_ends_the_others(how: str, texts: list[str]) -> None:
-    began = time.monotonic()
     with pytest.raises(RuntimeError) as caught:
         horovod.run(failing, (how,), num_proc=3)
-    assert time.monotonic() - began < 30
     text = str(caught.value)
     assert text.startswith(BEGINNING)
     for part in [*texts, "Process name: 1\n"]:
@@ -225,10 +223,9 @@ def test_a_second_ctrl_c_kills_what_does_not_listen() -> None:
         caller.send_signal(signal.SIGINT)
         assert caller.stderr is not None
         assert "SIGTERM: ending 2 processes" in caller.stderr.readline()
-        began = time.monotonic()
         caller.send_signal(signal.SIGINT)
-        out, _ = caller.communicate(timeout=60)
-    assert time.monotonic() - began < 4.5
+        out, err = caller.communicate(timeout=60)
+    assert "did not end before a second signal (SIGTERM)" in err
     assert out.splitlines()[-1] == "interrupted, handler restored, 0 children"
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 

@@ -38,6 +38,12 @@ def test_a_communicator_needs_mpi():
         hvd.ProcessSet(Communicator())
 
 
+def test_init_takes_a_list_of_sets():
+    with pytest.raises(ValueError, match="expected a list"):
+        hvd.init(process_sets=hvd.ProcessSet([0]))
+    assert not hvd.is_initialized()
+
+
 def test_before_init():
     entry = hvd.ProcessSet([0])
     assert (entry.process_set_id, entry.size(), entry.rank()) == (None, None, None)

@@ -111,20 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version number")
     add("-np", "--num-proc", type=_count, metavar="N", help="how many processes to start")
-    hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument(
-        "-H",
-        "--hosts",
-        metavar="NAME:SLOTS",
-        help="the machine and how many processes it may run; default localhost:N. "
-        "This version starts processes on this machine only.",
-    )
-    hosts.add_argument(
-        "-hostfile",
-        "--hostfile",
-        metavar="PATH",
-        help="the same as a file with lines of the form: name slots=N",
-    )
+    _add_hosts(parser)
     add(
         "-cb",
         "--check-build",
@@ -146,6 +133,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--gloo", action="store_true", help="run without MPI, on the native engine; the default")
     add("--verbose", action="store_true", help="say which processes start and end")
     return parser
+
+
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
+    hosts = parser.add_mutually_exclusive_group()
+    hosts.add_argument(
+        "-H",
+        "--hosts",
+        metavar="NAME:SLOTS",
+        help="the machine and how many processes it may run; default localhost:N. "
+        "This version starts processes on this machine only.",
+    )
+    hosts.add_argument(
+        "-hostfile",
+        "--hostfile",
+        metavar="PATH",
+        help="the same as a file with lines of the form: name slots=N",
+    )
 
 
 def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horovod import _native
-from horovod.flights import submit_and_wait
+from horovod.flights import integers, submit_and_wait
 from horovod.grouped import GroupedCollectives
 from horovod.operations import Dtype, Intent
 
@@ -123,7 +122,7 @@ class _NumpyAdapter:
                 f"alltoall: splits must be an int32 vector, found {splits.ndim} dimensions of "
                 f"{splits.dtype}"
             )
-        return [index(split) for split in splits]
+        return integers(splits)
 
 
 def _describe(array: Array) -> tuple[int, list[int], int]:

@@ -74,7 +74,7 @@ def allgather_object(
         RuntimeError: the object of some rank cannot be pickled; that rank gets the reason itself.
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
-    if process_set.size() == 1:
+    if process_set.included() and process_set.size() == 1:
         return [obj]
     name = name or "allgather_object"
     payload, failure = _try_pickle(obj)

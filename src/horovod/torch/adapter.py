@@ -7,13 +7,12 @@ native call; with an older one, from its Python attributes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import torch
 
 from horovod import _native
-from horovod.flights import submit_and_wait
+from horovod.flights import integers, submit_and_wait
 from horovod.grouped import GroupedCollectives
 from horovod.operations import Dtype, Intent
 from horovod.world import engine
@@ -131,7 +130,7 @@ class _TorchAdapter:
                 )
             numbers: list[int] = splits.tolist()
             return numbers
-        return [index(split) for split in splits]
+        return integers(splits)
 
 
 class _AttributeAdapter(_TorchAdapter):

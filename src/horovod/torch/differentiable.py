@@ -57,8 +57,9 @@ def allreduce(
         process_set: the ranks that take part; this process must be one of them.
 
     Returns:
-        A new tensor like ``tensor``, bitwise the same on every rank. Its gradient is the gradients
-        of all ranks reduced with the same op and factors.
+        A new tensor like ``tensor``, bitwise the same on every rank. With ``Average`` and ``Sum``
+        its gradient is the gradients of all ranks reduced with the same op and factors; other ops
+        have none (``NotImplementedError`` from ``backward``).
 
     Raises:
         ValueError: the tensor is not contiguous, ``average`` and ``op`` are both given, or this

@@ -66,10 +66,11 @@ def broadcast_optimizer_state(
         process_set: the ranks that take part; this process and the root are among them.
 
     Raises:
-        ValueError: the optimizer has other parameters on some rank; raised on all ranks.
+        ValueError: there is no such root; or the optimizer has other parameters on some rank, which
+            is raised on all ranks.
         HorovodInternalError: a rank was lost.
     """
-    if process_set.size() == 1:
+    if process_set.included() and process_set.ranks == [root_rank]:
         return
     is_root = rank() == root_rank
     layout: StateLayout = broadcast_object(

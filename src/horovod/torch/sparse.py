@@ -43,8 +43,9 @@ def sparse_allreduce_async(
     # One row per entry, since allgather joins rows.
     indices = tensor._indices().t().contiguous()
     values = tensor._values().contiguous()
-    of_indices = adapter.allgather_async(indices, _part(name, "indices"), process_set)
+    # The values first: if their dtype is refused, nothing is under way.
     of_values = adapter.allgather_async(values, _part(name, "values"), process_set)
+    of_indices = adapter.allgather_async(indices, _part(name, "indices"), process_set)
 
     def synchronize() -> Tensor:
         try:

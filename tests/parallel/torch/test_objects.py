@@ -72,3 +72,12 @@ def test_object_that_does_not_pickle_fails_everywhere():
     with pytest.raises(RuntimeError, match="rank 0 could not pickle"):
         hvd.allgather_object(bad, "bad")
     assert hvd.allgather_object(hvd.rank(), "good") == list(range(hvd.size()))
+
+
+def test_a_set_of_one_is_for_its_member_only(process_sets):
+    for process_set in process_sets:
+        if process_set.size() == 1 and process_set.included():
+            assert hvd.allgather_object("mine", "alone", process_set) == ["mine"]
+        elif process_set.size() == 1:
+            with pytest.raises(ValueError, match="not a member"):
+                hvd.allgather_object("mine", "alone", process_set)

@@ -183,6 +183,12 @@ def test_lbfgs():
     assert all(found == sums[0] for found in sums)
 
 
+def test_a_root_outside_of_the_world():
+    optimizer = torch.optim.SGD(make_params(), lr=0.1)
+    with pytest.raises(ValueError, match="invalid root rank"):
+        hvd.broadcast_optimizer_state(optimizer, hvd.size())
+
+
 def test_other_parameters_are_told_everywhere():
     if hvd.size() == 1:
         pytest.skip("needs ranks that disagree")

@@ -94,3 +94,11 @@ def test_ranks_that_disagree_can_go_on():
         with pytest.raises(hvd.HorovodInternalError, match=r"wide\.values"):
             synchronize()
     test_rows_as_values()
+
+
+def test_a_refused_dtype_leaves_the_name_free():
+    mine = torch.eye(4).to_sparse()
+    with pytest.raises(ValueError, match="not supported"):
+        hvd.sparse_allreduce_async(mine.to(torch.complex64), "refused", hvd.Sum)
+    result = hvd.sparse_allreduce_async(mine, "refused", hvd.Sum)()
+    assert torch.equal(result.to_dense(), torch.eye(4) * hvd.size())
