@@ -111,7 +111,7 @@ def make_allreduce(
     op: int | None, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
 ) -> _native.Operation:
     """An allreduce on a process set; ``op`` None means Average."""
-    number = process_set.process_set_id
+    number = process_set.process_set_id  # one call less on the most used way
     if number is None:
         number = _registered(process_set)
     return _reduction(Kind.ALLREDUCE, op, prescale_factor, postscale_factor, number)
