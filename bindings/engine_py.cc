@@ -124,15 +124,22 @@ class Call {
   std::vector<Tensor> tensors_;
 };
 
+std::string_view text_of(nb::handle name) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+  if (text == nullptr) throw nb::python_error();  // UnicodeEncodeError is a ValueError
+  return {text, static_cast<std::size_t>(size)};
+}
+
 std::optional<std::string_view> name_in(nb::handle name) {
   if (name.is_none()) return std::nullopt;
-  return nb::cast<std::string_view>(name);
+  return text_of(name);
 }
 
 std::vector<std::string_view> names_in(nb::list names) {
   std::vector<std::string_view> result;
   result.reserve(names.size());
-  for (const nb::handle name : names) result.push_back(nb::cast<std::string_view>(name));
+  for (const nb::handle name : names) result.push_back(text_of(name));
   return result;
 }
 
@@ -276,13 +283,13 @@ void add_described(Call& call, nb::list tensors) {
   }
 }
 
-HandleId submit_address(Engine& engine, const Operation& operation,
-                        std::optional<std::string_view> name, std::uintptr_t in, std::uintptr_t out,
+HandleId submit_address(Engine& engine, const Operation& operation, nb::handle name,
+                        std::uintptr_t in, std::uintptr_t out,
                         const std::vector<std::int64_t>& shape, int dtype, int intent,
                         const std::vector<std::int64_t>& splits) {
   Call call(operation);
   call.add(in, out, shape, dtype);
-  return call.submit_together(engine, name, splits, intent);
+  return call.submit_together(engine, name_in(name), splits, intent);
 }
 
 HandleId submit_many(Engine& engine, const Operation& operation, nb::list names, nb::list tensors,
@@ -292,11 +299,11 @@ HandleId submit_many(Engine& engine, const Operation& operation, nb::list names,
   return call.submit_each(engine, names_in(names), intent);
 }
 
-HandleId submit_group(Engine& engine, const Operation& operation,
-                      std::optional<std::string_view> name, nb::list tensors, int intent) {
+HandleId submit_group(Engine& engine, const Operation& operation, nb::handle name, nb::list tensors,
+                      int intent) {
   Call call(operation);
   add_described(call, tensors);
-  return call.submit_group(engine, name, intent);
+  return call.submit_group(engine, name_in(name), intent);
 }
 
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
@@ -398,13 +405,14 @@ void bind_engine(nb::module_& module) {
            "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
       .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a)
-      .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
-           "output"_a.none(), "intent"_a, "splits"_a = std::vector<std::int64_t>())
+      .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(),
+           "input"_a.none(), "output"_a.none(), "intent"_a,
+           "splits"_a = std::vector<std::int64_t>())
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
            "intent"_a)
       .def("submit_tensor_group", &submit_tensor_group, "reader"_a, "operation"_a, "name"_a.none(),
            "inputs"_a, "outputs"_a.none(), "intent"_a)
-      .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
+      .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a.none(),
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
       .def("gather", &gather_bytes, "name"_a, "payload"_a)
       .def("add_process_set", &Engine::add_process_set, "process_set"_a, "ranks"_a)
