@@ -142,15 +142,22 @@ class Call {
   std::vector<Tensor> tensors_;
 };
 
+std::string_view text_of(nb::handle name) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+  if (text == nullptr) throw nb::python_error();  // UnicodeEncodeError is a ValueError
+  return {text, static_cast<std::size_t>(size)};
+}
+
 std::optional<std::string_view> name_in(nb::handle name) {
   if (name.is_none()) return std::nullopt;
-  return nb::cast<std::string_view>(name);
+  return text_of(name);
 }
 
 std::vector<std::string_view> names_in(nb::list names) {
   std::vector<std::string_view> result;
   result.reserve(names.size());
-  for (const nb::handle name : names) result.push_back(nb::cast<std::string_view>(name));
+  for (const nb::handle name : names) result.push_back(text_of(name));
   return result;
 }
 
@@ -296,12 +303,12 @@ Call describe_all(const Operation& operation, nb::list tensors) {
   return call;
 }
 
-HandleId submit_address(Engine& engine, const Operation& operation,
-                        std::optional<std::string_view> name, std::uintptr_t in, std::uintptr_t out,
+HandleId submit_address(Engine& engine, const Operation& operation, nb::handle name,
+                        std::uintptr_t in, std::uintptr_t out,
                         const std::vector<std::int64_t>& shape, int dtype, int intent,
                         const std::vector<std::int64_t>& splits) {
   const Operand operand = describe(operation, in, out, shape, dtype);
-  return submit_one(engine, operation, operand, name, splits, static_cast<Intent>(intent));
+  return submit_one(engine, operation, operand, name_in(name), splits, static_cast<Intent>(intent));
 }
 
 HandleId submit_many(Engine& engine, const Operation& operation, nb::list names, nb::list tensors,
@@ -310,9 +317,10 @@ HandleId submit_many(Engine& engine, const Operation& operation, nb::list names,
       .submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
 
-HandleId submit_group(Engine& engine, const Operation& operation,
-                      std::optional<std::string_view> name, nb::list tensors, int intent) {
-  return describe_all(operation, tensors).submit_group(engine, name, static_cast<Intent>(intent));
+HandleId submit_group(Engine& engine, const Operation& operation, nb::handle name, nb::list tensors,
+                      int intent) {
+  return describe_all(operation, tensors)
+      .submit_group(engine, name_in(name), static_cast<Intent>(intent));
 }
 
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
@@ -412,13 +420,14 @@ void bind_engine(nb::module_& module) {
            "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
       .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a)
-      .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
-           "output"_a.none(), "intent"_a, "splits"_a = std::vector<std::int64_t>())
+      .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(),
+           "input"_a.none(), "output"_a.none(), "intent"_a,
+           "splits"_a = std::vector<std::int64_t>())
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
            "intent"_a)
       .def("submit_tensor_group", &submit_tensor_group, "reader"_a, "operation"_a, "name"_a.none(),
            "inputs"_a, "outputs"_a.none(), "intent"_a)
-      .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a,
+      .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a.none(),
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
       .def("gather", &gather_bytes, "name"_a, "payload"_a)
       .def("add_process_set", &Engine::add_process_set, "process_set"_a, "ranks"_a)

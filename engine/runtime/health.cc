@@ -140,7 +140,10 @@ void Engine::check_stalls() {
       check_stalled_bucket(lane, now - lane.blocked_since_ns);
     }
     for (Entry* entry : lane.tensors.in_flight()) {
-      check_stalled_entry(lane, *entry, now - entry->submitted_ns);
+      std::int64_t since = entry->submitted_ns;
+      // A rank that has joined waits as long as the others have data: only their silence counts.
+      if (entry->request().kind == Kind::kJoin) since = std::max(since, lane.bucket_done_ns);
+      check_stalled_entry(lane, *entry, now - since);
     }
   });
 }

@@ -71,6 +71,7 @@ class Lane {
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
   bool blocked_reported = false;
+  std::int64_t bucket_done_ns = 0;  // when the last one was
 };
 
 }  // namespace hvd

@@ -205,6 +205,7 @@ void Engine::end_bucket(Lane& lane) {
   const std::int64_t now = now_ns();
   recorder_.record(now, EventKind::kBucketDone, lane.subject(lane.cursor), lane.entries.size());
   ++lane.cursor;
+  lane.bucket_done_ns = now;
   const std::lock_guard guard(mutex_);
   for (Entry* entry : lane.entries) finish(lane, *entry, std::nullopt, now);
 }

@@ -52,6 +52,8 @@ def main() -> int:
     accuracy, equal = test_accuracy(model, test), weights_are_equal(model)
     say(f"test accuracy {accuracy:.4f}")
     say(f"weights are {'bitwise equal' if equal else 'NOT EQUAL'} on all {hvd.size()} rank(s)")
+    if accuracy < args.min_accuracy:
+        say(f"accuracy is below {args.min_accuracy}")
     return 0 if equal and accuracy >= args.min_accuracy else 1
 
 

@@ -51,6 +51,8 @@ def main() -> int:
     accuracy = test_accuracy(model, test)
     model_count = len(set(hvd.allgather_object(weights_digest(model), name="weights")))
     say(f"test accuracy {accuracy:.4f}, {model_count} different model(s)")
+    if accuracy < args.min_accuracy:
+        say(f"accuracy is below {args.min_accuracy}")
     return 0 if accuracy >= args.min_accuracy and model_count == args.teams else 1
 
 

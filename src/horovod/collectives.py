@@ -230,7 +230,7 @@ class Collectives(Flights[T]):
             splits: int32 vector or list: rows for each rank of the set, 0 allowed, n in all at
                 most; None: equal parts, where n must be a multiple of the number of ranks.
         """
-        rows = () if splits is None else self._adapter.split_list(splits)
+        rows = () if splits is None else self._rows(splits)
         operation = make_operation(Kind.ALLTOALL, process_set)
         name = full_name("alltoall", name)
         return self._start(operation, name, tensor, None, self._exchanged, rows)
@@ -246,7 +246,7 @@ class Collectives(Flights[T]):
 
         See ``alltoall_async``.
         """
-        rows = () if splits is None else self._adapter.split_list(splits)
+        rows = () if splits is None else self._rows(splits)
         operation = make_operation(Kind.ALLTOALL, process_set)
         outputs = self._adapter.run(
             engine(), operation, full_name("alltoall", name), tensor, None, rows
@@ -291,6 +291,17 @@ class Collectives(Flights[T]):
             engine(), operation, full_name("reducescatter", name), tensor, None
         )
         return self._allocated(outputs, tensor, None)
+
+    def _rows(self, splits: Any) -> list[int]:
+        try:
+            rows = self._adapter.split_list(splits)
+        except TypeError:
+            raise ValueError(
+                f"alltoall: splits must be an int32 vector or a list of integers, found {splits!r}"
+            ) from None
+        if not rows:  # to the engine the same as none given
+            raise ValueError("alltoall: splits is empty; it needs one entry for each rank")
+        return rows
 
     def _exchanged(self, outputs: list[_native.Output], tensor: T, _: Any) -> tuple[T, T]:
         received = self._adapter.from_output(outputs[1], Dtype.INT32)

@@ -6,9 +6,10 @@ every binding call it on the caller's thread, right before submission and right 
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
-__all__ = ["Compressor", "NoneCompressor"]
+__all__ = ["Compressor", "NoneCompressor", "check_compressor"]
 
 
 class Compressor:
@@ -39,3 +40,16 @@ class NoneCompressor(Compressor):
     @staticmethod
     def decompress(tensor: Any, context: Any) -> Any:
         return tensor
+
+
+def check_compressor(compression: Any) -> None:
+    """Refuse what cannot compress a tensor.
+
+    Raises:
+        ValueError: it has no ``compress``.
+    """
+    if not hasattr(compression, "compress"):
+        raise ValueError(
+            "compression must be a Compressor such as Compression.none or Compression.fp16, found "
+            f"{reprlib.repr(compression)}"
+        )

@@ -6,13 +6,15 @@ submissions.
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any
 
 from horovod import _native
 from horovod.errors import HorovodInternalError
-from horovod.process_sets import ProcessSet
+from horovod.process_sets import ProcessSet, check_process_set
 
 __all__ = [
     "Adasum",
@@ -93,9 +95,13 @@ def resolve_op(average: bool | None, op: int | None) -> int:
     """
     if average is None:
         op = Average if op is None else op
-        if op in _OP_NAMES:
-            return op
-        raise ValueError(f"op={op!r}: expected one of {', '.join(_OP_NAMES.values())}")
+        try:
+            if op in _OP_NAMES:
+                return op
+        except TypeError:
+            pass  # unhashable
+        names = ", ".join(_OP_NAMES.values())
+        raise ValueError(f"op={reprlib.repr(op)}: expected one of {names}")
     if op is not None:
         raise ValueError("give op or average, not both; op replaces average")
     warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning, 3)
@@ -111,10 +117,14 @@ def make_allreduce(
     op: int | None, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
 ) -> _native.Operation:
     """An allreduce on a process set; ``op`` None means Average."""
-    number = process_set.process_set_id  # one call less on the most used way
-    if number is None:
-        number = _registered(process_set)
-    return _reduction(Kind.ALLREDUCE, op, prescale_factor, postscale_factor, number)
+    try:
+        number = process_set.process_set_id
+        if number is None:
+            number = _registered(process_set)
+        return _reduction(Kind.ALLREDUCE, op, prescale_factor, postscale_factor, number)
+    except (AttributeError, TypeError):
+        check_process_set(process_set)
+        raise _refusal("allreduce", op, prescale_factor, postscale_factor) from None
 
 
 def make_reducescatter(
@@ -127,15 +137,23 @@ def make_reducescatter(
     """
     number = _registered(process_set)
     if op not in (None, Average, Sum):
-        raise HorovodInternalError(
-            f"reducescatter: op must be Average or Sum, found {_OP_NAMES.get(op, repr(op))}"
-        )
-    return _reduction(Kind.REDUCESCATTER, op, prescale_factor, postscale_factor, number)
+        found = _OP_NAMES[op] if op in (Adasum, Min, Max, Product) else reprlib.repr(op)
+        raise HorovodInternalError(f"reducescatter: op must be Average or Sum, found {found}")
+    try:
+        return _reduction(Kind.REDUCESCATTER, op, prescale_factor, postscale_factor, number)
+    except TypeError:
+        raise _refusal("reducescatter", op, prescale_factor, postscale_factor) from None
 
 
 def make_broadcast(root_rank: int, process_set: ProcessSet) -> _native.Operation:
     """A broadcast from a rank of the world."""
-    return _broadcast(root_rank, _registered(process_set))
+    number = _registered(process_set)
+    try:
+        return _broadcast(root_rank, number)
+    except TypeError:
+        raise ValueError(
+            f"broadcast: root_rank must be a rank, found {reprlib.repr(root_rank)}"
+        ) from None
 
 
 def make_operation(kind: Kind, process_set: ProcessSet) -> _native.Operation:
@@ -143,8 +161,21 @@ def make_operation(kind: Kind, process_set: ProcessSet) -> _native.Operation:
     return _plain(kind, _registered(process_set))
 
 
+def _refusal(kind: str, op: Any, *factors: Any) -> ValueError:
+    """What to say of arguments that the engine cannot take."""
+    found = ", ".join(map(reprlib.repr, factors))
+    return ValueError(
+        f"{kind}: op must be one of {', '.join(_OP_NAMES.values())} and the factors numbers; found "
+        f"op={reprlib.repr(op)}, factors {found}"
+    )
+
+
 def _registered(process_set: ProcessSet) -> int:
-    number = process_set.process_set_id
+    try:
+        number = process_set.process_set_id
+    except AttributeError:
+        check_process_set(process_set)
+        raise
     if number is None:
         raise ValueError(
             f"{process_set} is not registered; give it to init or add_process_set on all ranks"

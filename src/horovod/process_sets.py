@@ -12,6 +12,7 @@ when it is first used.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from horovod.errors import InitError, MismatchError
 __all__ = [
     "ProcessSet",
     "add_process_set",
+    "check_process_set",
     "close_registry",
     "global_process_set",
     "ids_and_ranks",
@@ -249,11 +251,23 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         registered any more.
 
     Raises:
-        ValueError: Horovod is not initialized or not in dynamic mode; some rank has operations in
-            flight on the set, which is raised on all ranks.
+        ValueError: Horovod is not initialized or not in dynamic mode, or this is no process set;
+            some rank has operations in flight on the set, which is raised on all ranks.
         MismatchError: ranks want different changes.
     """
-    return _dynamic_registry("remove_process_set").remove(process_set)
+    registry = _dynamic_registry("remove_process_set")
+    check_process_set(process_set)
+    return registry.remove(process_set)
+
+
+def check_process_set(process_set: object) -> None:
+    """Refuse what is no process set.
+
+    Raises:
+        ValueError: it is, for example, a list of ranks.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set must be a ProcessSet, found {reprlib.repr(process_set)}")
 
 
 def ids_and_ranks() -> dict[int, list[int]]:

@@ -12,7 +12,7 @@ import cloudpickle
 import numpy as np
 
 from horovod.numpy.adapter import allgather, broadcast_
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.world import rank
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -74,6 +74,7 @@ def allgather_object(
         RuntimeError: the object of some rank cannot be pickled; that rank gets the reason itself.
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
+    check_process_set(process_set)
     if process_set.included() and process_set.size() == 1:
         return [obj]
     name = name or "allgather_object"

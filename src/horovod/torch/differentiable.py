@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.compression import Compressor
+from horovod.compression import Compressor, check_compressor
 from horovod.operations import Average, Sum, resolve_op
 from horovod.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
@@ -67,6 +67,7 @@ def allreduce(
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
     op = resolve_op(average, op)
+    check_compressor(compression)
     wire, context = compression.compress(tensor)
     factors = (prescale_factor, postscale_factor)
     if needs_gradient(wire):
@@ -197,6 +198,7 @@ def reducescatter(
             set.
         HorovodInternalError: another op, ranks disagree about the operation, or a rank was lost.
     """
+    check_compressor(compression)
     wire, context = compression.compress(tensor)
     factors = (prescale_factor, postscale_factor)
     if needs_gradient(wire):
@@ -209,8 +211,11 @@ def reducescatter(
 
 
 def needs_gradient(tensor: Tensor) -> bool:
-    """Whether autograd has to know what happens to ``tensor``."""
-    return tensor.requires_grad and torch.is_grad_enabled()
+    """Whether autograd has to know what happens to ``tensor``; ValueError if it is none."""
+    try:
+        return tensor.requires_grad and torch.is_grad_enabled()
+    except AttributeError:
+        raise ValueError(f"expected a torch tensor, found {type(tensor).__name__}") from None
 
 
 def gradient_name(name: str | None, suffix: str = "grad") -> str | None:

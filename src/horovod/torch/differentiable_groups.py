@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.compression import Compressor
+from horovod.compression import Compressor, check_compressor
 from horovod.operations import Average, resolve_op
 from horovod.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
@@ -89,6 +89,7 @@ def grouped_allgather(
         ValueError: a tensor is not contiguous, or this process is not in the set.
         HorovodInternalError: ranks disagree about the group, or a rank was lost.
     """
+    tensors = list(tensors)
     if any(map(needs_gradient, tensors)):
         gathered: tuple[Tensor, ...] = _GroupedAllgather.apply(  # type: ignore[no-untyped-call]
             name, process_set, *tensors
@@ -139,6 +140,7 @@ def grouped_reducescatter(
 def _compress(
     tensors: Sequence[Tensor], compression: Compressor | type[Compressor]
 ) -> tuple[list[Tensor], list[Any]]:
+    check_compressor(compression)
     pairs = [compression.compress(tensor) for tensor in tensors]
     return [wire for wire, _ in pairs], [context for _, context in pairs]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from horovod.numpy.objects import allgather_object, broadcast_object
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
 from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
 from horovod.world import rank
@@ -66,10 +66,15 @@ def broadcast_optimizer_state(
         process_set: the ranks that take part; this process and the root are among them.
 
     Raises:
-        ValueError: there is no such root; or the optimizer has other parameters on some rank, which
-            is raised on all ranks.
+        ValueError: this is no optimizer, or there is no such root; or the optimizer has other
+            parameters on some rank, which is raised on all ranks.
         HorovodInternalError: a rank was lost.
     """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"broadcast_optimizer_state: expected an optimizer, found {type(optimizer).__name__}"
+        )
+    check_process_set(process_set)
     if process_set.included() and process_set.ranks == [root_rank]:
         return
     is_root = rank() == root_rank

@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from horovod.compression import check_compressor
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
 from horovod.torch.adasum_optimizer import make_adasum_optimizer
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Compression as AnyCompression
+from horovod.torch.gradient_exchange import ExchangeCompressor
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameter_groups import check_groups, choose_groups
 from horovod.torch.parameter_names import choose_names, operation_names
@@ -225,6 +227,7 @@ def DistributedOptimizer(  # noqa: N802
     _check_optimizer(optimizer)
     check_passes(backward_passes_per_step)
     _check_op(op, gradient_predivide_factor)
+    _check_compression(compression)
     groups = check_groups(groups, num_groups)
     names = choose_names(optimizer, named_parameters)
     is_reducing = _is_reducing(process_set)
@@ -264,10 +267,9 @@ def _wrap(
 
 def _is_reducing(process_set: ProcessSet) -> bool:
     """Whether this rank has others to reduce with."""
-    if size() == 1:
-        return False
     if process_set is global_process_set:
-        return True
+        return size() > 1
+    check_process_set(process_set)
     members = process_set.size()
     if members is None:
         raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
@@ -290,6 +292,16 @@ def _check_optimizer(optimizer: object) -> None:
         )
     if isinstance(optimizer, WrappedOptimizer):
         raise ValueError("DistributedOptimizer: this optimizer is distributed already")
+
+
+def _check_compression(compression: AnyCompression) -> None:
+    if not isinstance(compression, ExchangeCompressor):
+        check_compressor(compression)
+    elif isinstance(compression, type):
+        raise ValueError(
+            f"DistributedOptimizer: compression={compression.__name__} is a class; call it, for "
+            "example Compression.powersgd()"
+        )
 
 
 def _check_op(op: int, gradient_predivide_factor: float) -> None:

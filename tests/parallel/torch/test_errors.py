@@ -98,6 +98,29 @@ def test_two_kinds_under_one_name():
         assert hvd.allgather(torch.ones(2), "m").tolist() == [1.0] * 2 * hvd.size()
 
 
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: hvd.allreduce(0.5), "expected a torch tensor, found float"),
+        (lambda: hvd.allreduce_(None), "expected a dense tensor"),
+        (lambda: hvd.allreduce(torch.ones(1), name="\ud800"), "surrogates"),
+        (lambda: hvd.allreduce(torch.ones(1), op=[]), "op="),
+        (lambda: hvd.reducescatter(torch.ones(1), prescale_factor=None), "factors numbers"),
+        (lambda: hvd.allreduce(torch.ones(1), prescale_factor="2"), "factors numbers"),
+        (lambda: hvd.allreduce(torch.ones(1), compression=None), "must be a Compressor"),
+        (lambda: hvd.allreduce(torch.ones(1), process_set=[0]), "must be a ProcessSet"),
+        (lambda: hvd.allgather_object(1, process_set=None), "must be a ProcessSet"),
+        (lambda: hvd.broadcast(torch.ones(1), "0"), "root_rank must be a rank"),
+        (lambda: hvd.alltoall(torch.ones(4), splits=[]), "splits is empty"),
+        (lambda: hvd.alltoall(torch.ones(4), splits=[0.5]), "list of integers"),
+        (lambda: hvd.broadcast_optimizer_state(None, 0), "expected an optimizer"),
+    ],
+)
+def test_arguments_of_the_wrong_type(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
 def test_a_group_and_a_single_tensor_under_one_name():
     if hvd.size() == 1:
         pytest.skip("one rank cannot disagree")

@@ -139,6 +139,34 @@ TEST_CASE("a rank that never submits fails the others after the stall shutdown t
   });
 }
 
+Operation join() {
+  return {.name = "",
+          .requests = {float_request(Kind::kJoin, {})},
+          .tensors = {{.in = nullptr, .out = nullptr}},
+          .splits = {}};
+}
+
+TEST_CASE("a rank that has joined is not stalled while the others go on, but when they stop") {
+  constexpr double kStallS = 1;
+  WorldOfThreads world(2, [](EngineConfig& config) {
+    config.stall_check_time_s = 0.1;
+    config.stall_shutdown_time_s = kStallS;
+    config.log.level = LogLevel::kFatal;
+  });
+  world.run([](int rank, Engine& engine) {
+    const std::int64_t end = now_ns() + static_cast<std::int64_t>(1.5e9 * kStallS);
+    while (rank == 0 && now_ns() < end) {
+      std::vector<float> values(10, 1.0F);
+      finish(engine, submit(engine, in_place("loss", values)));
+    }
+    finish(engine, submit(engine, join()));
+    if (rank == 0) return;
+    const std::string text = error_of([&] { finish(engine, submit(engine, join())); });
+    CHECK(contains(text, "join"));
+    CHECK(contains(text, "Missing ranks: 0"));
+  });
+}
+
 TEST_CASE("the stall check works while nobody waits") {
   WorldOfThreads world(2, [](EngineConfig& config) {
     config.stall_check_time_s = 0.05;
