@@ -67,8 +67,11 @@ def allreduce(
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
     op = resolve_op(average, op)
-    check_compressor(compression)
-    wire, context = compression.compress(tensor)
+    try:
+        wire, context = compression.compress(tensor)
+    except AttributeError:
+        check_compressor(compression)
+        raise
     factors = (prescale_factor, postscale_factor)
     if needs_gradient(wire):
         args = (wire, name, op, factors, process_set)
@@ -198,8 +201,11 @@ def reducescatter(
             set.
         HorovodInternalError: another op, ranks disagree about the operation, or a rank was lost.
     """
-    check_compressor(compression)
-    wire, context = compression.compress(tensor)
+    try:
+        wire, context = compression.compress(tensor)
+    except AttributeError:
+        check_compressor(compression)
+        raise
     factors = (prescale_factor, postscale_factor)
     if needs_gradient(wire):
         args = (wire, name, op, factors, process_set)
