@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from horovod.operations import Adasum, Average, Max, Sum
+from horovod.process_sets import ProcessSet
 from horovod.torch import optimizer as optimizer_module
 from horovod.torch import parameter_groups
 from horovod.torch.optimizer import DistributedOptimizer
@@ -140,13 +141,12 @@ def test_skip_synchronize_ends_after_an_exception(engine, model, sgd):
     assert engine.waited == [1]
 
 
-class OtherSet:
-    """A process set that is not the global one."""
-
-    process_set_id = 1
-    ranks = (0, 1)
+class OtherSet(ProcessSet):
+    """A registered process set that is not the global one."""
 
     def __init__(self, size, included):
+        super().__init__([0, 1])
+        self.process_set_id = 1
         self._size = size
         self._included = included
 
