@@ -42,8 +42,9 @@ OutputBytes OutputPool::allocate(std::size_t size_bytes) {
   if (bytes == nullptr) {
     bytes = allocate_aligned(kHugePage, capacity_bytes);
 #if defined(MADV_HUGEPAGE)
-    // A hint: without huge pages all is well, only slower.
-    static_cast<void>(madvise(bytes, capacity_bytes, MADV_HUGEPAGE));
+    // A hint: without huge pages all is well, only slower. Not for more than is kept: to find very
+    // many of them the system may take seconds.
+    if (capacity_bytes <= kMostSpare) madvise(bytes, capacity_bytes, MADV_HUGEPAGE);
 #endif
   }
   return OutputBytes(bytes, {.pool = shared_from_this(), .capacity_bytes = capacity_bytes});
