@@ -13,11 +13,11 @@ std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, const ViewLi
   own_ = &own;
   std::size_t longest = 0;
   for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
-  const std::size_t block_bytes = peers_.staging_cell_bytes();
-  const std::uint32_t blocks = peers_.size() == 1 ? 0 : block_count(longest, block_bytes);
+  block_bytes_ = pipeline_block_bytes(longest, peers_.staging_cell_bytes());
+  const std::uint32_t blocks = peers_.size() == 1 ? 0 : block_count(longest, block_bytes_);
   start(first_block, blocks);
   // What of `own` reaches beyond the blocks.
-  copy_own({std::min(blocks * block_bytes, own.size_bytes()), own.size_bytes()});
+  copy_own({std::min(blocks * block_bytes_, own.size_bytes()), own.size_bytes()});
   return blocks;
 }
 
@@ -49,7 +49,7 @@ void Exchange::copy_own(Range range) {
 }
 
 Range Exchange::range_of(std::uint32_t block, const ViewList& stream) const {
-  return block_of(block, peers_.staging_cell_bytes(), stream.size_bytes());
+  return block_of(block, block_bytes_, stream.size_bytes());
 }
 
 }  // namespace hvd

@@ -36,6 +36,7 @@ class Exchange final : public StageAhead {
 
   const std::vector<ViewList>* streams_ = nullptr;
   const ViewList* own_ = nullptr;
+  std::size_t block_bytes_ = 0;
 };
 
 }  // namespace hvd
