@@ -69,7 +69,7 @@ class Collectives(Flights[T]):
             op = resolve_op(average, op)
         operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
         output = self._adapter.empty_like(tensor)
-        return self._start(operation, full_name("allreduce", name), tensor, output, self._given)
+        return self._start(operation, full_name("allreduce", name), tensor, output, None)
 
     def allreduce_async_(
         self,
@@ -85,7 +85,7 @@ class Collectives(Flights[T]):
         if average is not None:
             op = resolve_op(average, op)
         operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
-        return self._start(operation, full_name("allreduce", name), tensor, tensor, self._given)
+        return self._start(operation, full_name("allreduce", name), tensor, tensor, None)
 
     def allreduce_(
         self,
@@ -139,7 +139,7 @@ class Collectives(Flights[T]):
         may batch differently. ``intent`` says what the caller does next.
         """
         operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
-        return self._start_batch(operation, names, tensors, self._given, intent)
+        return self._start_batch(operation, names, tensors, None, intent)
 
     def allgather_async(
         self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -175,7 +175,7 @@ class Collectives(Flights[T]):
         """
         operation = make_broadcast(root_rank, process_set)
         output = self._adapter.empty_like(tensor)
-        return self._start(operation, full_name("broadcast", name), tensor, output, self._given)
+        return self._start(operation, full_name("broadcast", name), tensor, output, None)
 
     def broadcast_async_(
         self,
@@ -186,7 +186,7 @@ class Collectives(Flights[T]):
     ) -> int:
         """Like ``broadcast_async``, with the result in ``tensor`` itself."""
         operation = make_broadcast(root_rank, process_set)
-        return self._start(operation, full_name("broadcast", name), tensor, tensor, self._given)
+        return self._start(operation, full_name("broadcast", name), tensor, tensor, None)
 
     def broadcast_(
         self,

@@ -77,8 +77,8 @@ class _TorchAdapter:
         intent: Intent,
         splits: Sequence[int] = (),
     ) -> int:
-        reader = self._reader
-        return engine.submit_tensor(reader, operation, name, tensor, output, intent, splits)
+        args = (self._reader, operation, name, tensor, output, intent)
+        return engine.submit_tensor(*args, splits) if splits else engine.submit_tensor(*args)
 
     def run(
         self,
