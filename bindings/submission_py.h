@@ -1,0 +1,75 @@
+// What Python calls say, as submissions for the engine.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "bindings/tensor_py.h"
+#include "runtime/engine.h"
+
+namespace hvd {
+
+// What an operation is, apart from its tensors.
+struct Operation {
+  Kind kind = Kind::kAllreduce;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int process_set = 0;
+
+  Request request() const {
+    Request request;
+    request.kind = kind;
+    request.op = op;
+    request.root = root;
+    request.prescale = prescale;
+    request.postscale = postscale;
+    return request;
+  }
+};
+
+// One tensor of an operation, as the engine takes it.
+struct Operand {
+  Request request;
+  Tensor tensor;
+};
+
+// `out`: `in` itself for an operation in place, None where the engine allocates the result. Throws
+// Error(kInvalidArgument) where the output does not fit.
+Operand read(const TensorReader& reader, const Operation& operation, nanobind::handle in,
+             nanobind::handle out);
+Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
+                 const std::vector<std::int64_t>& shape, int dtype);
+
+HandleId submit_one(Engine& engine, const Operation& operation, const Operand& operand,
+                    std::optional<std::string_view> name, std::span<const std::int64_t> splits,
+                    Intent intent);
+
+// The tensors of one call: of a group, or of many operations.
+class Call {
+ public:
+  Call(const Operation& operation, std::size_t count);
+
+  void add(const Operand& operand);
+  // All tensors as one operation.
+  HandleId submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent);
+  // Every tensor as an operation of its own.
+  HandleId submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent);
+
+ private:
+  const int process_set_;
+  std::vector<Request> requests_;
+  std::vector<Tensor> tensors_;
+};
+
+// Text that lives as long as the Python object. None is no name.
+std::optional<std::string_view> name_in(nanobind::handle name);
+std::vector<std::string_view> names_in(nanobind::list names);
+
+}  // namespace hvd
