@@ -176,6 +176,12 @@ void Engine::discard_process_set(int set) {
   if (space_ != nullptr) space_->discard(offset, part_bytes);
 }
 
+std::vector<int> Engine::members_of(int set) {
+  const std::lock_guard guard(mutex_);
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? std::vector<int>{} : found->second;
+}
+
 int Engine::flights(int set) {
   if (set < 0 || set >= kMaxProcessSets) return 0;
   const std::lock_guard guard(mutex_);

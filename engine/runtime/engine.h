@@ -76,6 +76,8 @@ class Engine {
   void remove_process_set(int set);
   // After all ranks have removed it, one of them gives its memory back.
   void discard_process_set(int set);
+  // World ranks of a set, rising; none for a set that is not registered.
+  std::vector<int> members_of(int set);
   // Operations of this rank in flight on a set.
   int flights(int set);
 
@@ -108,6 +110,7 @@ class Engine {
   // In a child after fork: the threads are gone and the memory is the parent's, so touch nothing.
   void abandon();
 
+  int rank() const { return config_.rank; }
   bool has_spare_cores() const { return config_.has_spare_cores(); }
   std::vector<Event> events() const { return recorder_.snapshot(); }
 
