@@ -12,7 +12,7 @@ import horovod.tensorflow as hvd  # noqa: E402
 from horovod.tensorflow import mpi_ops  # noqa: E402
 
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
-NAMES = ["f2", BFLOAT16, "f4", "f8", "u1", "i1", "i2", "i4", "i8", "?"]
+NAMES = ["f2", BFLOAT16, "f4", "f8", "u1", "i1", "u2", "i2", "i4", "i8", "?"]
 DTYPES = [np.dtype(name) for name in NAMES]
 RESTS = [(), (3,), (2, 0), (1025,)]
 # Rows that a rank brings.
