@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from horovod.tensorflow import gradients
+from horovod.tensorflow.names import node_name
 from horovod.tensorflow.plugin import load_plugin
 
 __all__ = ["NativeOps"]
@@ -58,7 +59,7 @@ class NativeOps:
             is_blocking=tf.executing_eagerly(),
             prescale_factor=prescale,
             postscale_factor=postscale,
-            name=_node_name("HorovodAllreduce", names, is_group),
+            name=node_name("HorovodAllreduce", names, is_group),
         )
         return reduced
 
@@ -73,7 +74,7 @@ class NativeOps:
             is_group=is_group,
             process_set_id=process_set,
             is_blocking=tf.executing_eagerly(),
-            name=_node_name("HorovodAllgather", names, is_group),
+            name=node_name("HorovodAllgather", names, is_group),
         )
         return gathered
 
@@ -88,7 +89,7 @@ class NativeOps:
             root_rank=root_rank,
             process_set_id=process_set,
             is_blocking=tf.executing_eagerly(),
-            name=_node_name("HorovodBroadcast", names, False),
+            name=node_name("HorovodBroadcast", names),
         )
         return received
 
@@ -103,7 +104,7 @@ class NativeOps:
             names=[name],
             process_set_id=process_set,
             is_blocking=tf.executing_eagerly(),
-            name=_node_name("HorovodAlltoall", [name], False),
+            name=node_name("HorovodAlltoall", [name]),
         )
         return received, received_splits
 
@@ -128,20 +129,20 @@ class NativeOps:
             is_blocking=tf.executing_eagerly(),
             prescale_factor=prescale,
             postscale_factor=postscale,
-            name=_node_name("HorovodReducescatter", names, is_group),
+            name=node_name("HorovodReducescatter", names, is_group),
         )
         return reduced
 
     def join(self, name: str) -> Any:
         """See ``CollectiveOps``."""
-        return self._plugin.horovod_join(is_blocking=tf.executing_eagerly(), name=_leaf(name))
+        return self._plugin.horovod_join(
+            is_blocking=tf.executing_eagerly(), name=node_name("HorovodJoin", [name])
+        )
 
     def world_number(self, what: str, process_set: int, name: str | None) -> Any:
         """See ``CollectiveOps``."""
         number = _WORLD_NUMBERS[what]
-        return self._plugin.horovod_world_number(
-            what=number, process_set_id=process_set, name=name
-        )
+        return self._plugin.horovod_world_number(what=number, process_set_id=process_set, name=name)
 
     def _token(self) -> Any:
         """What keeps a node from being folded into a constant; one in each graph."""
@@ -212,12 +213,3 @@ def _is_group(node: Any) -> bool:
 def _reduction(node: Any) -> tuple[int, float, float, int]:
     prescale, postscale = node.get_attr("prescale_factor"), node.get_attr("postscale_factor")
     return node.get_attr("reduce_op"), prescale, postscale, node.get_attr("process_set_id")
-
-
-def _node_name(op_type: str, names: Sequence[str], is_group: bool) -> str:
-    """The last part of the operation's name, where a node stands for one."""
-    return _leaf(names[0]) if is_group or len(names) == 1 else op_type
-
-
-def _leaf(name: str) -> str:
-    return name.rpartition("/")[2]
