@@ -60,7 +60,9 @@ def _check_lists(groups: Sequence[Any]) -> None:
     seen: dict[int, int] = {}
     for number, group in enumerate(groups):
         if not isinstance(group, list | tuple) or not all(map(is_variable, group)):
-            raise ValueError(f"groups must be lists of variables, found {group!r} as group {number}")
+            raise ValueError(
+                f"groups must be lists of variables, found {group!r} as group {number}"
+            )
         for variable in group:
             first = seen.setdefault(key_of(variable), number)
             if first != number or sum(other is variable for other in group) > 1:

@@ -145,9 +145,7 @@ def DistributedGradientTape(  # noqa: N802
         ValueError: an argument is unusable.
     """
     if not isinstance(gradtape, tf.GradientTape):
-        raise ValueError(
-            f"DistributedGradientTape: expected a tf.GradientTape, found {gradtape!r}"
-        )
+        raise ValueError(f"DistributedGradientTape: expected a tf.GradientTape, found {gradtape!r}")
     make = partial(
         make_reducer,
         "DistributedGradientTape",
@@ -213,7 +211,7 @@ def PartialDistributedGradientTape(  # noqa: N802
 def _wrap(gradtape: Any, make: Callable[..., Reducer]) -> Any:
     original = type(gradtape)
     namespace = {"__module__": original.__module__, "__doc__": original.__doc__}
-    subclass = type(original.__name__, (_DistributedTape, original), namespace)
+    subclass: Any = type(original.__name__, (_DistributedTape, original), namespace)
     result = subclass.__new__(subclass)
     result.__dict__ = gradtape.__dict__
     result._original = gradtape

@@ -111,7 +111,7 @@ def DistributedOptimizer(  # noqa: N802
         "process_set": process_set,
         "scale_local_gradients": scale_local_gradients,
     }
-    passes = {
+    passes: dict[str, Any] = {
         "backward_passes_per_step": backward_passes_per_step,
         "average_aggregated_gradients": average_aggregated_gradients,
     }
