@@ -146,9 +146,7 @@ def test_jacobian_is_this_ranks(ops, weight):
         {"op": 99},
     ],
 )
-@pytest.mark.parametrize(
-    "make", [hvd.DistributedGradientTape, hvd.PartialDistributedGradientTape]
-)
+@pytest.mark.parametrize("make", [hvd.DistributedGradientTape, hvd.PartialDistributedGradientTape])
 def test_bad_arguments(make, options):
     with pytest.raises(ValueError, match="groups|predivide|op="):
         make(tf.GradientTape(), **options)
