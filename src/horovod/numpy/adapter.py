@@ -48,6 +48,7 @@ _DTYPES = {
     np.dtype(np.uint8): Dtype.UINT8,
     np.dtype(np.int8): Dtype.INT8,
     np.dtype(np.int16): Dtype.INT16,
+    np.dtype(np.uint16): Dtype.UINT16,
     np.dtype(np.int32): Dtype.INT32,
     np.dtype(np.int64): Dtype.INT64,
     np.dtype(np.float16): Dtype.FLOAT16,
