@@ -81,11 +81,11 @@ def test_objects_need_no_session():
 @pytest.mark.parametrize("grouped", [False, True])
 def test_rows_that_cannot_be_reduced(arguments, grouped):
     rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+    call, tensors = (
+        (hvd.grouped_allreduce, [tf.ones(2), rows]) if grouped else (hvd.allreduce, rows)
+    )
     with pytest.raises(NotImplementedError):
-        if grouped:
-            hvd.grouped_allreduce([tf.ones(2), rows], **arguments)
-        else:
-            hvd.allreduce(rows, **arguments)
+        call(tensors, **arguments)
 
 
 @pytest.mark.parametrize("call", [hvd.grouped_allreduce, hvd.grouped_reducescatter])

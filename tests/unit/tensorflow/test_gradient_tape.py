@@ -148,7 +148,7 @@ def test_jacobian_is_this_ranks(ops, weight):
 )
 @pytest.mark.parametrize("make", [hvd.DistributedGradientTape, hvd.PartialDistributedGradientTape])
 def test_bad_arguments(make, options):
-    with pytest.raises(ValueError, match="groups|predivide|op="):
+    with pytest.raises(ValueError, match=r"groups|predivide|op="):
         make(tf.GradientTape(), **options)
 
 

@@ -42,7 +42,7 @@ def test_num_groups_is_deprecated():
 def test_a_number_splits_evenly(count, expected):
     groups, single = split_into_groups(count, [0, 2, 3], [A, B, C, D])
     assert sorted(map(len, groups)) == sorted(map(len, expected))
-    assert sum(groups, []) == [0, 2, 3]
+    assert [position for group in groups for position in group] == [0, 2, 3]
     assert single == []
 
 

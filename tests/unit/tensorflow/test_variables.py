@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from horovod.tensorflow.variables import as_tf_variable, is_variable, key_of, operation_names
-from horovod.tensorflow.variables import unique_scope
+from horovod.tensorflow.variables import (
+    as_tf_variable,
+    is_variable,
+    key_of,
+    operation_names,
+    unique_scope,
+)
 
 
 def test_names_have_position_and_last_part():
