@@ -47,8 +47,8 @@ def test_broadcast_variables_in_a_function(last, inplace):
 
 def test_broadcast_variables_of_keras(last):
     tf.keras.utils.set_random_seed(hvd.rank())
-    model = tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dropout(0.5)])
-    model.build((None, 2))
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Input((2,)), layers.Dense(3), layers.BatchNormalization()])
     hvd.broadcast_variables(model.variables, last)
     found = hvd.allgather_object([value.tolist() for value in model.get_weights()])
     assert all(other == found[last] for other in found)
