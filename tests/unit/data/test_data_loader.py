@@ -115,11 +115,10 @@ def test_reads_ahead_only_as_far_as_the_queue() -> None:
 @pytest.mark.parametrize("queue_size", [0, 1, 64])
 def test_an_exception_arrives_after_the_batches_before_it(queue_size: int) -> None:
     loader = AsyncNumbers(queue_size, False, 5, fails_at=2)
-    seen = []
+    batches = iter(loader)
+    assert [next(batches), next(batches)] == [0, 1]
     with pytest.raises(OSError, match="cannot read 2"):
-        for number in loader:
-            seen.append(number)
-    assert seen == [0, 1]
+        next(batches)
     loader.fails_at = None
     assert list(loader) == [0, 1, 2, 3, 4]
 

@@ -55,7 +55,7 @@ def test_a_config_replaces_the_one_before(tmp_path: Path) -> None:
 
 def test_a_config_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(OSError, match="config.json"):
+    with pytest.raises(OSError, match=r"config\.json"):
         CONFIG.write(tmp_path / "config.json")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
@@ -100,7 +100,7 @@ def test_the_registry_listens_on_loopback_only(config: TfDataServiceConfig) -> N
 def test_another_key_is_refused(
     config: TfDataServiceConfig, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ConnectionError, match="compute service: .* refused this process"):
+    with pytest.raises(ConnectionError, match=r"compute service: .* refused this process"):
         replace(config, key=b"x" * 32).compute_client()
     assert "does not know the job's secret" in capfd.readouterr().err
     with pytest.raises(ValueError, match="an empty key"):

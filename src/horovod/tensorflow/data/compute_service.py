@@ -104,7 +104,10 @@ class TfDataServiceConfig:
     def read(
         filename: str | os.PathLike[str], wait_for_file_creation: bool = False
     ) -> TfDataServiceConfig:
-        """The config in ``filename``; ``wait_for_file_creation`` looks each second till it is there."""
+        """The config in ``filename``.
+
+        ``wait_for_file_creation`` looks for the file each second until it is there, without limit.
+        """
         path = Path(filename)
         while wait_for_file_creation and not path.exists():
             time.sleep(1)
