@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/engine_port.h"
@@ -15,7 +16,8 @@ namespace hvd::tensorflow {
 // long as the engine works on them.
 class Job {
  public:
-  Job(const Spec& spec, TF_OpKernelContext* context) : spec_(spec), context_(context) {}
+  Job(std::shared_ptr<const Spec> spec, TF_OpKernelContext* context)
+      : owner_(std::move(spec)), spec_(*owner_), context_(context) {}
 
   // False when the inputs cannot be right; TensorFlow has been told.
   bool prepare();
@@ -35,7 +37,8 @@ class Job {
   bool fail(TF_Code code, const std::string& text);
   bool fail(const Status& status);
 
-  const Spec spec_;  // a copy: the kernel may be gone before a cancelled job
+  const std::shared_ptr<const Spec> owner_;  // the kernel may be gone before a cancelled job
+  const Spec& spec_;
   TF_OpKernelContext* context_;
   std::vector<TensorHandle> inputs_;
   std::vector<TensorHandle> outputs_;

@@ -30,12 +30,15 @@ class DeferredDone {
   std::function<void()> function_;
 };
 
+using Kernel = std::shared_ptr<const Spec>;
+
 template <Kind kKind>
 void* create(TF_OpKernelConstruction* construction) {
-  return read_spec(kKind, construction).release();
+  auto spec = read_spec(kKind, construction);
+  return spec == nullptr ? nullptr : new Kernel(std::move(spec));
 }
 
-void destroy(void* spec) { delete static_cast<Spec*>(spec); }
+void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 void run(const std::shared_ptr<Job>& job, int set, TF_AsyncOpKernelDoneCallback* done) {
   auto result = port.load()->run(set, job->submissions(), [job](const EnginePort::Result&) {});
@@ -48,14 +51,14 @@ void run(const std::shared_ptr<Job>& job, int set, TF_AsyncOpKernelDoneCallback*
 }
 
 void compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  const Spec& spec = *static_cast<const Spec*>(kernel);
+  const Kernel& spec = *static_cast<const Kernel*>(kernel);
   const auto job = std::make_shared<Job>(spec, context);
   if (!job->prepare()) {
     TF_RunAsyncOpKernelDoneCallback(done);
-  } else if (spec.is_blocking) {
-    run(job, spec.process_set, done);
+  } else if (spec->is_blocking) {
+    run(job, spec->process_set, done);
   } else {
-    port.load()->start(spec.process_set, job->submissions(),
+    port.load()->start(spec->process_set, job->submissions(),
                        [job, done = DeferredDone(done)](EnginePort::Result result) {
                          job->finish(std::move(result));
                          done();

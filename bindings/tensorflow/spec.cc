@@ -56,7 +56,7 @@ bool may_be_group(Kind kind) { return reduces(kind) || kind == Kind::kAllgather;
 
 }  // namespace
 
-std::unique_ptr<Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction) {
+std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction) {
   Attributes attributes(construction);
   auto spec = std::make_unique<Spec>();
   Request& request = spec->request;

@@ -19,7 +19,7 @@ struct Spec {
 };
 
 // Null after telling TensorFlow what is wrong.
-std::unique_ptr<Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction);
+std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction);
 
 std::optional<Dtype> dtype_of(TF_DataType type);
 

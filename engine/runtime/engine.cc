@@ -224,9 +224,10 @@ std::string Engine::running_name(Lane& lane, const Request& request) const {
 void Engine::refuse_impossible(const Lane& lane, const Submission& submission) const {
   const auto reason = refusal_of(submission, lane.members);
   if (!reason) return;
-  const std::string name =
-      submission.name.empty() ? name_of(submission.requests.front()) : std::string(submission.name);
-  throw Error(ErrorCode::kInvalidArgument, name + lane.suffix() + ": " + *reason);
+  const Request& request = submission.requests.front();
+  const std::string what =
+      submission.name.empty() ? name_of(request) : title_of(submission.name, request);
+  throw Error(ErrorCode::kInvalidArgument, what + lane.suffix() + ": " + *reason);
 }
 
 void Engine::refuse_duplicates(std::span<Entry* const> entries) {
