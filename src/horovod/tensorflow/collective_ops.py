@@ -24,8 +24,8 @@ class CollectiveOps(Protocol):
     ``process_set``: the number of the set.
 
     Errors, when the operation runs: ``tf.errors.InvalidArgumentError`` for what this rank got
-    wrong, ``FailedPreconditionError`` when ranks disagree, ``AbortedError`` after ``shutdown`` here,
-    ``UnknownError`` when a rank was lost. The text is the engine's.
+    wrong, ``FailedPreconditionError`` when ranks disagree, ``AbortedError`` after ``shutdown`` on
+    this rank, ``UnknownError`` when a rank was lost. The text is the engine's.
     """
 
     def allreduce(

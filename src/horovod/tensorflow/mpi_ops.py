@@ -237,14 +237,14 @@ def broadcast_(
     Raises:
         ValueError: this is no list of variables, or one that mixes both kinds.
     """
-    variables = _variables(variables)
-    if not variables:
+    listed = _variables(variables)
+    if not listed:
         return []
     prefix = "HorovodBroadcastInplace" if name is None else name
-    names = member_names(prefix, len(variables))
-    values = broadcast_batch(variables, names, root_rank, process_set)
-    assigned = [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
-    return variables if tf.executing_eagerly() else assigned
+    names = member_names(prefix, len(listed))
+    values = broadcast_batch(listed, names, root_rank, process_set)
+    assigned = [variable.assign(value) for variable, value in zip(listed, values, strict=True)]
+    return listed if tf.executing_eagerly() else assigned
 
 
 def alltoall(
@@ -280,7 +280,7 @@ def reducescatter(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """This rank's rows of the reduced tensor: [n // size, ...], on the first n % size ranks one more.
+    """This rank's rows of the reduced tensor: n // size, on the first n % size ranks one more.
 
     Args:
         tensor: [n, ...], the same shape and dtype on all ranks.
@@ -411,9 +411,10 @@ def _splits(splits: Any) -> Any:
 
 
 def _variables(variables: Any) -> list[Any]:
-    variables = list(variables)
+    if not isinstance(variables, (list, tuple)):
+        raise ValueError(f"broadcast_: expected a list, found {type(variables).__name__}")
     if not all(hasattr(variable, "assign") for variable in variables):
         raise ValueError("broadcast_: expected a list of variables")
     if len({hasattr(variable, "handle") for variable in variables}) > 1:
         raise ValueError("broadcast_: expected resource or reference variables, found both")
-    return variables
+    return list(variables)
