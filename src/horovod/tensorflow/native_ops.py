@@ -139,9 +139,7 @@ class NativeOps:
     def world_number(self, what: str, process_set: int, name: str | None) -> Any:
         """See ``CollectiveOps``."""
         number = _WORLD_NUMBERS[what]
-        return self._plugin.horovod_world_number(
-            what=number, process_set_id=process_set, name=name
-        )
+        return self._plugin.horovod_world_number(what=number, process_set_id=process_set, name=name)
 
     def _token(self) -> Any:
         """What keeps a node from being folded into a constant; one in each graph."""
