@@ -1,8 +1,10 @@
-"""Every setting of the engine and the tools: one frozen dataclass, read once at ``init``.
+"""Every setting of the engine and the tools, each defined once; read once, at ``init``.
 
-A field carries its environment variable, unit and meaning as metadata; the environment reader below
-derives from it, and a test holds README's table to it. Nothing else reads ``HOROVOD_*`` tunables
-from the environment, and the C++ engine reads none at all.
+The definition of a setting carries its environment variable, meaning, unit, limits and how
+``horovodrun`` takes it. The environment reader and README's table (``python -m horovod.settings``
+prints it) derive from it here; the launcher's options, its help and the keys of its configuration
+file in ``launch``. Nothing else reads ``HOROVOD_*`` tunables from the environment, and the C++
+engine reads none at all.
 """
 
 from __future__ import annotations
@@ -15,30 +17,109 @@ from typing import Any
 
 from horovod.errors import SettingError
 
-__all__ = ["LOG_LEVELS", "Settings"]
+__all__ = [
+    "LOG_LEVELS",
+    "SETTINGS",
+    "Flag",
+    "Setting",
+    "Settings",
+    "environment_of",
+    "file_sections",
+    "markdown_table",
+]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
-def _setting(
-    env: str,
-    default: Any,
-    meaning: str,
-    *,
-    unit: str = "",
-    minimum: float = 0,
-    maximum: float = 1e9,
-) -> Any:
-    metadata = {
-        "env": env,
-        "meaning": meaning,
-        "unit": unit,
-        "minimum": minimum,
-        "maximum": maximum,
-    }
-    return field(default=default, metadata=metadata)
+@dataclass(frozen=True)
+class Flag:
+    """How ``horovodrun`` takes a setting; ``topic`` is the heading that its help shows it under.
+
+    A setting that is on or off has two flags: ``name`` turns it on and ``opposite`` off;
+    ``deprecated`` has older names of the two. ``key`` is its ``section.name`` in the configuration
+    file, where ``is_key_opposite`` keys turn it off with ``true``. Where flag and file count in
+    another unit than the variable, one ``unit`` is ``factor`` of the variable's.
+    """
+
+    name: str
+    topic: str
+    key: str = ""
+    opposite: str = ""
+    deprecated: tuple[str, ...] = ()
+    is_key_opposite: bool = False
+    unit: str = ""
+    factor: int = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its names, what it means, and which values it takes.
+
+    ``meaning`` goes on after the name of a value's kind: what the number is, or, for on and off,
+    what the value that is not the default does. An empty tuple as default takes a comma list.
+    """
+
+    name: str
+    default: Any
+    env: str
+    meaning: str
+    unit: str = ""
+    minimum: float = 0
+    maximum: float = 1e9
+    choices: tuple[str, ...] = ()
+    flag: Flag | None = None
+
+    def parse(self, text: str, factor: int = 1) -> Any:
+        """The value for ``text``, which counts in ``factor`` of the variable's unit.
+
+        Raises:
+            SettingError: it is not what is expected; the text says what is, and names nothing.
+        """
+        kind: Any = type(self.default)
+        if kind is bool:
+            return _parse_switch(text)
+        if kind is str:
+            if text.lower() not in self.choices:
+                raise SettingError(f"expected one of {', '.join(self.choices)}")
+            return text.lower()
+        if kind is tuple:
+            words = text.split(",") if text else []
+            return tuple(self._number(word, int, 1) for word in words)
+        return self._number(text, kind, factor)
+
+    def text(self, value: Any, factor: int = 1) -> str:
+        """``value`` as it is written into the environment: what ``parse`` takes back."""
+        if isinstance(value, tuple):
+            return ",".join(map(str, value))
+        if isinstance(value, str):
+            return value
+        value = value / factor if factor != 1 else value
+        return str(int(value)) if value == int(value) else str(value)
+
+    def _number(self, text: str, kind: Any, factor: int) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            expected = "an integer" if kind is int else "a number"
+            raise SettingError(f"expected {expected}") from None
+        low, high = self.minimum / factor, self.maximum / factor
+        if not low <= value <= high:  # false for nan
+            raise SettingError(f"must be at least {low:g} and at most {high:g}")
+        return value * factor
+
+
+def _parse_switch(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise SettingError("expected 1 or 0")
+
+
+def _setting(env: str, default: Any, meaning: str, **details: Any) -> Any:
+    return field(default=default, metadata={"env": env, "meaning": meaning, **details})
 
 
 @dataclass(frozen=True)
@@ -48,100 +129,165 @@ class Settings:
     fusion_threshold_bytes: int = _setting(
         "HOROVOD_FUSION_THRESHOLD",
         128 * 1024 * 1024,
-        "Largest number of bytes that run as one collective; 0 runs every tensor alone.",
+        "most that runs as one collective; 0 runs every tensor alone",
         unit="bytes",
         maximum=2**62,
+        flag=Flag(
+            "--fusion-threshold-mb",
+            "tuning",
+            key="params.fusion_threshold_mb",
+            unit="MB",
+            factor=1024 * 1024,
+        ),
     )
     disable_group_fusion: bool = _setting(
         "HOROVOD_DISABLE_GROUP_FUSION",
         False,
-        "1 keeps grouped operations apart from all others when they run.",
+        "keep grouped operations apart from all others when they run",
     )
+    # A thread that waits for a result never waits for company.
     cycle_time_ms: float = _setting(
         "HOROVOD_CYCLE_TIME",
         0.0,
-        "Longest time the background thread waits for more tensors before it starts what is ready; "
-        "0 leaves it to the engine. A thread that waits for a result never waits for company.",
+        "longest wait of the background thread for more tensors before it starts what is ready; "
+        "0 leaves it to the engine",
         unit="ms",
+        flag=Flag("--cycle-time-ms", "tuning", key="params.cycle_time_ms"),
     )
     cache_capacity: int = _setting(
         "HOROVOD_CACHE_CAPACITY",
         1024,
-        "Tensor names whose negotiated request is remembered; 0 forgets each one at once.",
+        "tensor names whose negotiated request is remembered; 0 forgets each one at once",
         unit="names",
+        flag=Flag("--cache-capacity", "tuning", key="params.cache_capacity"),
+    )
+    thread_affinity: tuple[int, ...] = _setting(
+        "HOROVOD_THREAD_AFFINITY",
+        (),
+        "core that the engine's own threads stay on: one number for every rank, or one for each "
+        "local rank, separated by commas",
+        maximum=65535,
+        flag=Flag("--thread-affinity", "tuning", key="library_options.thread_affinity"),
     )
     dynamic_process_sets: bool = _setting(
         "HOROVOD_DYNAMIC_PROCESS_SETS",
         False,
-        "1 lets add_process_set and remove_process_set change the process sets.",
+        "let add_process_set and remove_process_set change the process sets",
     )
     stall_check_disable: bool = _setting(
-        "HOROVOD_STALL_CHECK_DISABLE", False, "1 turns the stall check off."
+        "HOROVOD_STALL_CHECK_DISABLE",
+        False,
+        "turn the stall check off",
+        flag=Flag(
+            "--no-stall-check",
+            "stall check",
+            key="stall_check.enabled",
+            opposite="--stall-check",
+            is_key_opposite=True,
+        ),
     )
     stall_check_time_s: float = _setting(
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         60.0,
-        "Warn about tensors that some ranks did not submit for this long.",
+        "how long some ranks may leave a tensor to the others before a warning names it",
         unit="s",
+        flag=Flag(
+            "--stall-check-warning-time-seconds",
+            "stall check",
+            key="stall_check.warning_time_seconds",
+        ),
     )
     stall_shutdown_time_s: float = _setting(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         0.0,
-        "Fail all pending operations when a tensor stalls this long, warned of or not; 0: never.",
+        "how long before all pending operations fail, warned of or not; 0: never",
         unit="s",
+        flag=Flag(
+            "--stall-check-shutdown-time-seconds",
+            "stall check",
+            key="stall_check.shutdown_time_seconds",
+        ),
     )
     start_timeout_s: float = _setting(
         "HOROVOD_START_TIMEOUT",
         30.0,
-        "Longest time for all ranks to meet in init.",
+        "longest time for all ranks to meet in init",
         unit="s",
         minimum=0.001,
+        flag=Flag("--start-timeout", "start"),
     )
     tensorflow_native_ops: bool = _setting(
         "HOROVOD_TENSORFLOW_NATIVE_OPS",
         True,
-        "0 runs TensorFlow's collectives as Python operations instead of the native plugin's.",
+        "run TensorFlow's collectives as Python operations instead of the native plugin's",
     )
     log_level: str = _setting(
-        "HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or fatal."
+        "HOROVOD_LOG_LEVEL",
+        "warning",
+        f"least that is logged: {', '.join(LOG_LEVELS[:-1])} or {LOG_LEVELS[-1]}",
+        choices=LOG_LEVELS,
+        flag=Flag("--log-level", "output", key="logging.level"),
     )
-    log_hide_time: bool = _setting("HOROVOD_LOG_HIDE_TIME", False, "1 leaves the time out of logs.")
+    log_hide_time: bool = _setting(
+        "HOROVOD_LOG_HIDE_TIME",
+        False,
+        "leave the time out of log lines",
+        flag=Flag(
+            "--log-without-timestamp",
+            "output",
+            key="logging.with_timestamp",
+            opposite="--log-with-timestamp",
+            deprecated=("--log-hide-timestamp", "--no-log-hide-timestamp"),
+            is_key_opposite=True,
+        ),
+    )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Settings from ``environ`` (default: the process environment); refuses bad values."""
         environ = os.environ if environ is None else environ
-        given = {
-            f.name: _parse(f, environ[f.metadata["env"]])
-            for f in dataclasses.fields(cls)
-            if f.metadata["env"] in environ
-        }
+        given = {}
+        for setting in SETTINGS:
+            if setting.env in environ:
+                text = environ[setting.env]
+                try:
+                    given[setting.name] = setting.parse(text)
+                except SettingError as error:
+                    raise SettingError(f"{setting.env}={text!r}: {error}") from None
         return cls(**given)
 
 
-def _parse(setting: dataclasses.Field[Any], text: str) -> Any:
-    env: str = setting.metadata["env"]
-    kind: Any = type(setting.default)
-    if kind is bool:
-        return _parse_bool(env, text)
-    if kind is str:
-        if text.lower() not in LOG_LEVELS:
-            raise SettingError(f"{env}={text!r}: expected one of {', '.join(LOG_LEVELS)}")
-        return text.lower()
-    try:
-        value = kind(text)
-    except ValueError:
-        expected = "an integer" if kind is int else "a number"
-        raise SettingError(f"{env}={text!r}: expected {expected}") from None
-    low, high = setting.metadata["minimum"], setting.metadata["maximum"]
-    if not low <= value <= high:  # false for nan
-        raise SettingError(f"{env}={text!r}: must be at least {low:g} and at most {high:g}")
-    return value
+SETTINGS = tuple(Setting(f.name, f.default, **f.metadata) for f in dataclasses.fields(Settings))
 
 
-def _parse_bool(env: str, text: str) -> bool:
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise SettingError(f"{env}={text!r}: expected 1 or 0")
+def environment_of(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that give ``chosen``, values by the settings' names, to another process."""
+    return {s.env: s.text(chosen[s.name]) for s in SETTINGS if s.name in chosen}
+
+
+def file_sections() -> dict[str, dict[str, Setting]]:
+    """The settings of the launcher's configuration file, by section and name."""
+    sections: dict[str, dict[str, Setting]] = {}
+    for setting in SETTINGS:
+        if setting.flag and setting.flag.key:
+            section, _, name = setting.flag.key.partition(".")
+            sections.setdefault(section, {})[name] = setting
+    return sections
+
+
+def markdown_table() -> str:
+    """All settings, as README shows them."""
+    lines = ["| variable | default | meaning | `horovodrun` |", "|---|---|---|---|"]
+    for setting in SETTINGS:
+        meaning, default = setting.meaning, setting.text(setting.default) or "none"
+        if isinstance(setting.default, bool):
+            meaning = f"{int(not setting.default)}: {meaning}"
+        elif setting.unit:
+            default = f"{default} {setting.unit}"
+        flag = f"`{setting.flag.name}`" if setting.flag else ""
+        lines.append(f"| `{setting.env}` | {default} | {meaning} | {flag} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown_table(), end="")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from horovod import _native
+from horovod.affinity import core_of, on_core
 from horovod.errors import InitError
 from horovod.process_sets import ProcessSet, close_registry, open_registry
 from horovod.rendezvous import Identity, Mesh, identify, meet
@@ -288,13 +289,18 @@ def _start_engine(identity: Identity, settings: Settings) -> _native.Engine:
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
     config = _engine_config(identity, settings, _generations.total())
-    if identity.size == 1:
-        return _native.Engine(config)
-    region_bytes = _native.space_bytes(identity.size)
-    mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
-    config.peer_names = [
-        f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
-    ]
+    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+        if identity.size == 1:
+            return _native.Engine(config)
+        region_bytes = _native.space_bytes(identity.size)
+        mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
+        config.peer_names = [
+            f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
+        ]
+        return _engine_of(config, mesh, identity)
+
+
+def _engine_of(config: _native.Config, mesh: Mesh, identity: Identity) -> _native.Engine:
     try:
         return _native.Engine(config, mesh.region_fd, *_watched(mesh, identity.rank))
     except Exception as error:

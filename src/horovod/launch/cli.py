@@ -6,17 +6,16 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 
 from horovod.launch.hosts import parse_hostfile, parse_hosts
 from horovod.launch.job import JobPlan, run_job
 from horovod.launch.machine import local_slots
+from horovod.launch.options import add_options, chosen_settings, file_form, split_command
+from horovod.settings import environment_of
 
-__all__ = ["main", "split_command"]
+__all__ = ["main"]
 
-_WITH_VALUE = (
-    *("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile"),
-    *("--start-timeout", "--output-filename"),
-)
 _USAGE = "horovodrun -np N [options] command [argument ...]"
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
@@ -28,7 +27,12 @@ examples:
   horovodrun -np 4 python train.py --epochs 3     four processes on this machine
   horovodrun -np 2 -H localhost:4 python train.py    the same, limited to four slots
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
+  horovodrun -np 2 --log-level debug --output-filename logs python train.py
 
+settings are environment variables of the workers. An option wins over the file of --config-file,
+which wins over the environment of horovodrun. The keys of the file, with their defaults:
+
+{file}
 each worker gets:
   HOROVOD_RANK, HOROVOD_SIZE              its number, and how many there are
   HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE  the same among the workers of its machine
@@ -48,8 +52,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
     Blocks until the job has ended. Raises SystemExit for ``--help`` and wrong command lines.
     """
-    options, command = split_command(arguments)
     parser = _parser()
+    options, command = split_command(arguments, parser)
     given = parser.parse_args(options)
     if given.version:
         print(_version())
@@ -75,81 +79,28 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return 130
 
 
-def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options, and the command: from the first word that is neither option nor its value.
-
-    Argparse alone would look for our options among the command's words, too.
-    """
-    words = list(arguments)
-    index = 0
-    while index < len(words):
-        word = words[index]
-        if word == "--":
-            return words[:index], words[index + 1 :]
-        if not word.startswith("-") or word == "-":
-            break
-        index += 2 if _takes_next_word(word) else 1
-    return words[:index], words[index:]
-
-
-def _takes_next_word(option: str) -> bool:
-    if option in _WITH_VALUE:
-        return True
-    # Long options may be abbreviated; with "=" the value is in the same word.
-    is_long = option.startswith("--") and "=" not in option
-    return is_long and any(known.startswith(option) for known in _WITH_VALUE)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="horovodrun",
         usage=_USAGE,
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=_EPILOG.replace("{file}", indent(file_form(), "  ")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version number")
     add("-np", "--num-proc", type=_count, metavar="N", help="how many processes to start")
-    _add_hosts(parser)
     add(
         "-cb",
         "--check-build",
         action="store_true",
         help="print the frameworks, controllers and operations that work here",
     )
-    add(
-        "--start-timeout",
-        type=_seconds,
-        metavar="SEC",
-        help="how long the processes wait for each other in init "
-        "(default: HOROVOD_START_TIMEOUT or 30)",
-    )
-    add(
-        "--output-filename",
-        metavar="DIR",
-        help="keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too",
-    )
     add("--gloo", action="store_true", help="run without MPI, on the native engine; the default")
     add("--verbose", action="store_true", help="say which processes start and end")
+    add("--config-file", metavar="YAML", help="settings in a file, see below")
+    add_options(parser)
     return parser
-
-
-def _add_hosts(parser: argparse.ArgumentParser) -> None:
-    hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument(
-        "-H",
-        "--hosts",
-        metavar="NAME:SLOTS",
-        help="the machine and how many processes it may run; default localhost:N. "
-        "This version starts processes on this machine only.",
-    )
-    hosts.add_argument(
-        "-hostfile",
-        "--hostfile",
-        metavar="PATH",
-        help="the same as a file with lines of the form: name slots=N",
-    )
 
 
 def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
@@ -157,32 +108,32 @@ def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
         hosts = parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
     else:
         hosts = parse_hosts(given.hosts or f"localhost:{given.num_proc}")
-    extra = {}
-    if given.start_timeout is not None:
-        extra["HOROVOD_START_TIMEOUT"] = f"{given.start_timeout:g}"
     return JobPlan(
         command=tuple(command),
         slots=local_slots(hosts, given.num_proc),
-        extra_environment=extra,
+        extra_environment=_settings_environment(given),
         is_verbose=given.verbose,
         output_directory=None if given.output_filename is None else Path(given.output_filename),
+        is_timestamped=given.prefix_output_with_timestamp,
     )
+
+
+def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
+    """What the workers read in ``init``, as far as an option or, after it, the file chose it."""
+    chosen = chosen_settings(given)
+    if given.config_file is not None:
+        # PyYAML costs as much as all the rest of a start.
+        from horovod.launch.config_file import read_config_file
+
+        path = Path(given.config_file)
+        chosen = {**read_config_file(path, ignores_controller=given.gloo), **chosen}
+    return environment_of(chosen)
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 100_000):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number of processes, 1 or more")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0")
-    return value
 
 
 def _version() -> str:

@@ -31,6 +31,7 @@ from horovod.launch.job import JobOutcome, JobPlan
 from horovod.launch.processes import describe_exit
 from horovod.launch.run_options import RunOptions, check_options
 from horovod.launch.supervisor import Assignment
+from horovod.settings import environment_of
 
 __all__ = ["run"]
 
@@ -135,13 +136,13 @@ def _run(call: Call, options: RunOptions) -> list[Any]:
 
 
 def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
-    extra = {}
-    if options.start_timeout_s is not None:
-        extra["HOROVOD_START_TIMEOUT"] = f"{options.start_timeout_s:g}"
+    timeout_s = options.start_timeout_s
     return JobPlan(
         command=tuple(_python(options.executable, "function_worker")),
         slots=options.slots,
-        extra_environment=extra,
+        extra_environment={}
+        if timeout_s is None
+        else environment_of({"start_timeout_s": timeout_s}),
         is_verbose=options.is_verbose,
         output_directory=options.output_directory,
         call=files,

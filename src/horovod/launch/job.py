@@ -19,7 +19,8 @@ from pathlib import Path
 from horovod.launch.call import CallFiles
 from horovod.launch.environment import Rendezvous, worker_environment
 from horovod.launch.hosts import Slot
-from horovod.launch.output import LogFile, Output, consoles
+from horovod.launch.logs import Logs
+from horovod.launch.output import Output, consoles
 from horovod.launch.processes import (
     adopt_orphans,
     descendants,
@@ -51,6 +52,7 @@ class JobPlan:
     each rank's lines are kept as ``rank.<R>/stdout`` and ``stderr``. With ``call``, the files of
     ``horovod.run``, workers get their descriptors and no standard input, one that exits with 0
     without a result has failed, and the last lines of a failed job are left to the caller.
+    ``is_timestamped`` begins each line of a worker with the time.
     """
 
     command: tuple[str, ...]
@@ -59,6 +61,7 @@ class JobPlan:
     is_verbose: bool = False
     output_directory: Path | None = None
     call: CallFiles | None = None
+    is_timestamped: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
     _open_standard_files()
-    logs = _open_logs(plan)
+    logs = Logs(plan.output_directory, [slot.rank for slot in plan.slots])
     secret = os.urandom(SECRET_BYTES)
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
         server = StoreServer(secret, report=wakeups.note)
@@ -142,14 +145,14 @@ class _Job:
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
         watchdog: Watchdog,
-        logs: Mapping[int, tuple[LogFile, LogFile]],
+        logs: Logs,
     ) -> None:
         self._plan = plan
         self._selector = selector
         self._wakeups = wakeups
         self._watchdog = watchdog
         self._stdout, self._stderr = consoles(selector)
-        self._output = Output(selector)
+        self._output = Output(selector, is_timestamped=plan.is_timestamped)
         self._logs = logs
         self._workers: dict[int, _Worker] = {}
         self._ending: _Ending | None = None
@@ -177,7 +180,7 @@ class _Job:
             worker = _Worker(slot, pipes.pid)
             self._watchdog.add(pipes.pid)
             self._workers[pipes.pid] = worker
-            out_log, err_log = self._logs.get(slot.rank, (None, None))
+            out_log, err_log = self._logs.of(slot.rank)
             self._output.add(pipes.stdout_fd, f"[{slot.rank}]<stdout>:", self._stdout, out_log)
             self._output.add(pipes.stderr_fd, f"[{slot.rank}]<stderr>:", self._stderr, err_log)
             self._say_verbose(f"started {worker.name}")
@@ -188,6 +191,7 @@ class _Job:
             for key, _ in self._selector.select(self._seconds_to_deadline()):
                 key.data()
             self._output.balance()
+            self._say_if(self._logs.news())
             if self._ending is None and (self._stdout.is_broken or self._stderr.is_broken):
                 text = "horovodrun: nobody reads the output any more\n"
                 self._end(JobOutcome(128 + signal.SIGPIPE, text))
@@ -215,8 +219,8 @@ class _Job:
         stuck = [w.name for w in self._workers.values() if not w.is_group_gone]
         if stuck:
             self._say(f"these do not end although they got SIGKILL: {', '.join(stuck)}")
-        for log in (log for logs in self._logs.values() for log in logs if log.problem):
-            self._say(log.problem)
+        self._say_if(self._logs.news())
+        self._say_if(self._logs.summary())
         if self._plan.call is None:
             self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()
@@ -324,6 +328,10 @@ class _Job:
     def _say(self, text: str) -> None:
         self._stderr.write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
 
+    def _say_if(self, text: str) -> None:
+        if text:
+            self._say(text)
+
     def _say_verbose(self, text: str) -> None:
         if self._plan.is_verbose:
             self._say(text)
@@ -349,19 +357,6 @@ def _failure(first: _Worker) -> JobOutcome:
         f"Exit code: {first.exit_code}\n"
     )
     return JobOutcome(1, text, first.slot, first.pid, first.exit_code or 0)
-
-
-def _open_logs(plan: JobPlan) -> dict[int, tuple[LogFile, LogFile]]:
-    """Standard output and error of each rank; numbers as wide as the largest, so names sort."""
-    if plan.output_directory is None:
-        return {}
-    width = len(str(len(plan.slots) - 1))
-    logs = {}
-    for slot in plan.slots:
-        folder = plan.output_directory / f"rank.{slot.rank:0{width}}"
-        folder.mkdir(parents=True, exist_ok=True)
-        logs[slot.rank] = LogFile(folder / "stdout"), LogFile(folder / "stderr")
-    return logs
 
 
 def _explain_no_start(word: str, slot: Slot, error: OSError) -> JobOutcome:

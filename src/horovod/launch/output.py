@@ -11,10 +11,14 @@ import contextlib
 import os
 import select
 import selectors
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
-__all__ = ["Console", "LinePrefixer", "LogFile", "Output", "consoles"]
+from horovod.launch.logs import LogFile
+
+__all__ = ["Console", "LinePrefixer", "Output", "consoles", "timestamped"]
 
 _READ_BYTES = 65536
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
@@ -28,12 +32,12 @@ _MAX_LEFT_BYTES = 1024 * 1024
 
 
 class LinePrefixer:
-    """Puts ``prefix`` in front of each line; ``\\n``, ``\\r`` and ``\\r\\n`` end one.
+    """Puts what ``prefix`` gives in front of each line; ``\\n``, ``\\r`` and ``\\r\\n`` end one.
 
     Bytes pass through as they are. What follows the last line's end is kept until the rest comes.
     """
 
-    def __init__(self, prefix: bytes) -> None:
+    def __init__(self, prefix: Callable[[], bytes]) -> None:
         self._prefix = prefix
         self._partial: list[bytes] = []
         self._partial_bytes = 0
@@ -56,19 +60,25 @@ class LinePrefixer:
         self._partial, self._partial_bytes = [], 0
         if not lines[-1].endswith((b"\n", b"\r")):
             self._keep(lines.pop())
-        return start + b"".join([self._prefix + line for line in lines])
+        prefix = self._prefix()
+        return start + b"".join([prefix + line for line in lines])
 
     def finish(self) -> bytes:
         """The line that was begun, with the end it lacks."""
         if not self._partial:
             return b""
-        line = self._prefix + b"".join(self._partial) + b"\n"
+        line = self._prefix() + b"".join(self._partial) + b"\n"
         self._partial, self._partial_bytes = [], 0
         return line
 
     def _keep(self, data: bytes) -> None:
         self._partial.append(data)
         self._partial_bytes += len(data)
+
+
+def timestamped(prefix: bytes) -> bytes:
+    """``prefix`` after the local time, as C's ctime writes it."""
+    return time.ctime().encode() + prefix
 
 
 class Console:
@@ -135,36 +145,6 @@ def consoles(selector: selectors.BaseSelector) -> tuple[Console, Console]:
     return stdout, Console(2, selector)
 
 
-class LogFile:
-    """Keeps a copy of what goes to the console; ``problem`` says why it has stopped to.
-
-    A full disk costs the rest of the copy, not the job.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Create or empty ``path``. Raises OSError."""
-        self._path = path
-        self._file = path.open("wb", buffering=0)
-        self.problem = ""
-
-    def write(self, data: bytes) -> None:
-        """Append ``data``; files take it at once."""
-        if self._file.closed:
-            return
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            self.problem = f"{self._path} is incomplete: {error.strerror}"
-            self.close()
-
-    def close(self) -> None:
-        """Nothing more is written; may be repeated."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-
-
 @dataclass(eq=False)
 class _Pipe:
     fd: int
@@ -183,14 +163,16 @@ class _Pipe:
 class Output:
     """Reads workers' pipes through ``selector``, whose keys carry what to call."""
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
+    def __init__(self, selector: selectors.BaseSelector, *, is_timestamped: bool = False) -> None:
         self._selector = selector
         self._pipes: set[_Pipe] = set()
+        self._is_timestamped = is_timestamped
 
     def add(self, fd: int, prefix: str, console: Console, log: LogFile | None = None) -> None:
         """Take over ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
         os.set_blocking(fd, False)
-        pipe = _Pipe(fd, LinePrefixer(prefix.encode()), console, log)
+        decorate = timestamped if self._is_timestamped else bytes
+        pipe = _Pipe(fd, LinePrefixer(partial(decorate, prefix.encode())), console, log)
         self._pipes.add(pipe)
         self._resume(pipe)
 

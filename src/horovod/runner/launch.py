@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 from horovod.launch.cli import main
 
@@ -11,6 +12,9 @@ __all__ = ["run_commandline"]
 
 def run_commandline() -> int:
     """Run ``horovodrun`` with this process's arguments; returns its exit status."""
+    if not sys.warnoptions:
+        # Python shows these to developers only; here they are about what the user has typed.
+        warnings.filterwarnings("default", category=DeprecationWarning, module=r"horovod\.launch")
     return main(sys.argv[1:])
 
 

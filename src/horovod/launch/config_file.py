@@ -1,0 +1,118 @@
+"""``horovodrun --config-file``: settings in a YAML file, in sections.
+
+The keys are those of ``settings.py``, and ``controller``. PyYAML composes the tree; nothing is
+constructed from it, so values keep the text they were written as, and it is read like a flag's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from horovod.errors import SettingError
+from horovod.settings import Flag, Setting, file_sections
+
+__all__ = ["read_config_file"]
+
+_CONTROLLER = "controller"
+_SECTIONS = file_sections()
+
+
+def read_config_file(path: Path, *, ignores_controller: bool = False) -> dict[str, Any]:
+    """The settings that the file gives a value, by their names; ``null`` gives none.
+
+    ``ignores_controller``: the command line has chosen one.
+
+    Raises:
+        SettingError: the file is no YAML, has a key that there is none of, or a value that cannot
+            be. The text begins with file, line and ``<key>=<value>``.
+        OSError: it cannot be read.
+    """
+    try:
+        return _settings_of(_compose(path.read_bytes()), ignores_controller)
+    except SettingError as error:
+        raise SettingError(f"{path}, {error}") from None
+
+
+def _compose(content: bytes) -> yaml.Node | None:
+    try:
+        return yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise SettingError(f"{where}not YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingError(f"not YAML: {error}".partition("\n")[0]) from None
+
+
+def _settings_of(root: yaml.Node | None, ignores_controller: bool) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    for section, node in _entries(root, "", (_CONTROLLER, *_SECTIONS)):
+        if section == _CONTROLLER:
+            _check_controller(node, ignores_controller)
+            continue
+        settings = _SECTIONS[section]
+        for name, value in _entries(node, section, settings):
+            if not _is_null(value):
+                setting = settings[name]
+                chosen[setting.name] = _value(value, f"{section}.{name}", setting)
+    return chosen
+
+
+def _entries(
+    node: yaml.Node | None, path: str, known: Collection[str]
+) -> Iterator[tuple[str, yaml.Node]]:
+    """The keys and values of a mapping that may have the ``known`` keys; none of an empty one."""
+    if node is None or _is_null(node):
+        return
+    place, names = path or "the file", _listed(known)
+    if not isinstance(node, yaml.MappingNode):
+        raise _error(node, f"{place}: expected a mapping with {names}")
+    seen = set()
+    for key, value in node.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+        full_name = f"{path}.{name}" if path else name
+        if name not in known:
+            raise _error(key, f"{full_name}: this version has no such key; {place} has {names}")
+        if name in seen:
+            raise _error(key, f"{full_name}: is there twice")
+        seen.add(name)
+        yield name, value
+
+
+def _value(node: yaml.Node, key: str, setting: Setting) -> Any:
+    if not isinstance(node, yaml.ScalarNode):
+        raise _error(node, f"{key}: expected one value, found a list or a mapping")
+    flag = setting.flag or Flag("", "")
+    try:
+        value = setting.parse(node.value, flag.factor)
+    except SettingError as error:
+        text = str(error).replace("1 or 0", "true or false")
+        raise _error(node, f"{key}={node.value}: {text}") from None
+    return not value if flag.is_key_opposite else value
+
+
+def _check_controller(node: yaml.Node, is_ignored: bool) -> None:
+    if is_ignored or _is_null(node):
+        return
+    name = str(node.value) if isinstance(node, yaml.ScalarNode) else "..."
+    if name.lower() == "mpi":
+        raise _error(node, f"{_CONTROLLER}={name}: this version runs without MPI; use gloo")
+    if name.lower() != "gloo":
+        raise _error(node, f"{_CONTROLLER}={name}: expected gloo")
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _listed(names: Collection[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _error(node: yaml.Node, text: str) -> SettingError:
+    return SettingError(f"line {node.start_mark.line + 1}: {text}")

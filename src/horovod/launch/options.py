@@ -1,0 +1,253 @@
+"""The options of ``horovodrun``: those of hosts and output, one for each setting that has a flag,
+and the documented ones that this version lacks, which are refused by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.errors import SettingError
+from horovod.settings import SETTINGS, Flag, Setting, file_sections
+
+__all__ = ["add_options", "chosen_settings", "file_form", "split_command"]
+
+# Documented options of what is not there. In the parser they keep an abbreviation from meaning
+# something else than it does with the feature: -p is no -prefix-timestamp.
+_ABSENT = {
+    "starts processes on this machine only": (
+        *("-p", "--ssh-port", "-i", "--ssh-identity-file", "--disable-cache"),
+        *("--network-interface", "--network-interfaces"),
+    ),
+    "has no elastic training": (
+        *("--host-discovery-script", "--min-np", "--min-num-proc", "--max-np", "--max-num-proc"),
+        *("--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
+    ),
+    "runs without MPI, on its native engine": (
+        *("--mpi", "--jsrun", "--mpi-args", "--mpi-threads-disable", "--no-mpi-threads-disable"),
+        *("--tcp", "--binding-args"),
+    ),
+    "runs on its native engine, which has timeouts of its own": ("--gloo-timeout-seconds",),
+    "has no NCCL": ("--num-nccl-streams",),
+    "has no hierarchical collectives": (
+        *("--hierarchical-allreduce", "--no-hierarchical-allreduce"),
+        *("--hierarchical-allgather", "--no-hierarchical-allgather"),
+        *("--torus-allreduce", "--no-torus-allreduce"),
+    ),
+    "has no autotuning": (
+        *("--autotune", "--no-autotune", "--autotune-log-file", "--autotune-warmup-samples"),
+        *("--autotune-steps-per-sample", "--autotune-bayes-opt-max-samples"),
+        "--autotune-gaussian-process-noise",
+    ),
+    "has no timeline": (
+        *("--timeline-filename", "--timeline-mark-cycles", "--no-timeline-mark-cycles"),
+    ),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` all options but the general ones, under their headings."""
+    _add_start(parser.add_argument_group("start"))
+    _add_output(parser.add_argument_group("output"))
+    for topic in ("tuning", "stall check"):
+        _add_settings(parser.add_argument_group(topic), topic)
+    for lack, names in _ABSENT.items():
+        for name in names:
+            # Optional, since some take none; refused before anybody looks at it.
+            parser.add_argument(
+                name, action=_Absent, nargs="?", const=lack, dest="absent", help=argparse.SUPPRESS
+            )
+
+
+def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line gave a value, by their names.
+
+    Raises:
+        SettingError: one got a value that it cannot have; the text begins with ``<name>=<value>``.
+    """
+    chosen = {}
+    for setting in SETTINGS:
+        value = getattr(given, setting.name, None)
+        if setting.flag is None or value is None:
+            continue
+        if isinstance(value, str):
+            try:
+                value = setting.parse(value, setting.flag.factor)
+            except SettingError as error:
+                name = setting.flag.name.lstrip("-").replace("-", "_")
+                raise SettingError(f"{name}={value}: {error}") from None
+        chosen[setting.name] = value
+    return chosen
+
+
+def file_form() -> str:
+    """A configuration file that changes nothing: every key with its default."""
+    lines = ["controller: gloo\n"]
+    for section, settings in file_sections().items():
+        pairs = [f"{name}: {_default_in_file(setting)}" for name, setting in settings.items()]
+        lines.append(f"{section}: {{{', '.join(pairs)}}}\n")
+    return "".join(lines)
+
+
+def _default_in_file(setting: Setting) -> str:
+    flag = setting.flag
+    if isinstance(setting.default, bool):
+        return str(setting.default != bool(flag and flag.is_key_opposite)).lower()
+    return setting.text(setting.default, flag.factor if flag else 1) or "null"
+
+
+def split_command(
+    arguments: Sequence[str], parser: argparse.ArgumentParser
+) -> tuple[list[str], list[str]]:
+    """Our options, and the command: from the first word that is neither option nor its value.
+
+    Argparse alone would look for our options among the command's words, too.
+    """
+    words = list(arguments)
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return words[:index], words[index + 1 :]
+        if not word.startswith("-") or word == "-":
+            break
+        index += 2 if _takes_next_word(word, parser) else 1
+    return words[:index], words[index:]
+
+
+def _takes_next_word(word: str, parser: argparse.ArgumentParser) -> bool:
+    # Argparse tells nobody else what it has been given.
+    takes = {
+        name: action.nargs is None for action in parser._actions for name in action.option_strings
+    }
+    if word in takes:
+        return takes[word]
+    # An abbreviation; with "=" no name matches, and the value is in the same word.
+    return any(takes[name] for name in takes if name.startswith(word))
+
+
+def _add_start(group: argparse._ArgumentGroup) -> None:
+    hosts = group.add_mutually_exclusive_group()
+    hosts.add_argument(
+        "-H",
+        "--hosts",
+        metavar="NAME:SLOTS",
+        help="the machine and how many processes it may run; default localhost:N. "
+        "This version starts processes on this machine only.",
+    )
+    hosts.add_argument(
+        "-hostfile",
+        "--hostfile",
+        metavar="PATH",
+        help="the same as a file with lines of the form: name slots=N",
+    )
+    _add_settings(group, "start")
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--output-filename",
+        metavar="DIR",
+        help="keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too",
+    )
+    # The documented interface lets the times of workers' lines and of log lines exclude each other.
+    times = group.add_mutually_exclusive_group()
+    times.add_argument(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="begin each line of the workers with the time; not together with those of log lines",
+    )
+    _add_settings(group, "output", times)
+
+
+def _add_settings(
+    group: argparse._ArgumentGroup,
+    topic: str,
+    switches: argparse._MutuallyExclusiveGroup | None = None,
+) -> None:
+    """The flags of one topic; those that turn something on or off go into ``switches``."""
+    for setting in SETTINGS:
+        if setting.flag is None or setting.flag.topic != topic:
+            continue
+        if setting.flag.opposite:
+            _add_switch(switches or group.add_mutually_exclusive_group(), setting, setting.flag)
+        else:
+            group.add_argument(
+                setting.flag.name,
+                dest=setting.name,
+                metavar=_metavar(setting),
+                help=_valued_help(setting, setting.flag),
+            )
+
+
+def _add_switch(group: argparse._MutuallyExclusiveGroup, setting: Setting, flag: Flag) -> None:
+    """Two flags, and for each an older name that no help shows."""
+    for name, value in ((flag.name, True), (flag.opposite, False)):
+        group.add_argument(
+            name,
+            dest=setting.name,
+            action="store_const",
+            const=value,
+            help=f"{setting.meaning if value else 'the contrary'} ({setting.env}={int(value)})",
+        )
+        for old_name in flag.deprecated[not value : 2 - value]:
+            group.add_argument(
+                old_name,
+                dest=setting.name,
+                action=_Deprecated,
+                const=value,
+                newer=name,
+                help=argparse.SUPPRESS,
+            )
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.choices:
+        return "LEVEL"
+    if isinstance(setting.default, tuple):
+        return "CORE[,CORE...]"
+    return {"s": "SEC", "ms": "MS"}.get(setting.unit, "N")
+
+
+def _valued_help(setting: Setting, flag: Flag) -> str:
+    default = setting.text(setting.default, flag.factor) or "none"
+    unit = flag.unit or setting.unit
+    shown = f"{default} {unit}" if unit else default
+    return f"{setting.meaning} ({setting.env}; default: {shown})"
+
+
+class _Absent(argparse.Action):
+    """Refuses an option; ``const`` says what this version does instead."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        parser.error(f"{option_string}: this version {self.const}; leave it out")
+
+
+class _Deprecated(argparse.Action):
+    """Stores ``const``, and warns that another option does it."""
+
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, newer: str, **details: Any
+    ) -> None:
+        super().__init__(option_strings, dest, nargs=0, **details)
+        self._newer = newer
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        text = f"{option_string} is deprecated; use {self._newer}"
+        warnings.warn(text, DeprecationWarning, stacklevel=1)
+        setattr(namespace, self.dest, self.const)
