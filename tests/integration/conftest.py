@@ -9,6 +9,15 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from launching import assert_gone
+
+
+@pytest.fixture
+def no_child_is_left() -> Iterator[None]:
+    """Whatever the test's processes have started ends with them."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert_gone([p.pid for p in set(psutil.Process().children(recursive=True)) - before])
 
 
 @pytest.fixture

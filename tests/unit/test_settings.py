@@ -1,10 +1,16 @@
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from horovod.errors import SettingError
-from horovod.settings import Settings
+from horovod.settings import (
+    SETTINGS,
+    Setting,
+    Settings,
+    environment_of,
+    file_sections,
+    markdown_table,
+)
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -20,6 +26,7 @@ def test_values_are_read_with_their_type():
             "HOROVOD_CYCLE_TIME": "2.5",
             "HOROVOD_STALL_CHECK_DISABLE": "1",
             "HOROVOD_LOG_LEVEL": "DEBUG",
+            "HOROVOD_THREAD_AFFINITY": "3,1",
             "HOROVOD_SOMETHING_ELSE": "ignored",
         }
     )
@@ -27,6 +34,7 @@ def test_values_are_read_with_their_type():
     assert settings.cycle_time_ms == 2.5
     assert settings.stall_check_disable is True
     assert settings.log_level == "debug"
+    assert settings.thread_affinity == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +48,8 @@ def test_values_are_read_with_their_type():
         ("HOROVOD_START_TIMEOUT", "0", "at least 0.001"),
         ("HOROVOD_STALL_CHECK_DISABLE", "maybe", "expected 1 or 0"),
         ("HOROVOD_LOG_LEVEL", "loud", "expected one of trace, debug"),
+        ("HOROVOD_THREAD_AFFINITY", "0,x", "an integer"),
+        ("HOROVOD_THREAD_AFFINITY", "-1", "at least 0"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(name, value, expected):
@@ -49,14 +59,38 @@ def test_a_bad_value_is_refused_by_name(name, value, expected):
     assert expected in str(caught.value)
 
 
-def test_the_readme_lists_every_setting_with_its_default():
-    rows = dict(
-        [cell.strip().strip("`") for cell in line.split("|")[1:3]]
-        for line in README.read_text().splitlines()
-        if line.startswith("| `HOROVOD_")
-    )
-    for field in dataclasses.fields(Settings):
-        default = field.default
-        shown = str(int(default) if isinstance(default, bool | float) else default)
-        assert rows.pop(field.metadata["env"]) == shown
-    assert rows == {}
+def test_the_readme_has_the_table_that_python_m_horovod_settings_prints():
+    assert markdown_table() in README.read_text()
+
+
+@pytest.mark.parametrize("setting", [pytest.param(s, id=s.name) for s in SETTINGS])
+def test_every_setting_reads_back_what_it_writes(setting: Setting):
+    factor = setting.flag.factor if setting.flag else 1
+    assert setting.parse(setting.text(setting.default)) == setting.default
+    assert setting.parse(setting.text(setting.default, factor), factor) == setting.default
+    assert type(setting.parse(setting.text(setting.default))) is type(setting.default)
+
+
+def test_chosen_values_reach_another_process():
+    chosen = {
+        "fusion_threshold_bytes": 0,
+        "cycle_time_ms": 0.1,
+        "start_timeout_s": 1234567.0,
+        "stall_check_disable": True,
+        "thread_affinity": (1, 0),
+        "log_level": "error",
+    }
+    environment = environment_of(chosen)
+    assert environment["HOROVOD_START_TIMEOUT"] == "1234567"
+    assert Settings.from_env(environment) == Settings(**chosen)
+
+
+def test_names_belong_to_one_setting_each():
+    flags = [setting.flag for setting in SETTINGS if setting.flag]
+    names = [
+        name for flag in flags for name in (flag.name, flag.opposite, *flag.deprecated) if name
+    ]
+    keys = [f"{section}.{name}" for section, names in file_sections().items() for name in names]
+    for used in (names, keys, [setting.env for setting in SETTINGS]):
+        assert len(set(used)) == len(used)
+    assert {flag.key for flag in flags if flag.key} == set(keys)

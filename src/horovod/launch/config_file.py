@@ -98,11 +98,12 @@ def _value(node: yaml.Node, key: str, setting: Setting) -> Any:
 def _check_controller(node: yaml.Node, is_ignored: bool) -> None:
     if is_ignored or _is_null(node):
         return
-    name = str(node.value) if isinstance(node, yaml.ScalarNode) else "..."
-    if name.lower() == "mpi":
-        raise _error(node, f"{_CONTROLLER}={name}: this version runs without MPI; use gloo")
-    if name.lower() != "gloo":
-        raise _error(node, f"{_CONTROLLER}={name}: expected gloo")
+    if not isinstance(node, yaml.ScalarNode):
+        raise _error(node, f"{_CONTROLLER}: expected gloo, found a list or a mapping")
+    if node.value.lower() == "mpi":
+        raise _error(node, f"{_CONTROLLER}={node.value}: this version runs without MPI; use gloo")
+    if node.value.lower() != "gloo":
+        raise _error(node, f"{_CONTROLLER}={node.value}: expected gloo")
 
 
 def _is_null(node: yaml.Node) -> bool:

@@ -13,6 +13,7 @@ import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,9 +112,12 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
     _open_standard_files()
-    logs = Logs(plan.output_directory, [slot.rank for slot in plan.slots])
     secret = os.urandom(SECRET_BYTES)
-    with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
+    with (
+        closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
+        Wakeups() as wakeups,
+        selectors.DefaultSelector() as selector,
+    ):
         server = StoreServer(secret, report=wakeups.note)
         rendezvous = Rendezvous(*server.address, secret)
         watchdog = Watchdog()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 __all__ = ["LogFile", "Logs"]
 
+_STREAMS = ("stdout", "stderr")
+
 
 class LogFile:
     """One copy; ``problem`` says why it has stopped."""
@@ -50,19 +52,30 @@ class Logs:
 
     def __init__(self, directory: Path | None, ranks: Sequence[int]) -> None:
         """Create or empty the files. Raises OSError."""
-        self._files: dict[int, tuple[LogFile, LogFile]] = {}
+        self._files: dict[tuple[int, str], LogFile] = {}
         self._told: LogFile | None = None
         if directory is None:
             return
         width = len(str(max(ranks)))  # of the largest number, so names sort
-        for rank in ranks:
-            folder = directory / f"rank.{rank:0{width}}"
-            folder.mkdir(parents=True, exist_ok=True)
-            self._files[rank] = LogFile(folder / "stdout"), LogFile(folder / "stderr")
+        try:
+            for rank in ranks:
+                folder = directory / f"rank.{rank:0{width}}"
+                folder.mkdir(parents=True, exist_ok=True)
+                for stream in _STREAMS:
+                    self._files[rank, stream] = LogFile(folder / stream)
+        except OSError:
+            self.close()
+            raise
 
     def of(self, rank: int) -> tuple[LogFile | None, LogFile | None]:
         """Where the standard output and error of ``rank`` are kept."""
-        return self._files.get(rank, (None, None))
+        stdout, stderr = (self._files.get((rank, stream)) for stream in _STREAMS)
+        return stdout, stderr
+
+    def close(self) -> None:
+        """Nothing more is kept."""
+        for file in self._files.values():
+            file.close()
 
     def news(self) -> str:
         """The first file that has become incomplete, once; a full disk soon stops them all."""
@@ -77,4 +90,4 @@ class Logs:
         return f"incomplete, too: {', '.join(names)}" if names else ""
 
     def _stopped(self) -> list[LogFile]:
-        return [file for files in self._files.values() for file in files if file.problem]
+        return [file for file in self._files.values() if file.problem]

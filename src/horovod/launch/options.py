@@ -193,7 +193,7 @@ def _add_switch(group: argparse._MutuallyExclusiveGroup, setting: Setting, flag:
             const=value,
             help=f"{setting.meaning if value else 'the contrary'} ({setting.env}={int(value)})",
         )
-        for old_name in flag.deprecated[not value : 2 - value]:
+        for old_name in flag.deprecated[:1] if value else flag.deprecated[1:]:
             group.add_argument(
                 old_name,
                 dest=setting.name,

@@ -1,4 +1,4 @@
-"""Command lines: where the command begins, what is refused and how."""
+"""Command lines as a whole: the job that they plan, what is refused and how."""
 
 from __future__ import annotations
 
@@ -9,34 +9,6 @@ import pytest
 from horovod.launch import build_info, cli
 from horovod.launch.job import JobOutcome, JobPlan
 from horovod.launch.processes import describe_exit, words_to_run
-
-
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        ("-np 2 python x.py", 2),
-        ("-np 2 --gloo --verbose python x.py -np 3 --verbose", 4),
-        ("--num-proc=2 python --ver x", 1),
-        ("--num-proc 2 python", 2),
-        ("--num 2 python", 2),
-        ("--ho localhost:2 -np 1 python", 4),
-        ("--start 5 -np 1 python", 4),
-        ("-H localhost:2 -np 1 python -H x", 4),
-        ("-hostfile hosts -np 1 python", 4),
-        ("--output-filename logs -np 1 python", 4),
-        ("--hostf x --out logs python", 4),
-        ("-cb", 1),
-        ("-np", 1),
-        ("", 0),
-    ],
-)
-def test_the_first_word_that_is_no_option_begins_the_command(words: str, options: int) -> None:
-    split = words.split()
-    assert cli.split_command(split) == (split[:options], split[options:])
-
-
-def test_two_dashes_end_the_options() -> None:
-    assert cli.split_command(["-np", "2", "--", "-x"]) == (["-np", "2"], ["-x"])
 
 
 @pytest.fixture
@@ -63,6 +35,37 @@ def test_a_plan(plans: list[JobPlan]) -> None:
     ]
     assert plan.extra_environment == {"HOROVOD_START_TIMEOUT": "7.5"}
     assert plan.is_verbose
+    assert not plan.is_timestamped
+    assert cli.main(["-np", "2", "-prefix-timestamp", "x"]) == 0
+    assert plans[1].is_timestamped
+    assert plans[1].extra_environment == {}
+
+
+def test_an_option_wins_over_the_file(plans: list[JobPlan], tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        "controller: mpi\n"
+        "params: {cache_capacity: 5, cycle_time_ms: 2}\n"
+        "stall_check: {enabled: false}\n"
+    )
+    words = f"-np 1 --gloo --stall-check --config-file {file} --cache-capacity 0 x"
+    assert cli.main(words.split()) == 0
+    assert plans[0].extra_environment == {
+        "HOROVOD_CACHE_CAPACITY": "0",
+        "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_STALL_CHECK_DISABLE": "0",
+    }
+
+
+def test_a_wrong_file_is_refused_by_the_path_of_its_key(
+    plans: list[JobPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "settings.yaml").write_text("params:\n  cache_capacity: many\n")
+    with pytest.raises(SystemExit):
+        cli.main(["-np", "1", "--config-file", f"{tmp_path}/settings.yaml", "x"])
+    text = "settings.yaml, line 2: params.cache_capacity=many: expected an integer"
+    assert text in capsys.readouterr().err
+    assert not plans
 
 
 def test_two_names_of_this_machine_are_one_host(plans: list[JobPlan]) -> None:
@@ -90,9 +93,11 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 2 -H other.invalid:2 x", "not this machine"),
         ("-np 2 -H localhost x", "expected name:slots"),
         ("-np 3 -H localhost:2 x", "3 processes were asked for, but the hosts have 2 slots"),
-        ("-np 2 --start-timeout 0 x", "above 0"),
-        ("-np 2 --start-timeout nan x", "above 0"),
-        ("-np 2 --mpi x", "unrecognized arguments: --mpi"),
+        ("-np 2 --start-timeout 0 x", "error: start_timeout=0: must be at least 0.001"),
+        ("-np 2 --cache-capacity -1 x", "error: cache_capacity=-1: must be at least 0"),
+        ("-np 2 --config-file /no-such-file x", "/no-such-file"),
+        ("-np 2 --mpi x", "error: --mpi: this version runs without MPI"),
+        ("-np 2 --stranger x", "unrecognized arguments: --stranger"),
     ],
 )
 def test_wrong_command_lines_say_what_is_wrong(
@@ -148,6 +153,8 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "horovodrun -np 4 python train.py" in text
     assert "HOROVOD_LOCAL_RANK" in text
+    for heading in ("start:", "output:", "tuning:", "stall check:", "examples:", "exit status:"):
+        assert f"\n{heading}\n" in text
     assert max(map(len, text.splitlines())) <= 100
 
 

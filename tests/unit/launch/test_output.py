@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import selectors
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.launch import output
-from horovod.launch.output import Console, LinePrefixer, LogFile, Output, consoles
+from horovod.launch.logs import LogFile
+from horovod.launch.output import Console, LinePrefixer, Output, consoles
 
 PREFIX = b"[3]<stdout>:"
 
 
 def prefixed(*chunks: bytes) -> bytes:
-    prefixer = LinePrefixer(PREFIX)
+    prefixer = LinePrefixer(lambda: PREFIX)
     return b"".join([prefixer.feed(chunk) for chunk in chunks]) + prefixer.finish()
 
 
@@ -57,10 +60,22 @@ def test_a_line_without_end_is_broken_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(output, "_MAX_LINE_BYTES", 10)
-    prefixer = LinePrefixer(PREFIX)
+    prefixer = LinePrefixer(lambda: PREFIX)
     assert prefixer.feed(b"x" * 9) == b""
     assert prefixer.feed(b"y") == PREFIX + b"x" * 9 + b"y\n"
     assert prefixer.finish() == b""
+
+
+def test_a_prefix_may_change_from_one_feed_to_the_next() -> None:
+    numbers = itertools.count(1)
+    prefixer = LinePrefixer(lambda: b"%d:" % next(numbers))
+    assert prefixer.feed(b"a\nb\nc") == b"1:a\n1:b\n"
+    assert prefixer.finish() == b"2:c\n"
+
+
+def test_a_time_before_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "ctime", lambda: "Thu Jan  1 00:00:00 1970")
+    assert output.timestamped(PREFIX) == b"Thu Jan  1 00:00:00 1970[3]<stdout>:"
 
 
 class Desk:
@@ -190,4 +205,4 @@ def test_a_full_disk_costs_the_log_and_nothing_else(desk: Desk) -> None:
     while desk.turn():
         pass
     assert desk.read() == b"[1]<stdout>:one\n[1]<stdout>:two\n"
-    assert "/dev/full is incomplete: No space left" in log.problem
+    assert log.problem == "No space left on device"

@@ -1,0 +1,113 @@
+"""Configuration files: every key, and what is refused by which path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horovod.errors import SettingError
+from horovod.launch.config_file import read_config_file
+from horovod.launch.options import file_form
+from horovod.settings import SETTINGS, Setting, environment_of
+
+WITH_KEY = [pytest.param(s, id=s.name) for s in SETTINGS if s.flag and s.flag.key]
+
+
+def read(tmp_path: Path, text: str, **how: Any) -> dict[str, Any]:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    return read_config_file(file, **how)
+
+
+@pytest.mark.parametrize("setting", WITH_KEY)
+def test_every_key_gives_its_setting_a_value(setting: Setting, tmp_path: Path) -> None:
+    assert setting.flag
+    section, _, name = setting.flag.key.partition(".")
+    if setting.flag.opposite:
+        for word in ("true", "false", "yes", "no"):
+            expected = (word in ("true", "yes")) != setting.flag.is_key_opposite
+            assert read(tmp_path, f"{section}:\n  {name}: {word}") == {setting.name: expected}
+        return
+    word = "TRACE" if setting.choices else "7"
+    chosen = read(tmp_path, f"{section}: {{{name}: {word}}}")
+    assert chosen == {setting.name: setting.parse(word, setting.flag.factor)}
+
+
+def test_what_the_help_shows_is_a_file_that_changes_nothing(tmp_path: Path) -> None:
+    defaults = {s.name: s.default for s in SETTINGS if s.flag and s.flag.key and s.default != ()}
+    assert read(tmp_path, file_form()) == defaults
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "params:\n", "params: {cycle_time_ms: null}"])
+def test_nothing_gives_nothing(text: str, tmp_path: Path) -> None:
+    assert read(tmp_path, text) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("params: {fusion_threshold_mb: '32'}", {"HOROVOD_FUSION_THRESHOLD": "33554432"}),
+        ("params: {cycle_time_ms: 1e-2}", {"HOROVOD_CYCLE_TIME": "0.01"}),
+        ("library_options:\n  thread_affinity: 0,2", {"HOROVOD_THREAD_AFFINITY": "0,2"}),
+        ("library_options: {thread_affinity: '1,0'}", {"HOROVOD_THREAD_AFFINITY": "1,0"}),
+        ("controller: Gloo\nlogging: {level: INFO}", {"HOROVOD_LOG_LEVEL": "info"}),
+    ],
+)
+def test_values(text: str, expected: dict[str, str], tmp_path: Path) -> None:
+    assert environment_of(read(tmp_path, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("a: [", "line 1: not YAML: "),
+        ("params: {}\n---\nparams: {}", "line 2: not YAML: but found another document"),
+        ("\0", "not YAML: unacceptable character"),
+        ("[params]", "line 1: the file: expected a mapping with controller, params, "),
+        ("text", "line 1: the file: expected a mapping"),
+        ("params: 3", "line 1: params: expected a mapping with fusion_threshold_mb, cycle_time_ms"),
+        (
+            "\nautotune: {enabled: true}",
+            "line 2: autotune: this version has no such key; the file ",
+        ),
+        ("params:\n  torus_allreduce: true", "line 2: params.torus_allreduce: this version has no"),
+        ("params: {[a]: 1}", "line 1: params.?: this version has no such key"),
+        ("params: {}\nparams: {}", "line 2: params: is there twice"),
+        ("params: {cycle_time_ms: 1, cycle_time_ms: 2}", "params.cycle_time_ms: is there twice"),
+        ("params: {cache_capacity: -1}", "params.cache_capacity=-1: must be at least 0"),
+        ("params: {cache_capacity: 1.5}", "params.cache_capacity=1.5: expected an integer"),
+        (
+            "params: {cache_capacity: [1]}",
+            "params.cache_capacity: expected one value, found a list",
+        ),
+        ("params: {cache_capacity: true}", "params.cache_capacity=true: expected an integer"),
+        ("stall_check: {enabled: maybe}", "stall_check.enabled=maybe: expected true or false"),
+        ("logging: {level: loud}", "logging.level=loud: expected one of trace, debug"),
+        ("controller: mpi", "line 1: controller=mpi: this version runs without MPI; use gloo"),
+        ("controller: smpi", "controller=smpi: expected gloo"),
+        ("controller: {}", "controller: expected gloo"),
+    ],
+)
+def test_what_is_refused(text: str, refusal: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as refused:
+        read(tmp_path, text)
+    assert str(refused.value).startswith(f"{tmp_path}/settings.yaml, ")
+    assert refusal in str(refused.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_bytes(b"params: \xff\xff")
+    with pytest.raises(SettingError, match="not YAML"):
+        read_config_file(tmp_path / "settings.yaml")
+
+
+def test_a_controller_that_the_command_line_overrules(tmp_path: Path) -> None:
+    text = "controller: mpi\nparams: {cache_capacity: 3}"
+    assert read(tmp_path, text, ignores_controller=True) == {"cache_capacity": 3}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_config_file(tmp_path / "none.yaml")
