@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,48 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert (status, out) == (2, "")
     assert "--output-filename" in err
     assert "Traceback" not in err
+
+
+def test_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
+    (tmp_path / "rank.0" / "stdout").mkdir(parents=True)
+    status, out, err = run("-np", "1", "--output-filename", str(tmp_path), "echo", "never")
+    assert (status, out) == (2, "")
+    assert f"--output-filename: [Errno 21] Is a directory: '{tmp_path}/rank.0/stdout'" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_is_full_later_is_told_once_and_the_job_goes_on(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank.{rank}").mkdir()
+        (tmp_path / f"rank.{rank}" / "stdout").symlink_to("/dev/full")
+    script = "echo one; echo two; echo kept >&2"
+    status, out, err = run("-np", "2", "--output-filename", str(tmp_path), "sh", "-c", script)
+    assert status == 0
+    assert len(out.splitlines()) == 4
+    own = [line for line in err.splitlines() if line.startswith("horovodrun: ")]
+    told, *rest = own
+    assert "stdout is incomplete from here on: No space left on device; the job goes on" in told
+    assert len(rest) == 1
+    assert rest[0].startswith("horovodrun: incomplete, too: ")
+    assert sorted(line.partition("rank.")[2][:1] for line in own) == ["0", "1"]
+    assert (tmp_path / "rank.1" / "stderr").read_text() == "[1]<stderr>:kept\n"
+
+
+@pytest.mark.parametrize("option", ["-prefix-timestamp", "--prefix-output-with-timestamp"])
+def test_each_line_may_begin_with_the_time(option: str, tmp_path: Path) -> None:
+    began = int(time.time())
+    words = ("-np", "2", option, "--output-filename", str(tmp_path))
+    status, out, err = run(*words, "sh", "-c", "echo out; printf tail; echo err >&2")
+    assert status == 0
+    for line in out.splitlines() + err.splitlines():
+        moment, _, rest = line.partition("[")
+        assert began <= time.mktime(time.strptime(moment)) <= time.time()
+        assert rest in {
+            f"{r}]<std{s}" for r in (0, 1) for s in ("out>:out", "out>:tail", "err>:err")
+        }
+    assert len(out.splitlines()) == 4
+    kept = (tmp_path / "rank.1" / "stdout").read_text().splitlines()
+    assert kept == [line for line in out.splitlines() if "[1]" in line]
 
 
 def test_standard_files_may_be_closed() -> None:

@@ -82,7 +82,8 @@ class Logs:
         if self._told or not (stopped := self._stopped()):
             return ""
         self._told = stopped[0]
-        return f"{self._told.path} is incomplete from here on: {self._told.problem}"
+        told = self._told
+        return f"{told.path} is incomplete from here on: {told.problem}; the job goes on"
 
     def summary(self) -> str:
         """All other files that are incomplete in the end."""

@@ -54,7 +54,7 @@ def test_a_full_disk_is_told_once_and_all_that_is_incomplete_in_the_end(tmp_path
         log.write(b"x")
         log.write(b"y")
         log.close()
-    problem = "is incomplete from here on: No space left on device"
+    problem = "is incomplete from here on: No space left on device; the job goes on"
     assert logs.news() == f"{tmp_path}/rank.0/stdout {problem}"
     assert logs.news() == ""
     assert logs.summary() == f"incomplete, too: {tmp_path}/rank.1/stdout"
