@@ -11,7 +11,11 @@ _Rows = tuple[tuple[str, bool], ...]
 
 def build_table(version: str) -> str:
     """The table for what is installed here; imports no framework to find out."""
-    frameworks = (("TensorFlow", False), ("PyTorch", _is_installed("torch")), ("MXNet", False))
+    frameworks = (
+        ("TensorFlow", _is_installed("tensorflow")),
+        ("PyTorch", _is_installed("torch")),
+        ("MXNet", False),
+    )
     controllers = (("MPI", False), ("Gloo", True))
     operations = (("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", False), ("Gloo", True))
     blocks = (

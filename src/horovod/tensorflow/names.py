@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["derived", "group_name", "member_names", "name_of", "names_of"]
+__all__ = ["derived", "group_name", "member_names", "name_of", "names_of", "node_name"]
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
 # What TensorFlow allows in the name of a node; a name begins with a letter, digit or dot.
@@ -28,7 +29,7 @@ def name_of(op_type: str, name: str | None, tensor: Any, ignore_name_scope: bool
             the name of the tensor.
         name: what the caller gave.
         tensor: its input.
-        ignore_name_scope: leave the current name scope out.
+        ignore_name_scope: in a graph, be outside of the current name scope.
     """
     if tf.executing_eagerly():
         return op_type if name is None else name
@@ -58,11 +59,21 @@ def derived(names: Sequence[str], suffix: str) -> list[str]:
     return wanted if tf.executing_eagerly() else [_in_graph(name, False) for name in wanted]
 
 
+def node_name(op_type: str, names: Sequence[str], is_group: bool = False) -> str:
+    """What to call a graph's node that does these operations: like the one it stands for.
+
+    With the slash at its end TensorFlow takes the name as it is; it is unique in the graph already.
+    """
+    if not is_group and len(names) > 1:
+        return op_type
+    return names[0] if tf.executing_eagerly() else f"{names[0]}/"
+
+
 def _in_graph(name: str, ignore_name_scope: bool) -> str:
     graph = tf.compat.v1.get_default_graph()
-    node_name: str = graph.unique_name(_NO_NODE.sub("_", name))
-    scope = graph.get_name_scope()
-    return node_name[len(scope) + 1 :] if ignore_name_scope and scope else node_name
+    with graph.name_scope(None) if ignore_name_scope else nullcontext():
+        unique: str = graph.unique_name(_NO_NODE.sub("_", name))
+    return unique
 
 
 def _suffix_of(tensor: Any) -> str:

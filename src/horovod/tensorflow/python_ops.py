@@ -20,6 +20,7 @@ from horovod.operations import Kind
 from horovod.process_sets import ids_and_ranks
 from horovod.tensorflow import gradients
 from horovod.tensorflow.arrays import Arrays, run_alltoall, run_join, run_many
+from horovod.tensorflow.names import node_name
 from horovod.tensorflow.util import engine_errors_as_tf_errors
 
 __all__ = ["PythonOps"]
@@ -51,7 +52,13 @@ class PythonOps:
         def gradient(*grads: Any) -> list[Any]:
             return gradients.of_allreduce(self, grads, names, *options)
 
-        return _differentiable("HorovodAllreduce", run, tensors, _shapes_of(tensors), gradient)
+        return _differentiable(
+            node_name("HorovodAllreduce", names, is_group),
+            run,
+            tensors,
+            _shapes_of(tensors),
+            gradient,
+        )
 
     def allgather(
         self, tensors: Sequence[Any], names: Sequence[str], process_set: int, is_group: bool
@@ -65,7 +72,13 @@ class PythonOps:
         def gradient(*grads: Any) -> list[Any]:
             return gradients.of_allgather(self, grads, tensors, names, process_set, is_group)
 
-        return _differentiable("HorovodAllgather", run, tensors, _other_rows(tensors), gradient)
+        return _differentiable(
+            node_name("HorovodAllgather", names, is_group),
+            run,
+            tensors,
+            _other_rows(tensors),
+            gradient,
+        )
 
     def broadcast(
         self, tensors: Sequence[Any], names: Sequence[str], root_rank: int, process_set: int
@@ -79,7 +92,9 @@ class PythonOps:
         def gradient(*grads: Any) -> list[Any]:
             return gradients.of_broadcast(self, grads, names, root_rank, process_set)
 
-        return _differentiable("HorovodBroadcast", run, tensors, _shapes_of(tensors), gradient)
+        return _differentiable(
+            node_name("HorovodBroadcast", names), run, tensors, _shapes_of(tensors), gradient
+        )
 
     def alltoall(
         self, tensor: Any, splits: Any | None, name: str, process_set: int
@@ -95,7 +110,7 @@ class PythonOps:
             inputs = [tensor] if splits is None else [tensor, splits]
             dtypes = [tensor.dtype, tf.int32]
             shapes = [*_other_rows([tensor]), tf.TensorShape([None])]
-            output, received = _node("HorovodAlltoall", run, inputs, dtypes, shapes)
+            output, received = _node(f"{name}/", run, inputs, dtypes, shapes)
 
             def gradient(grad: Any, _: Any) -> Any:
                 args = (self, grad, tensor, received, name, process_set)
@@ -126,15 +141,21 @@ class PythonOps:
         def gradient(*grads: Any) -> list[Any]:
             return gradients.of_reducescatter(self, grads, names, *options)
 
-        return _differentiable("HorovodReducescatter", run, tensors, _other_rows(tensors), gradient)
+        return _differentiable(
+            node_name("HorovodReducescatter", names, is_group),
+            run,
+            tensors,
+            _other_rows(tensors),
+            gradient,
+        )
 
     def join(self, name: str) -> Any:
         """See ``CollectiveOps``."""
 
         def run(_: Arrays) -> Arrays:
-            return [run_join(name)]
+            return [run_join()]
 
-        return _node("HorovodJoin", run, [], [tf.int32], [tf.TensorShape([])])[0]
+        return _node(f"{name}/", run, [], [tf.int32], [tf.TensorShape([])])[0]
 
     def world_number(self, what: str, process_set: int, name: str | None) -> Any:
         """See ``CollectiveOps``."""
@@ -150,7 +171,7 @@ class PythonOps:
 
 
 def _differentiable(
-    op_type: str,
+    name: str,
     run: Callable[[Arrays], Arrays],
     tensors: Sequence[Any],
     shapes: list[tf.TensorShape],
@@ -161,13 +182,13 @@ def _differentiable(
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def node(*inputs: Any) -> Any:
         dtypes = [tensor.dtype for tensor in inputs]
-        return _node(op_type, run, inputs, dtypes, shapes), gradient
+        return _node(name, run, inputs, dtypes, shapes), gradient
 
     return list(node(*tensors))
 
 
 def _node(
-    op_type: str,
+    name: str,
     run: Callable[[Arrays], Arrays],
     tensors: Sequence[Any],
     dtypes: Sequence[tf.DType],
@@ -182,7 +203,7 @@ def _node(
 
     graph = tf.compat.v1.get_default_graph()
     with graph.control_dependencies(_previous(graph)):
-        results = tf.numpy_function(call, list(tensors), list(dtypes), name=op_type)
+        results = tf.numpy_function(call, list(tensors), list(dtypes), name=name)
     _last_nodes[graph] = ref(results[0].op)
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
@@ -190,9 +211,15 @@ def _node(
 
 
 def _eager(run: Callable[[Arrays], Arrays], tensors: Sequence[Any]) -> list[Any]:
-    arrays = [np.asarray(tensor) for tensor in tensors]
+    arrays = [_array_of(tensor) for tensor in tensors]
     with engine_errors_as_tf_errors():
         return [tf.convert_to_tensor(result) for result in run(arrays)]
+
+
+def _array_of(tensor: Any) -> Any:
+    """The tensor's memory without a copy, unless it is a scalar; read-only."""
+    # A bfloat16 scalar is no array until it is made one.
+    return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
 def _previous(graph: Any) -> list[Any]:
