@@ -69,11 +69,11 @@ class LocalGradientAggregationHelper:
         dense = [self._dense(gradients[position]) for position in there]
         chosen = [variables[position] for position in there]
         passes = self._passes_over(chosen, dense)
-        added = [sum_.assign_add(own) for sum_, own in zip(passes.sums, dense, strict=True)]
-        with tf.control_dependencies(_as_tensors(added)):
-            counted = passes.count.assign_add(1) % self.backward_passes_per_step
-        with tf.control_dependencies(_as_tensors([counted])):
+        added = self._add(passes, dense)
+        with tf.control_dependencies(added):
+            counted = (passes.count.read_value() + 1) % self.backward_passes_per_step
             count = tf.convert_to_tensor(passes.count.assign(counted))
+        with tf.control_dependencies([count]):
             totals = tf.cond(
                 tf.equal(count, 0),
                 lambda: self._reduced(passes, chosen),
@@ -114,15 +114,21 @@ class LocalGradientAggregationHelper:
             )
         return None if tf.executing_eagerly() else done.op
 
+    def _add(self, passes: _Passes, gradients: list[Any]) -> list[Any]:
+        """Begin new sums in the first pass, whatever the last ones left; add to them in others."""
+        pairs = list(zip(passes.sums, gradients, strict=True))
+        added: list[Any] = tf.cond(
+            tf.equal(passes.count.read_value(), 0),
+            lambda: [tf.convert_to_tensor(sum_.assign(own)) for sum_, own in pairs],
+            lambda: [tf.convert_to_tensor(sum_.assign_add(own)) for sum_, own in pairs],
+        )
+        return added
+
     def _reduced(self, passes: _Passes, variables: list[Any]) -> list[Any]:
         sums = [tf.identity(sum_.read_value()) for sum_ in passes.sums]
         if self.average_aggregated_gradients:
             sums = [total / self.backward_passes_per_step for total in sums]
-        reduced = self._allreduce(sums, variables)
-        with tf.control_dependencies(sums):
-            cleared = [sum_.assign(tf.zeros_like(sum_)) for sum_ in passes.sums]
-        with tf.control_dependencies(_as_tensors(cleared)):
-            return [tf.identity(gradient) for gradient in reduced]
+        return self._allreduce(sums, variables)
 
     def _dense(self, gradient: Any) -> Any:
         if not is_sparse(gradient):
@@ -164,11 +170,6 @@ def _local_variable(initial: Any) -> Any:
         use_resource=True,
         name="gradient_aggregation",
     )
-
-
-def _as_tensors(values: Sequence[Any]) -> list[Any]:
-    """What operations can be made to wait for; eagerly there is nothing to wait for."""
-    return [] if tf.executing_eagerly() else [tf.convert_to_tensor(value) for value in values]
 
 
 def _after(made: Any) -> Any:

@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.operations import Average
+from horovod.process_sets import global_process_set
 from horovod.tensorflow import mpi_ops
-from horovod.world import size
+from horovod.tensorflow.run_time import has_others
 
 __all__ = ["SyncBatchNormalization"]
 
@@ -36,20 +37,16 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True")
-        if _has_fused:
+        if hasattr(self, "_fused_can_be_used"):  # Keras 3 has fused operations no more
             kwargs["fused"] = False
         super().__init__(**kwargs)
 
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Mean and variance per channel, as Keras asks its layers for them."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
-        if size() == 1:
+        if has_others(global_process_set) is False:
             return mean, variance
         return _of_all_ranks(mean, variance)
-
-
-# Keras 3 has fused operations no more.
-_has_fused = "fused" in tf.keras.layers.BatchNormalization.__init__.__code__.co_varnames
 
 
 def _of_all_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
