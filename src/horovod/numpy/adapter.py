@@ -14,12 +14,14 @@ from horovod.grouped import GroupedCollectives
 from horovod.operations import Dtype, Intent
 
 __all__ = [
+    "DTYPES",
     "allgather",
     "allgather_async",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "allreduce_batch_async_",
     "alltoall",
     "alltoall_async",
     "broadcast",
@@ -43,7 +45,7 @@ __all__ = [
 Array = NDArray[Any]
 
 # numpy has no bfloat16 of its own.
-_DTYPES = {
+DTYPES = {
     np.dtype(np.uint8): Dtype.UINT8,
     np.dtype(np.int8): Dtype.INT8,
     np.dtype(np.int16): Dtype.INT16,
@@ -110,7 +112,7 @@ class _NumpyAdapter:
         return np.empty(tensor.shape, tensor.dtype)
 
     def dtype_of(self, tensor: Array) -> Dtype:
-        return _DTYPES[tensor.dtype]
+        return DTYPES[tensor.dtype]
 
     def from_output(self, output: _native.Output, dtype: Dtype) -> Array:
         array: Array = output.as_numpy(dtype)
@@ -128,7 +130,7 @@ class _NumpyAdapter:
 def _describe(array: Array) -> tuple[int, list[int], int]:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"expected a NumPy array, found {type(array).__name__}")
-    dtype = _DTYPES.get(array.dtype)
+    dtype = DTYPES.get(array.dtype)
     if dtype is None:
         raise ValueError(f"the array's dtype {array.dtype} is not supported")
     if not array.flags.c_contiguous:
@@ -161,6 +163,7 @@ allreduce = _collectives.allreduce
 allreduce_ = _collectives.allreduce_
 allreduce_async = _collectives.allreduce_async
 allreduce_async_ = _collectives.allreduce_async_
+allreduce_batch_async_ = _collectives.allreduce_batch_async_
 alltoall = _collectives.alltoall
 alltoall_async = _collectives.alltoall_async
 broadcast = _collectives.broadcast
