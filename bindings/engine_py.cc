@@ -87,6 +87,7 @@ nb::object as_array(Output& output, int dtype_code) {
       .code = 0, .bits = static_cast<std::uint8_t>(8 * size_of(dtype)), .lanes = 1};
   switch (dtype) {
     case Dtype::kUint8:
+    case Dtype::kUint16:
       type.code = dlpack::kUint;
       break;
     case Dtype::kFloat16:

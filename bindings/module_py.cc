@@ -8,6 +8,7 @@ namespace nb = nanobind;
 namespace hvd {
 
 void bind_engine(nb::module_& module);
+void bind_port(nb::module_& module);
 
 namespace {
 
@@ -40,4 +41,5 @@ NB_MODULE(_native, module) {
   // At exit, daemon threads and forked children hold engines for good reasons.
   nb::set_leak_warnings(false);
   hvd::bind_engine(module);
+  hvd::bind_port(module);
 }

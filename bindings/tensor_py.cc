@@ -24,6 +24,7 @@ Dtype dtype_of(const dlpack::DataType& type, const Request& request) {
       break;
     case dlpack::kUint:
       if (bits == 8) return Dtype::kUint8;
+      if (bits == 16) return Dtype::kUint16;
       break;
     case dlpack::kFloat:
       if (bits == 16) return Dtype::kFloat16;
@@ -41,8 +42,8 @@ Dtype dtype_of(const dlpack::DataType& type, const Request& request) {
   }
   throw invalid(request, "the tensor's dtype is not supported (DLPack code " +
                              std::to_string(type.code) + ", " + std::to_string(bits) +
-                             " bits); supported are uint8, int8, int16, int32, int64, float16, "
-                             "bfloat16, float32, float64 and bool");
+                             " bits); supported are uint8, uint16, int8, int16, int32, int64, "
+                             "float16, bfloat16, float32, float64 and bool");
 }
 
 // Turns the framework's own exception, for example about a sparse tensor, into a refusal.

@@ -19,9 +19,10 @@ enum class Dtype : std::uint8_t {
   kFloat64 = 7,
   kBool = 8,
   kBfloat16 = 9,
+  kUint16 = 10,
 };
 
-inline constexpr int kDtypeCount = 10;
+inline constexpr int kDtypeCount = 11;
 
 constexpr std::size_t size_of(Dtype dtype) {
   switch (dtype) {
@@ -30,6 +31,7 @@ constexpr std::size_t size_of(Dtype dtype) {
     case Dtype::kBool:
       return 1;
     case Dtype::kInt16:
+    case Dtype::kUint16:
     case Dtype::kFloat16:
     case Dtype::kBfloat16:
       return 2;
@@ -65,6 +67,8 @@ constexpr const char* name_of(Dtype dtype) {
       return "bool";
     case Dtype::kBfloat16:
       return "bfloat16";
+    case Dtype::kUint16:
+      return "uint16";
   }
   return "unknown dtype";
 }

@@ -163,6 +163,7 @@ constexpr KernelTable kernels_of(const char* isa) {
   fill_integer<Isa, std::uint8_t, std::uint8_t>(rows_of(table, Dtype::kUint8));
   fill_integer<Isa, std::int8_t, std::uint8_t>(rows_of(table, Dtype::kInt8));
   fill_integer<Isa, std::int16_t, std::uint16_t>(rows_of(table, Dtype::kInt16));
+  fill_integer<Isa, std::uint16_t, std::uint16_t>(rows_of(table, Dtype::kUint16));
   fill_integer<Isa, std::int32_t, std::uint32_t>(rows_of(table, Dtype::kInt32));
   fill_integer<Isa, std::int64_t, std::uint64_t>(rows_of(table, Dtype::kInt64));
   fill_float<Isa, Float16<Isa>>(rows_of(table, Dtype::kFloat16));

@@ -24,13 +24,9 @@ struct Eagerness {
 constexpr Eagerness kOverlap{.linger = std::chrono::microseconds(50), .enough_bytes = 1UL << 20};
 constexpr Eagerness kTakeTurns{.linger = std::chrono::milliseconds(5), .enough_bytes = 64UL << 20};
 
-const Eagerness& eagerness_of(const EngineConfig& config) {
-  return config.has_spare_cores() ? kOverlap : kTakeTurns;
-}
-
-Nanoseconds linger_of(const EngineConfig& config) {
-  if (config.cycle_time_s <= 0) return eagerness_of(config).linger;
-  return Nanoseconds(static_cast<std::int64_t>(config.cycle_time_s * 1e9));
+// To leave it to a thread that waits, one must come.
+const Eagerness& eagerness_of(const EngineConfig& config, bool is_unattended) {
+  return config.has_spare_cores() || is_unattended ? kOverlap : kTakeTurns;
 }
 
 // The check runs at the shutdown time too, where that is the shorter one.
@@ -61,7 +57,6 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       alarms_(region_->data() + Presence::region_bytes(config_.size)),
       spin_(config_.usable_cores >= config_.size && config_.usable_cores > 1 ? Nanoseconds(kSpin)
                                                                              : Nanoseconds(0)),
-      linger_(linger_of(config_)),
       handles_(config_.generation) {
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
@@ -76,9 +71,11 @@ Engine::~Engine() {
   for (std::atomic<Lane*>& lane : lanes_) delete lane.load();
 }
 
-HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent intent) {
+HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent intent,
+                        HandleTable::Continuation then) {
   throw_if_forked();
   bool became_ready = false;
+  bool is_continued = false;
   HandleId handle = 0;
   Lane* lane = nullptr;
   {
@@ -90,10 +87,13 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
       submitted_.push_back(&prepare(*lane, submission));
     }
     refuse_duplicates(submitted_);
-    handle = handles_.open(submitted_.size());
+    is_continued = static_cast<bool>(then);
+    handle = handles_.open(submitted_.size(), std::move(then));
+    if (is_continued) is_unattended_.store(true);
     became_ready = arrive_all(*lane, submitted_, handle);
   }
   wake_after_submit(*lane, became_ready, intent);
+  if (is_continued) deliver();  // what could not be submitted
   return handle;
 }
 
@@ -166,6 +166,7 @@ void Engine::remove_process_set(int set) {
   }
   lane.reset();
   if (release_role()) ring_background();
+  deliver();
 }
 
 void Engine::discard_process_set(int set) {
@@ -173,6 +174,12 @@ void Engine::discard_process_set(int set) {
   const std::size_t offset = words_bytes(config_.size) + static_cast<std::size_t>(set) * part_bytes;
   const std::lock_guard guard(mutex_);
   if (space_ != nullptr) space_->discard(offset, part_bytes);
+}
+
+std::vector<int> Engine::members_of(int set) {
+  const std::lock_guard guard(mutex_);
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? std::vector<int>{} : found->second;
 }
 
 int Engine::flights(int set) {
@@ -217,9 +224,10 @@ std::string Engine::running_name(Lane& lane, const Request& request) const {
 void Engine::refuse_impossible(const Lane& lane, const Submission& submission) const {
   const auto reason = refusal_of(submission, lane.members);
   if (!reason) return;
-  const std::string name =
-      submission.name.empty() ? name_of(submission.requests.front()) : std::string(submission.name);
-  throw Error(ErrorCode::kInvalidArgument, name + lane.suffix() + ": " + *reason);
+  const Request& request = submission.requests.front();
+  const std::string what =
+      submission.name.empty() ? name_of(request) : title_of(submission.name, request);
+  throw Error(ErrorCode::kInvalidArgument, what + lane.suffix() + ": " + *reason);
 }
 
 void Engine::refuse_duplicates(std::span<Entry* const> entries) {
@@ -250,7 +258,7 @@ bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId ha
   }
   for (; position < entries.size(); ++position) {
     entries[position]->is_submitting = false;
-    handles_.complete(handle, position, error, {});
+    complete(handle, position, error, {});
   }
   return became_ready;
 }
@@ -301,7 +309,13 @@ bool Engine::has_ready() const {
 }
 
 bool Engine::is_enough(std::size_t ready_bytes) const {
-  return ready_bytes >= eagerness_of(config_).enough_bytes;
+  return ready_bytes >= eagerness_of(config_, is_unattended_.load()).enough_bytes;
+}
+
+// How long what is ready waits for more to come, from the moment it was seen.
+Nanoseconds Engine::linger() const {
+  if (config_.cycle_time_s <= 0) return eagerness_of(config_, is_unattended_.load()).linger;
+  return Nanoseconds(static_cast<std::int64_t>(config_.cycle_time_s * 1e9));
 }
 
 void Engine::throw_if_forked() const {
@@ -319,6 +333,28 @@ bool Engine::contains(HandleId handle) {
   if (is_abandoned_) return false;
   const std::lock_guard guard(mutex_);
   return handles_.contains(handle);
+}
+
+void Engine::continue_with(HandleId handle, HandleTable::Continuation then) {
+  {
+    const std::lock_guard guard(mutex_);
+    handles_.continue_with(handle, std::move(then));
+    has_landed_.store(handles_.has_landed());
+    is_unattended_.store(handles_.continued_count() != 0);
+  }
+  if (!deliver()) ring_background();
+}
+
+bool Engine::deliver() {
+  if (!has_landed_.load()) return false;
+  std::vector<HandleTable::Landed> landed;
+  {
+    const std::lock_guard guard(mutex_);
+    landed = handles_.take_landed();
+    has_landed_.store(false);
+  }
+  for (auto& [then, result] : landed) then(std::move(result));
+  return !landed.empty();
 }
 
 HandleTable::Result Engine::take(HandleId handle) {
@@ -351,6 +387,7 @@ void Engine::shutdown() {
   presence_.set_liveness(config_.rank, Liveness::kLeft);
   alarms_.touch();
   wake_everyone();
+  deliver();
 }
 
 void Engine::let_waits_end(Nanoseconds limit) {

@@ -76,12 +76,19 @@ class Engine {
   void remove_process_set(int set);
   // After all ranks have removed it, one of them gives its memory back.
   void discard_process_set(int set);
+  // World ranks of a set, rising; none for a set that is not registered.
+  std::vector<int> members_of(int set);
   // Operations of this rank in flight on a set.
   int flights(int set);
 
   // Starts operations on a process set; one handle for all. Throws Error when the call cannot be
-  // right or the world is over; then nothing was submitted.
-  HandleId submit(int set, std::span<const Submission> submissions, Intent intent);
+  // right or the world is over; then nothing was submitted. With a continuation the handle is not
+  // to be taken: `then` gets the result, from whichever thread makes progress, maybe within this
+  // call; it holds no lock and must not block.
+  HandleId submit(int set, std::span<const Submission> submissions, Intent intent,
+                  HandleTable::Continuation then = {});
+  // The same for a handle that somebody waited for and gave up.
+  void continue_with(HandleId handle, HandleTable::Continuation then);
 
   bool contains(HandleId handle);
   // True when done. Makes some progress, never blocks for long.
@@ -103,6 +110,7 @@ class Engine {
   // In a child after fork: the threads are gone and the memory is the parent's, so touch nothing.
   void abandon();
 
+  int rank() const { return config_.rank; }
   bool has_spare_cores() const { return config_.has_spare_cores(); }
   std::vector<Event> events() const { return recorder_.snapshot(); }
 
@@ -147,6 +155,8 @@ class Engine {
   void give_up(const Error& error);
   void fail_everything(const Error& error);
   void fail_lane(Lane& lane, const Error& error);
+  void complete(HandleId handle, std::size_t position, const std::optional<Error>& error,
+                std::vector<Output> outputs);
   void check_stalls();
   void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
   void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
@@ -156,6 +166,8 @@ class Engine {
   bool take_role(bool as_helper);
   // True when something is ready that nobody has begun.
   bool release_role();
+  // Calls the continuations of what is done, outside of the progress role. False for none.
+  bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
   void drive_in_background();
   bool may_form_in_background();
@@ -174,6 +186,7 @@ class Engine {
   void run_background();
   Nanoseconds background_nap(bool had_role, bool was_rung);
   Nanoseconds idle_nap();
+  Nanoseconds linger() const;
   Nanoseconds lingering() const;
   void ring_background();
   void on_peer_death(int rank);
@@ -204,12 +217,13 @@ class Engine {
   Recorder recorder_;
   const std::shared_ptr<OutputPool> outputs_ = std::make_shared<OutputPool>();
   const Nanoseconds spin_;
-  const Nanoseconds linger_;
 
   std::mutex mutex_;
   std::condition_variable changed_;  // a handle is done, or the role is free
   HandleTable handles_;
-  std::map<int, std::vector<int>> sets_;  // members
+  std::map<int, std::vector<int>> sets_;    // members
+  std::atomic<bool> has_landed_{false};     // handles_ has
+  std::atomic<bool> is_unattended_{false};  // handles are under way that nobody will wait for
   std::optional<Error> fatal_;
   std::atomic<bool> is_over_{false};  // fatal_ is set: what was begun is never touched again
   bool role_taken_ = false;

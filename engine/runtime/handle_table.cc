@@ -5,7 +5,7 @@
 
 namespace hvd {
 
-HandleId HandleTable::open(std::size_t operations) {
+HandleId HandleTable::open(std::size_t operations, Continuation then) {
   if (free_.empty()) {
     if (handles_.size() > static_cast<std::size_t>(kIndexMask)) {
       throw Error(ErrorCode::kInvalidArgument, "too many handles are open; synchronize some first");
@@ -21,6 +21,7 @@ HandleId HandleTable::open(std::size_t operations) {
   handle.result.error.reset();
   handle.result.outputs.clear();
   handle.pending_id.store(operations == 0 ? 0 : id, std::memory_order_release);
+  if (then) continue_with(id, std::move(then));
   return id;
 }
 
@@ -35,7 +36,21 @@ bool HandleTable::complete(HandleId id, std::size_t position, const std::optiona
   }
   if (--handle.remaining != 0) return false;
   handle.pending_id.store(0, std::memory_order_release);
+  if (handle.then) land(handle);
   return true;
+}
+
+void HandleTable::continue_with(HandleId id, Continuation then) {
+  Handle& handle = at(id);
+  handle.then = std::move(then);
+  ++continued_count_;
+  if (handle.pending_id.load(std::memory_order_relaxed) != id) land(handle);
+}
+
+void HandleTable::land(Handle& handle) {
+  Continuation then = std::exchange(handle.then, nullptr);
+  landed_.emplace_back(std::move(then), close(handle.id));
+  --continued_count_;
 }
 
 bool HandleTable::contains(HandleId id) const {

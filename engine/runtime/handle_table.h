@@ -2,13 +2,16 @@
 // last.
 //
 // All methods need the engine's mutex; a Pending taken under it can be asked without. A handle
-// stays until it is closed, so its error and outputs can be fetched by whoever waited.
+// stays until it is closed, so its error and outputs can be fetched by whoever waited; one with a
+// continuation closes itself.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -31,31 +34,44 @@ class Pending {
 
 class HandleTable {
  public:
+  struct Result {
+    std::optional<Error> error;
+    std::vector<Output> outputs;  // what the engine allocated
+  };
+  // What happens to the result of a handle that nobody waits for.
+  using Continuation = std::function<void(Result)>;
+
   explicit HandleTable(int generation) : serial_(static_cast<HandleId>(generation) << 28) {}
 
-  HandleId open(std::size_t operations);
+  HandleId open(std::size_t operations, Continuation then = {});
   // One of the handle's operations is done. True when it was the last. `outputs` begin at
   // `position` in the result.
   bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,
                 std::vector<Output> outputs);
   bool contains(HandleId id) const;
   Pending pending(HandleId id) const { return Pending(at(id).pending_id, id); }
-
-  struct Result {
-    std::optional<Error> error;
-    std::vector<Output> outputs;  // what the engine allocated
-  };
   // Removes a done handle.
   Result close(HandleId id);
+
+  // Gives an open handle a continuation.
+  void continue_with(HandleId id, Continuation then);
+  // Handles under way that have one.
+  std::size_t continued_count() const { return continued_count_; }
+  // A continuation whose handle is done, with its result.
+  using Landed = std::pair<Continuation, Result>;
+  bool has_landed() const { return !landed_.empty(); }
+  std::vector<Landed> take_landed() { return std::exchange(landed_, {}); }
 
  private:
   struct Handle {
     std::atomic<HandleId> pending_id{0};  // the id while not done
     HandleId id = 0;                      // 0 while free
     std::size_t remaining = 0;
+    Continuation then;
     Result result;
   };
 
+  void land(Handle& handle);
   Handle& at(HandleId id) { return handles_[static_cast<std::size_t>(id & kIndexMask)]; }
   const Handle& at(HandleId id) const {
     return handles_[static_cast<std::size_t>(id & kIndexMask)];
@@ -66,6 +82,8 @@ class HandleTable {
 
   std::deque<Handle> handles_;  // never shrinks, so references stay valid
   std::vector<HandleId> free_;
+  std::vector<Landed> landed_;
+  std::size_t continued_count_ = 0;
   HandleId serial_;
 };
 

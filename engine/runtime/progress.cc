@@ -215,10 +215,17 @@ void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
   lane.flights.fetch_sub(1);
   recorder_.record(now, error ? EventKind::kError : EventKind::kDone, lane.subject(entry.ref.slot),
                    error ? static_cast<std::uint64_t>(error->code()) : 0);
-  if (handles_.complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {})) &&
-      helpers_waiting_.load() != 0) {
-    changed_.notify_all();
-  }
+  complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {}));
+}
+
+// Under mutex_.
+void Engine::complete(HandleId handle, std::size_t position, const std::optional<Error>& error,
+                      std::vector<Output> outputs) {
+  if (!handles_.complete(handle, position, error, std::move(outputs))) return;
+  if (helpers_waiting_.load() != 0) changed_.notify_all();
+  if (!handles_.has_landed()) return;
+  has_landed_.store(true);
+  is_unattended_.store(handles_.continued_count() != 0);
 }
 
 // This rank takes part in nothing any more, which those who wait for it must know.

@@ -2,12 +2,14 @@
 
 namespace hvd {
 
-std::string Entry::title() const {
-  // Names carry "<operation>." in front; messages say the operation once.
-  const std::string operation = name_of(request());
-  const bool prefixed = name.starts_with(operation + ".");
-  return operation + " '" + (prefixed ? name.substr(operation.size() + 1) : name) + "'";
+std::string title_of(std::string_view name, const Request& request) {
+  // Names may carry "<operation>." in front; messages say the operation once.
+  const std::string operation = name_of(request);
+  if (name.starts_with(operation + ".")) name.remove_prefix(operation.size() + 1);
+  return operation + " '" + std::string(name) + "'";
 }
+
+std::string Entry::title() const { return title_of(name, request()); }
 
 Entry& TensorTable::find_or_create(std::string_view name) {
   const NameKey key = key_of(name);

@@ -22,6 +22,9 @@ struct Tensor {
   std::byte* out = nullptr;
 };
 
+// "allreduce 'grad/fc1'", for messages.
+std::string title_of(std::string_view name, const Request& request);
+
 // What goes under one name: a tensor or a group.
 struct Entry {
   std::string name;
@@ -42,7 +45,6 @@ struct Entry {
   std::vector<Output> outputs;
 
   const Request& request() const { return requests.front(); }
-  // "allreduce 'grad/fc1'", for messages.
   std::string title() const;
 };
 

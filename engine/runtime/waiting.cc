@@ -59,6 +59,7 @@ bool Engine::poll(HandleId handle) {
     while (pending && step(true) == Step::kProgressed) {
     }
     if (release_role()) ring_background();
+    deliver();
   }
   return !pending;
 }
@@ -72,6 +73,7 @@ bool Engine::wait(HandleId handle, Nanoseconds limit) {
     if (!take_role(true)) continue;
     drive_until(pending, std::min(deadline_ns, now_ns() + kSlice.count()));
     has_more = release_role();
+    deliver();
   }
   // What became ready meanwhile and nobody waits for.
   if (!pending && has_more) ring_background();
@@ -104,7 +106,7 @@ bool Engine::release_role() {
 }
 
 void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
-  while (pending && !stopping_.load(std::memory_order_relaxed)) {
+  while (pending && !has_landed_.load() && !stopping_.load(std::memory_order_relaxed)) {
     const Step step = this->step(true);
     if (step == Step::kProgressed) continue;
     Lane* only = only_active_lane();
@@ -266,6 +268,7 @@ void Engine::run_background() {
     if (had_role) {
       drive_in_background();
       release_role();
+      if (deliver()) continue;  // more may be ready
     }
     const Nanoseconds nap = background_nap(had_role, seen != heard);
     heard = seen;
@@ -275,7 +278,7 @@ void Engine::run_background() {
 
 void Engine::drive_in_background() {
   check_stalls();
-  while (!stopping_.load() && helpers_waiting_.load() == 0) {
+  while (!stopping_.load() && !has_landed_.load() && helpers_waiting_.load() == 0) {
     switch (step(may_form_in_background())) {
       case Step::kProgressed:
         break;
@@ -301,12 +304,12 @@ bool Engine::may_form_in_background() {
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
   std::size_t bytes = 0;
   for_each_lane([&](const Lane& lane) { bytes += lane.board.ready_bytes(); });
-  return is_enough(bytes) || now_ns() - ready_since_ns_ >= linger_.count();
+  return is_enough(bytes) || now_ns() - ready_since_ns_ >= linger().count();
 }
 
 // After a ring by this rank it stays alert for a moment, so that a burst of submissions rings once.
 Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
-  Nanoseconds nap = std::max(linger_, kAlertness);
+  Nanoseconds nap = std::max(linger(), kAlertness);
   if (was_rung && mood_.load() >= Mood::kAlert) {
     mood_.store(Mood::kAlert);
   } else {
@@ -325,7 +328,7 @@ Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
 
 // How long what is ready waits for more to come.
 Nanoseconds Engine::lingering() const {
-  return std::max(Nanoseconds(ready_since_ns_ + linger_.count() - now_ns()), Nanoseconds(1000));
+  return std::max(Nanoseconds(ready_since_ns_ + linger().count() - now_ns()), Nanoseconds(1000));
 }
 
 // With nothing to do it sleeps until the stall check is due, or until it is rung.

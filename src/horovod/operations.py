@@ -85,6 +85,7 @@ class Dtype(IntEnum):
     FLOAT64 = 7
     BOOL = 8
     BFLOAT16 = 9
+    UINT16 = 10
 
 
 def resolve_op(average: bool | None, op: int | None) -> int:

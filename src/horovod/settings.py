@@ -97,6 +97,11 @@ class Settings:
         unit="s",
         minimum=0.001,
     )
+    tensorflow_native_ops: bool = _setting(
+        "HOROVOD_TENSORFLOW_NATIVE_OPS",
+        True,
+        "0 runs TensorFlow's collectives as Python operations instead of the native plugin's.",
+    )
     log_level: str = _setting(
         "HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or fatal."
     )

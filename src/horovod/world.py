@@ -42,6 +42,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "port_address",
     "rank",
     "rocm_built",
     "shutdown",
@@ -61,6 +62,7 @@ _generations: Counter[str] = Counter()  # worlds begun, by scope
 _lock = threading.RLock()
 _hooks_installed = False
 _at_end: list[Callable[[_native.Engine], None]] = []
+_port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
 def init(
@@ -103,6 +105,7 @@ def init(
             engine.shutdown()
             raise
         _world = _World(identity, engine)
+        _port.attach(engine, identity.local_rank, identity.local_size)
         _install_hooks()
 
 
@@ -117,6 +120,7 @@ def shutdown() -> None:
         close_registry()
     if world is not None:
         world.engine.shutdown()
+        _port.detach()
         for callback in _at_end:
             callback(world.engine)
 
@@ -134,6 +138,11 @@ def is_initialized() -> bool:
 def engine() -> _native.Engine:
     """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
     return (_world or _current()).engine
+
+
+def port_address() -> int:
+    """Where native plugins of this build find the engine of the current world; never changes."""
+    return _port.address
 
 
 def generation() -> int:
@@ -340,6 +349,6 @@ def _abandon() -> None:
     _lock = threading.RLock()
     close_registry()
     if _world is not None:
-        _world.engine.abandon()
+        _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)
         _world = None

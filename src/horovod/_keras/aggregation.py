@@ -6,7 +6,7 @@ yet; it works beside this. ``iterations`` counts passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod._keras.library import backend_name
@@ -20,7 +20,7 @@ def aggregation_for(optimizer: Any, distribution: Distribution) -> Aggregation |
     if distribution.options.backward_passes_per_step == 1:
         return None
     if backend_name(distribution.keras) == "jax":
-        return StatelessAggregation(optimizer, distribution)
+        return JaxAggregation(optimizer, distribution)
     return Aggregation(optimizer, distribution)
 
 
@@ -61,11 +61,10 @@ class Aggregation:
                 total.assign_add(self._dense(gradient))
         self._counter.assign_add(1)
         is_step = self._ops.equal(self._counter, self._passes)
-        self._ops.cond(
-            is_step,
-            lambda: self._step(gradients, variables, sums),
-            lambda: self._skip(),
-        )
+        self._branch(is_step, lambda: self._step(gradients, variables, sums), self._skip)
+
+    def _branch(self, is_step: Any, step: Callable[[], None], skip: Callable[[], None]) -> None:
+        self._ops.cond(is_step, step, skip)
 
     def _step(self, gradients: list[Any], variables: list[Any], sums: list[Any]) -> None:
         totals = [
@@ -108,46 +107,52 @@ class Aggregation:
         return self._ops.convert_to_tensor(gradient)
 
 
-class StatelessAggregation(Aggregation):
-    """The same for JAX, where no variable can be assigned inside a branch.
+class JaxAggregation(Aggregation):
+    """The same for JAX, where a compiled program cannot assign variables inside a branch.
 
-    The step is always computed; in passes that are none, everything is put back.
+    There the step is always computed; in passes that are none, everything is put back.
     """
 
     def apply(self, gradients: list[Any], variables: list[Any]) -> None:
         """See ``Aggregation``."""
-        import jax
-
-        optimizer, ops = self._optimizer, self._ops
+        if not any(self._distribution.backend.is_traced(gradient) for gradient in gradients):
+            super().apply(gradients, variables)
+            return
         sums = self._sums_of(variables)
         totals = [
             gradient if gradient is None or total is None else total.value + gradient
             for gradient, total in zip(gradients, sums, strict=True)
         ]
         passes = self._counter.value + 1
-        is_step = ops.equal(passes, self._passes)
+        is_step = self._ops.equal(passes, self._passes)
+        self._apply_or_put_back(is_step, totals, variables)
+        for total, variable in zip(totals, sums, strict=True):
+            if total is not None and variable is not None:
+                rest = self._ops.where(is_step, self._ops.zeros_like(total), total)
+                variable.assign(rest)
+        self._counter.assign(self._ops.where(is_step, 0, passes))
+
+    def _branch(self, is_step: Any, step: Callable[[], None], skip: Callable[[], None]) -> None:
+        # Not compiled, and so not to be compiled for each branch either.
+        step() if is_step else skip()
+
+    def _apply_or_put_back(self, is_step: Any, totals: list[Any], variables: list[Any]) -> None:
+        optimizer = self._optimizer
         given = [p for p, total in enumerate(totals) if total is not None]
         reduced = list(totals)
-        results = jax.lax.cond(
+        results = self._ops.cond(
             is_step,
-            lambda values: self._reduce_given(values, given, variables),
-            lambda values: values,
-            [totals[p] for p in given],
+            lambda: self._reduce_given(totals, given, variables),
+            lambda: [totals[p] for p in given],
         )
-        for position, value in zip(given, results, strict=True):
-            reduced[position] = value
+        for position, result in zip(given, results, strict=True):
+            reduced[position] = result
         kept = [v for v in (*variables, *optimizer.variables) if v is not optimizer._iterations]
         before = [variable.value for variable in kept]
         optimizer._hvd_apply_reduced(reduced, variables)
         for variable, old in zip(kept, before, strict=True):
-            variable.assign(jax.numpy.where(is_step, variable.value, old))
-        for position in given:
-            total = totals[position]
-            if sums[position] is not None:
-                rest = jax.numpy.where(is_step, jax.numpy.zeros_like(total), total)
-                sums[position].assign(rest)
-        self._counter.assign(jax.numpy.where(is_step, 0, passes))
+            variable.assign(self._ops.where(is_step, variable.value, old))
 
-    def _reduce_given(self, values: list[Any], given: list[int], variables: list[Any]) -> list[Any]:
-        scaled = [self._scaled(value) for value in values]
+    def _reduce_given(self, totals: list[Any], given: list[int], variables: list[Any]) -> list[Any]:
+        scaled = [self._scaled(totals[p]) for p in given]
         return self._reduce(scaled, [variables[p] for p in given])

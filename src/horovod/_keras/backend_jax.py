@@ -28,6 +28,7 @@ __all__ = [
     "Compression",
     "FP16Compressor",
     "global_variables",
+    "is_traced",
     "make_reducer",
     "take_failure",
     "to_tensor",
@@ -81,6 +82,11 @@ def global_variables() -> list[Any]:
     )
 
 
+def is_traced(value: Any) -> bool:
+    """Whether a value is known only when a compiled program runs."""
+    return isinstance(value, jax.core.Tracer)
+
+
 def take_failure() -> HorovodInternalError | None:
     """The exception of a reduction that failed since the last call; None without one."""
     failure = _failures[0] if _failures else None
@@ -97,16 +103,16 @@ class _JaxExchange:
 
     def __call__(self, gradients: list[Any], plan: Plan) -> list[Any]:
         compressed = [self._compression.compress(jnp.asarray(g)) for g in gradients]
-        wires = [_sendable(wire) for wire, _ in compressed]
-        if any(isinstance(wire, jax.core.Tracer) for wire in wires):
+        wires = [wire for wire, _ in compressed]
+        if any(map(is_traced, wires)):
             shapes = [jax.ShapeDtypeStruct(wire.shape, wire.dtype) for wire in wires]
             host = partial(self._reduce_on_host, plan)
             received = io_callback(host, shapes, *wires, ordered=True)
         else:
             received = [jnp.asarray(array) for array in self._reduce_on_host(plan, *wires)]
         return [
-            self._compression.decompress(array.astype(wire.dtype), context)
-            for array, (wire, context) in zip(received, compressed, strict=True)
+            self._compression.decompress(array, context)
+            for array, (_, context) in zip(received, compressed, strict=True)
         ]
 
     def _reduce_on_host(self, plan: Plan, *wires: Any) -> list[Any]:
@@ -155,8 +161,3 @@ def _synchronize_all(handles: list[int]) -> None:
             failure = failure or error
     if failure is not None:
         raise failure
-
-
-def _sendable(wire: Any) -> Any:
-    # NumPy, which carries arrays to the engine, has no bfloat16 of its own.
-    return wire.astype(jnp.float32) if wire.dtype == jnp.bfloat16 else wire

@@ -15,6 +15,7 @@ from horovod.operations import Dtype, Intent
 
 __all__ = [
     "DTYPES",
+    "NumpyAdapter",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -28,6 +29,7 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "describe_all",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -44,11 +46,11 @@ __all__ = [
 
 Array = NDArray[Any]
 
-# numpy has no bfloat16 of its own.
 DTYPES = {
     np.dtype(np.uint8): Dtype.UINT8,
     np.dtype(np.int8): Dtype.INT8,
     np.dtype(np.int16): Dtype.INT16,
+    np.dtype(np.uint16): Dtype.UINT16,
     np.dtype(np.int32): Dtype.INT32,
     np.dtype(np.int64): Dtype.INT64,
     np.dtype(np.float16): Dtype.FLOAT16,
@@ -58,7 +60,7 @@ DTYPES = {
 }
 
 
-class _NumpyAdapter:
+class NumpyAdapter:
     """``flights.Adapter`` over array addresses."""
 
     def submit(
@@ -94,7 +96,7 @@ class _NumpyAdapter:
         tensors: list[Array],
         intent: Intent,
     ) -> int:
-        return engine.submit_many(operation, names, _describe_all(tensors, tensors), intent)
+        return engine.submit_many(operation, names, describe_all(tensors, tensors), intent)
 
     def submit_group(
         self,
@@ -105,7 +107,7 @@ class _NumpyAdapter:
         outputs: list[Array] | None,
         intent: Intent,
     ) -> int:
-        return engine.submit_group(operation, name, _describe_all(tensors, outputs), intent)
+        return engine.submit_group(operation, name, describe_all(tensors, outputs), intent)
 
     def empty_like(self, tensor: Array) -> Array:
         _describe(tensor)
@@ -115,6 +117,9 @@ class _NumpyAdapter:
         return DTYPES[tensor.dtype]
 
     def from_output(self, output: _native.Output, dtype: Dtype) -> Array:
+        if dtype == Dtype.BFLOAT16:
+            bits: Array = output.as_numpy(Dtype.INT16)
+            return bits.view("bfloat16")
         array: Array = output.as_numpy(dtype)
         return array
 
@@ -132,15 +137,23 @@ def _describe(array: Array) -> tuple[int, list[int], int]:
         raise ValueError(f"expected a NumPy array, found {type(array).__name__}")
     dtype = DTYPES.get(array.dtype)
     if dtype is None:
-        raise ValueError(f"the array's dtype {array.dtype} is not supported")
+        dtype = _dtype_of_others(array.dtype)
     if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous; pass np.ascontiguousarray(array)")
     return array.ctypes.data, list(array.shape), int(dtype)
 
 
-def _describe_all(
+def _dtype_of_others(dtype: np.dtype[Any]) -> Dtype:
+    # NumPy has no bfloat16 of its own; TensorFlow and JAX give it the one of ml_dtypes.
+    if dtype.name != "bfloat16":
+        raise ValueError(f"the array's dtype {dtype} is not supported")
+    return DTYPES.setdefault(dtype, Dtype.BFLOAT16)
+
+
+def describe_all(
     arrays: list[Array], outputs: list[Array] | None
 ) -> list[tuple[int, int, list[int], int]]:
+    """Input and output address, shape and dtype of each, for the engine; ``outputs`` None: 0."""
     described = []
     for position, array in enumerate(arrays):
         address, shape, dtype = _describe(array)
@@ -155,7 +168,7 @@ def _writable(array: Array) -> int:
     return array.ctypes.data
 
 
-_collectives: GroupedCollectives[Array] = GroupedCollectives(_NumpyAdapter())
+_collectives: GroupedCollectives[Array] = GroupedCollectives(NumpyAdapter())
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async

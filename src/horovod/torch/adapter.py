@@ -59,6 +59,8 @@ DTYPES = {
     torch.bool: Dtype.BOOL,
     torch.bfloat16: Dtype.BFLOAT16,
 }
+if hasattr(torch, "uint16"):  # since 2.3
+    DTYPES[torch.uint16] = Dtype.UINT16
 
 
 class _TorchAdapter:

@@ -1,13 +1,10 @@
-"""What the collectives must return, computed in one process with NumPy from all ranks' inputs.
-
-Bit by bit, except for Adasum: ranks are summed in rank order, 16-bit floats in float32 with one
-rounding at the end.
-"""
+"""``arithmetic`` for torch tensors: what the collectives must return, from all ranks' inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import arithmetic
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,26 +15,18 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES = [*FLOATS, *INTEGERS, torch.bool]
 
-_COMBINE = {hvd.Min: np.minimum, hvd.Max: np.maximum, hvd.Product: np.multiply}
-
 
 def values(dtype: torch.dtype, shape: Sequence[int], *seed: int) -> Tensor:
     """A tensor that every rank can make: small numbers, so that integers do not overflow."""
-    random = np.random.default_rng([len(shape), *seed])
-    if dtype == torch.bool:
-        return torch.from_numpy(np.asarray(random.random(shape) < 0.5))
-    if dtype.is_floating_point:
-        return torch.from_numpy(np.asarray(random.uniform(-2, 2, shape))).to(dtype)
-    low = 0 if dtype == torch.uint8 else -3
-    return torch.from_numpy(np.asarray(random.integers(low, 4, shape))).to(dtype)
+    made = "f8" if dtype.is_floating_point else str(dtype).removeprefix("torch.")
+    return torch.from_numpy(arithmetic.values(made, shape, *seed)).to(dtype)
 
 
 def ops_of(dtype: torch.dtype) -> list[int]:
     """The reduce operations that an allreduce of this dtype knows."""
     if dtype == torch.bool:
-        return [hvd.Sum, hvd.Min, hvd.Max, hvd.Product]
-    plain = [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product]
-    return [*plain, hvd.Adasum] if dtype.is_floating_point else plain
+        return arithmetic.LOGIC
+    return [*arithmetic.OPS, hvd.Adasum] if dtype.is_floating_point else arithmetic.OPS
 
 
 def bits(tensor: Tensor) -> np.ndarray:
@@ -50,76 +39,27 @@ def reduced(
 ) -> Tensor:
     """The result of reducing the ranks' ``inputs``, in rank order; not for Adasum."""
     dtype = inputs[0].dtype
-    if dtype == torch.bool:
-        stacked = torch.stack(list(inputs))
-        return stacked.any(0) if op in (hvd.Sum, hvd.Max) else stacked.all(0)
-    if dtype.is_floating_point:
-        return _reduced_floats(op, inputs, prescale, postscale)
-    scaled = [_scaled(tensor.numpy(), prescale) for tensor in inputs]
-    total = scaled[0]
-    for other in scaled[1:]:
-        total = _COMBINE.get(op, np.add)(total, other)
-    factor = postscale / len(inputs) if op == hvd.Average else postscale
-    return torch.from_numpy(np.asarray(_scaled(total, factor)))
-
-
-def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
-    """Truncated toward zero; what the dtype cannot hold becomes its nearest end."""
-    if factor == 1:
-        return array
-    ends = np.iinfo(array.dtype)
-    return np.trunc(array * np.float64(factor)).clip(ends.min, ends.max).astype(array.dtype)
-
-
-def _reduced_floats(op: int, inputs: Sequence[Tensor], prescale: float, postscale: float) -> Tensor:
-    dtype = inputs[0].dtype
-    wide = np.float64 if dtype == torch.float64 else np.float32
-    arrays = [tensor.double().numpy().astype(wide) * wide(prescale) for tensor in inputs]
-    total = arrays[0]
-    for other in arrays[1:]:
-        total = _COMBINE.get(op, np.add)(total, other)
-    total = total * wide(postscale / len(inputs) if op == hvd.Average else postscale)
-    return torch.from_numpy(np.asarray(total)).to(dtype)
+    if dtype.is_floating_point and dtype != torch.float64:
+        inputs = [tensor.float() for tensor in inputs]
+    arrays = [tensor.numpy() for tensor in inputs]
+    return torch.from_numpy(arithmetic.reduced(op, arrays, prescale, postscale)).to(dtype)
 
 
 def adasum(inputs: Sequence[Tensor]) -> Tensor:
-    """Adasum in float64 along its tree: ranks past a power of two fold in, then neighbours meet."""
-    vectors = [tensor.double().numpy() for tensor in inputs]
-    power = 1 << (len(vectors).bit_length() - 1)
-    for extra in range(power, len(vectors)):
-        vectors[extra - power] = _combined(vectors[extra - power], vectors[extra])
-    vectors = vectors[:power]
-    while len(vectors) > 1:
-        pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        vectors = [_combined(left, right) for left, right in pairs]
-    return torch.from_numpy(np.asarray(vectors[0]))
-
-
-def _combined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    # Not np.vdot: BLAS threads of all ranks would fight for the cores.
-    dot = np.sum(left * right)
-
-    def factor(vector: np.ndarray) -> float:
-        square = np.sum(vector * vector)
-        return 1.0 if square == 0 else float(1 - dot / (2 * square))
-
-    return factor(left) * left + factor(right) * right
+    """Adasum in float64 along its tree."""
+    return torch.from_numpy(arithmetic.adasum([tensor.double().numpy() for tensor in inputs]))
 
 
 def assert_adasum(result: Tensor, expected: Tensor) -> None:
     """``result`` is this Adasum, rounded once to its dtype."""
-    wide = torch.float64 if result.dtype == torch.float64 else torch.float32
-    # Vectors that nearly cancel cost digits: twice of their dot products, once of their weights.
-    slack = 1e-10 if wide == torch.float64 else 64 * torch.finfo(wide).eps
-    unit = torch.finfo(result.dtype).eps
-    torch.testing.assert_close(result.double(), expected, rtol=unit + slack, atol=slack)
+    wide = result.double() if result.dtype == torch.float64 else result.float()
+    arithmetic.assert_adasum(wide.numpy(), expected.numpy(), torch.finfo(result.dtype).eps)
 
 
 def rows_of_part(rows: int, size: int, set_rank: int) -> tuple[int, int]:
     """Which rows a reducescatter gives to a rank: from, to."""
-    least, more = divmod(rows, size)
-    begin = set_rank * least + min(set_rank, more)
-    return begin, begin + least + (set_rank < more)
+    part = arithmetic.rows_of_part(rows, size, set_rank)
+    return part.start, part.stop
 
 
 def exchanged(

@@ -170,6 +170,8 @@ inline Bytes reference(const ReduceSpec& spec, const std::vector<Bytes>& sources
       return plain_reference<std::uint8_t>(spec, sources);
     case Dtype::kInt8:
       return plain_reference<std::int8_t>(spec, sources);
+    case Dtype::kUint16:
+      return plain_reference<std::uint16_t>(spec, sources);
     case Dtype::kInt16:
       return plain_reference<std::int16_t>(spec, sources);
     case Dtype::kInt32:

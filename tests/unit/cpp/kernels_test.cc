@@ -337,7 +337,7 @@ TEST_CASE("kernels: unsupported combinations say why") {
   }
   CHECK(reason({Dtype::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0}).find("divisor") !=
         std::string::npos);
-  CHECK(reason({static_cast<Dtype>(10), ReduceOp::kSum}) == "unknown dtype");
+  CHECK(reason({static_cast<Dtype>(kDtypeCount), ReduceOp::kSum}) == "unknown dtype");
   CHECK(reason({Dtype::kInt8, static_cast<ReduceOp>(6)}) == "unknown reduce op");
 }
 

@@ -32,7 +32,7 @@ TEST_CASE("members run collectives of their own, by their world ranks") {
     CHECK(values.back() == 3.0F);
     operation.requests[0].root = 0;
     CHECK(contains(error_of([&] { submit(engine, operation, Intent::kWait, 1); }),
-                   "y of process set 1: invalid root rank 0; the ranks are 1, 3"));
+                   "broadcast 'y' of process set 1: invalid root rank 0; the ranks are 1, 3"));
   });
 }
 

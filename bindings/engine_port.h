@@ -1,0 +1,45 @@
+// The engine as plugins see it: shared libraries that a framework loads, beside this module and
+// from the same build, and that link neither it nor Python. They get one pointer to a port, which
+// finds the engine of the world that the process is in, and outlives every engine.
+//
+// All methods may be called from any thread, without the GIL, and throw nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "runtime/handle_table.h"
+#include "runtime/submission.h"
+
+namespace hvd {
+
+// What a process can say about its place in the world.
+enum class WorldNumber : int {
+  kSize = 0,  // of a process set
+  kRank = 1,  // in a process set
+  kLocalSize = 2,
+  kLocalRank = 3,
+  kIncluded = 4,  // 1 for a member of the process set, else 0
+};
+
+class EnginePort {
+ public:
+  using Result = HandleTable::Result;
+  using Continuation = HandleTable::Continuation;
+
+  virtual ~EnginePort() = default;
+
+  // Starts operations. `then` gets the result, a refusal too: maybe before this returns, maybe from
+  // another thread. The tensors' memory stays valid until then; what the spans refer to is copied.
+  virtual void start(int set, std::span<const Submission> submissions, Continuation then) = 0;
+  // Starts operations and waits for them, making progress. Nothing when a signal handler of Python
+  // raised meanwhile: the operations go on, and `late` gets their result.
+  virtual std::optional<Result> run(int set, std::span<const Submission> submissions,
+                                    Continuation late) = 0;
+  // The rank in a process set of which this process is no member is -1. Nothing outside of a
+  // world, or where there is no such process set.
+  virtual std::optional<int> number(WorldNumber what, int set) = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,123 @@
+#include "bindings/port_py.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hvd {
+
+namespace {
+
+constexpr auto kSignalInterval = std::chrono::milliseconds(100);
+
+// Whether a Python signal handler raised. The exception cannot pass through a framework, so the
+// main thread raises it as soon as it runs Python again.
+bool is_interrupted() {
+  const nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() == 0) return false;
+  auto raised = std::make_unique<nb::python_error>();
+  const auto raise_again = [](void* error) {
+    std::unique_ptr<nb::python_error>(static_cast<nb::python_error*>(error))->restore();
+    return -1;
+  };
+  if (Py_AddPendingCall(raise_again, raised.get()) == 0) static_cast<void>(raised.release());
+  return true;
+}
+
+EnginePort::Result refused(const Error& error) { return {.error = error, .outputs = {}}; }
+
+Error not_initialized() {
+  return Error(ErrorCode::kInvalidArgument,
+               "Horovod has not been initialized; use hvd.init() first");
+}
+
+}  // namespace
+
+void Port::attach(nb::object engine, Place place) {
+  Engine* raw = nb::cast<Engine*>(engine);
+  // The last user may be a thread of a framework.
+  std::shared_ptr<Engine> shared(raw, [object = engine.release()](Engine*) {
+    const nb::gil_scoped_acquire acquire;
+    object.dec_ref();
+  });
+  const std::lock_guard guard(mutex_);
+  engine_ = std::move(shared);
+  place_ = place;
+}
+
+void Port::detach() {
+  std::shared_ptr<Engine> detached;
+  const std::lock_guard guard(mutex_);
+  detached.swap(engine_);
+}
+
+std::shared_ptr<Engine> Port::engine() {
+  const std::lock_guard guard(mutex_);
+  return engine_;
+}
+
+void Port::start(int set, std::span<const Submission> submissions, Continuation then) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) {
+    then(refused(not_initialized()));
+    return;
+  }
+  try {
+    engine->submit(set, submissions, Intent::kCompute, then);
+  } catch (const Error& error) {
+    then(refused(error));
+  }
+}
+
+std::optional<EnginePort::Result> Port::run(int set, std::span<const Submission> submissions,
+                                            Continuation late) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return refused(not_initialized());
+  HandleId handle = 0;
+  try {
+    handle = engine->submit(set, submissions, Intent::kWait);
+  } catch (const Error& error) {
+    return refused(error);
+  }
+  engine->enter_wait();
+  bool is_done = false;
+  while (!(is_done = engine->wait(handle, kSignalInterval)) && !is_interrupted()) {
+  }
+  engine->leave_wait();
+  if (is_done) return engine->take(handle);
+  engine->continue_with(handle, std::move(late));
+  return std::nullopt;
+}
+
+std::optional<int> Port::number(WorldNumber what, int set) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return std::nullopt;
+  if (what == WorldNumber::kLocalRank) return place_.local_rank;
+  if (what == WorldNumber::kLocalSize) return place_.local_size;
+  const std::vector<int> members = engine->members_of(set);
+  if (members.empty()) return std::nullopt;
+  if (what == WorldNumber::kSize) return static_cast<int>(members.size());
+  const auto found = std::ranges::lower_bound(members, engine->rank());
+  const bool is_member = found != members.end() && *found == engine->rank();
+  if (what == WorldNumber::kIncluded) return is_member ? 1 : 0;
+  return is_member ? static_cast<int>(found - members.begin()) : -1;
+}
+
+void bind_port(nb::module_& module) {
+  nb::class_<Port>(module, "Port")
+      .def(nb::init<>())
+      .def(
+          "attach",
+          [](Port& port, nb::object engine, int local_rank, int local_size) {
+            port.attach(std::move(engine), {.local_rank = local_rank, .local_size = local_size});
+          },
+          "engine"_a, "local_rank"_a, "local_size"_a)
+      .def("detach", &Port::detach, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("address", [](Port& port) {
+        return reinterpret_cast<std::uintptr_t>(static_cast<EnginePort*>(&port));
+      });
+}
+
+}  // namespace hvd

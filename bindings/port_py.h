@@ -1,0 +1,37 @@
+// The one EnginePort of this process, owned by Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <mutex>
+
+#include "bindings/engine_port.h"
+#include "runtime/engine.h"
+
+namespace hvd {
+
+class Port : public EnginePort {
+ public:
+  // From here on plugins reach this engine; `place` is where the process is on its host.
+  struct Place {
+    int local_rank = 0;
+    int local_size = 1;
+  };
+  void attach(nanobind::object engine, Place place);
+  void detach();
+
+  void start(int set, std::span<const Submission> submissions, Continuation then) override;
+  std::optional<Result> run(int set, std::span<const Submission> submissions,
+                            Continuation late) override;
+  std::optional<int> number(WorldNumber what, int set) override;
+
+ private:
+  std::shared_ptr<Engine> engine();
+
+  std::mutex mutex_;
+  std::shared_ptr<Engine> engine_;  // keeps the Python object alive
+  Place place_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,190 @@
+#include "bindings/tensorflow/job.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd::tensorflow {
+
+namespace {
+
+TF_Code code_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+      return TF_INVALID_ARGUMENT;
+    case ErrorCode::kMismatch:
+      return TF_FAILED_PRECONDITION;
+    case ErrorCode::kAborted:
+      return TF_ABORTED;
+    default:
+      return TF_UNKNOWN;
+  }
+}
+
+bool keeps_shape(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
+
+int tensor_count(const Spec& spec, TF_OpKernelContext* context) {
+  if (spec.request.kind == Kind::kJoin) return 0;
+  if (spec.request.kind == Kind::kAlltoall) return 1;
+  return TF_NumInputs(context) - 1;  // the last one is the token
+}
+
+TensorHandle input(TF_OpKernelContext* context, int index, const Status& status) {
+  TF_Tensor* tensor = nullptr;
+  TF_GetInput(context, index, &tensor, status.get());
+  return TensorHandle(tensor);
+}
+
+// The engine's memory as a tensor that frees it.
+TensorHandle wrap(TF_DataType type, Output output, std::size_t size_bytes) {
+  const std::vector<std::int64_t> shape = output.shape;
+  auto owned = std::make_unique<OutputBytes>(std::move(output.bytes));
+  const auto free_bytes = [](void*, std::size_t, void* argument) {
+    delete static_cast<OutputBytes*>(argument);
+  };
+  std::byte* bytes = owned->get();
+  return TensorHandle(TF_NewTensor(type, shape.data(), static_cast<int>(shape.size()), bytes,
+                                   size_bytes, free_bytes, owned.release()));
+}
+
+std::size_t size_bytes_of(const std::vector<std::int64_t>& shape, Dtype dtype) {
+  std::size_t count = 1;
+  for (const std::int64_t dim : shape) count *= static_cast<std::size_t>(dim);
+  return count * size_of(dtype);
+}
+
+}  // namespace
+
+bool Job::prepare() {
+  const int count = tensor_count(spec_, context_);
+  if (spec_.request.kind == Kind::kJoin) {
+    requests_.push_back(spec_.request);
+    tensors_.emplace_back();
+    return true;
+  }
+  const std::size_t names = spec_.is_group ? 1 : static_cast<std::size_t>(count);
+  if (spec_.names.size() != names) {
+    return fail(TF_INVALID_ARGUMENT, std::string(name_of(spec_.request.kind)) + ": " +
+                                         std::to_string(spec_.names.size()) + " names for " +
+                                         std::to_string(count) + " tensors");
+  }
+  for (int i = 0; i < count; ++i) {
+    if (!add_input(i)) return false;
+    if (keeps_shape(spec_.request.kind) && !add_output(i)) return false;
+  }
+  return spec_.request.kind != Kind::kAlltoall || add_splits();
+}
+
+bool Job::add_input(int index) {
+  const Status status;
+  TensorHandle tensor = input(context_, index, status);
+  if (!status.ok()) return fail(status);
+  Request request = spec_.request;
+  const std::optional<Dtype> dtype = dtype_of(TF_TensorType(tensor.get()));
+  const int dims = TF_NumDims(tensor.get());
+  if (!dtype || dims > Request::kMaxDims) {
+    return fail(TF_INVALID_ARGUMENT, name_of(request) + " '" + spec_.names.front() +
+                                         "': the tensor has " + std::to_string(dims) +
+                                         " dimensions; at most " +
+                                         std::to_string(Request::kMaxDims) + " are supported");
+  }
+  request.dtype = *dtype;
+  request.dims_count = dims;
+  for (int i = 0; i < dims; ++i) {
+    request.dims[static_cast<std::size_t>(i)] = TF_Dim(tensor.get(), i);
+  }
+  requests_.push_back(request);
+  tensors_.push_back(
+      {.in = static_cast<const std::byte*>(TF_TensorData(tensor.get())), .out = nullptr});
+  inputs_.push_back(std::move(tensor));
+  return true;
+}
+
+// In the input's own memory where nobody else needs it; our handle would count as somebody.
+bool Job::add_output(int index) {
+  const Status status;
+  const auto at = static_cast<std::size_t>(index);
+  const Request& request = requests_[at];
+  inputs_[at].reset();
+  int forwarded = -1;
+  outputs_.emplace_back(TF_ForwardInputOrAllocateOutput(context_, &index, 1, index,
+                                                        request.dims.data(), request.dims_count,
+                                                        &forwarded, status.get()));
+  if (!status.ok()) return fail(status);
+  tensors_[at].out = static_cast<std::byte*>(TF_TensorData(outputs_.back().get()));
+  if (forwarded == index) return true;
+  inputs_[at] = input(context_, index, status);
+  return status.ok() || fail(status);
+}
+
+bool Job::add_splits() {
+  const Status status;
+  const TensorHandle splits = input(context_, 1, status);
+  if (!status.ok()) return fail(status);
+  const int dims = TF_NumDims(splits.get());
+  if (dims == 0) return true;  // none are given
+  if (dims != 1) {
+    return fail(TF_INVALID_ARGUMENT, "alltoall '" + spec_.names.front() +
+                                         "': splits must be an int32 vector, found " +
+                                         std::to_string(dims) + " dimensions");
+  }
+  if (TF_Dim(splits.get(), 0) == 0) {
+    return fail(TF_INVALID_ARGUMENT,
+                "alltoall '" + spec_.names.front() + "': splits has no entries");
+  }
+  const auto* values = static_cast<const std::int32_t*>(TF_TensorData(splits.get()));
+  splits_.assign(values, values + TF_Dim(splits.get(), 0));
+  return true;
+}
+
+std::vector<Submission> Job::submissions() const {
+  if (spec_.request.kind == Kind::kJoin || spec_.is_group) {
+    const std::string_view name = spec_.names.empty() ? std::string_view{} : spec_.names.front();
+    return {{.name = name, .requests = requests_, .tensors = tensors_, .splits = {}}};
+  }
+  std::vector<Submission> submissions;
+  submissions.reserve(requests_.size());
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    submissions.push_back({.name = spec_.names[i],
+                           .requests = {&requests_[i], 1},
+                           .tensors = {&tensors_[i], 1},
+                           .splits = splits_});
+  }
+  return submissions;
+}
+
+void Job::finish(EnginePort::Result result) {
+  if (result.error) {
+    fail(code_of(*result.error), result.error->what());
+  } else {
+    set_produced(result.outputs);
+  }
+  inputs_.clear();
+  outputs_.clear();
+}
+
+bool Job::set_produced(std::vector<Output>& outputs) {
+  const bool has_splits = spec_.request.kind == Kind::kAlltoall;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const bool is_tensor = i < inputs_.size();
+    const Dtype dtype = is_tensor ? requests_[i].dtype : Dtype::kInt32;
+    const TF_DataType type = is_tensor ? TF_TensorType(inputs_[i].get()) : TF_INT32;
+    if (!is_tensor && !has_splits && spec_.request.kind != Kind::kJoin) break;
+    const std::size_t size_bytes = size_bytes_of(outputs[i].shape, dtype);
+    const TensorHandle tensor = wrap(type, std::move(outputs[i]), size_bytes);
+    const Status status;
+    TF_SetOutput(context_, static_cast<int>(i), tensor.get(), status.get());
+    if (!status.ok()) return fail(status);
+  }
+  return true;
+}
+
+void Job::cancel() { fail(TF_CANCELLED, "interrupted by a signal"); }
+
+bool Job::fail(TF_Code code, const std::string& text) { return fail(Status(code, text)); }
+
+bool Job::fail(const Status& status) {
+  TF_OpKernelContext_Failure(context_, status.get());
+  return false;
+}
+
+}  // namespace hvd::tensorflow

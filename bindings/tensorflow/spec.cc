@@ -1,0 +1,109 @@
+#include "bindings/tensorflow/spec.h"
+
+#include <cstdint>
+
+namespace hvd::tensorflow {
+
+namespace {
+
+// Reads attributes; after the first that fails it returns zeros.
+class Attributes {
+ public:
+  explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
+
+  int integer(const char* name) {
+    std::int64_t value = 0;
+    if (ok()) TF_OpKernelConstruction_GetAttrInt64(construction_, name, &value, status_.get());
+    return static_cast<int>(value);
+  }
+  float number(const char* name) {
+    float value = 0;
+    if (ok()) TF_OpKernelConstruction_GetAttrFloat(construction_, name, &value, status_.get());
+    return value;
+  }
+  bool truth(const char* name) {
+    unsigned char value = 0;
+    if (ok()) TF_OpKernelConstruction_GetAttrBool(construction_, name, &value, status_.get());
+    return value != 0;
+  }
+  std::vector<std::string> texts(const char* name) {
+    std::int32_t count = 0;
+    std::int32_t total_bytes = 0;
+    if (!ok()) return {};
+    TF_OpKernelConstruction_GetAttrSize(construction_, name, &count, &total_bytes, status_.get());
+    if (!ok()) return {};
+    std::vector<char*> begins(static_cast<std::size_t>(count));
+    std::vector<std::size_t> lengths(static_cast<std::size_t>(count));
+    std::vector<char> storage(static_cast<std::size_t>(total_bytes) + 1);
+    TF_OpKernelConstruction_GetAttrStringList(construction_, name, begins.data(), lengths.data(),
+                                              count, storage.data(), storage.size(), status_.get());
+    if (!ok()) return {};
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < begins.size(); ++i) texts.emplace_back(begins[i], lengths[i]);
+    return texts;
+  }
+  bool ok() const { return status_.ok(); }
+  TF_Status* status() const { return status_.get(); }
+
+ private:
+  TF_OpKernelConstruction* construction_;
+  Status status_;
+};
+
+bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
+
+bool may_be_group(Kind kind) { return reduces(kind) || kind == Kind::kAllgather; }
+
+}  // namespace
+
+std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction) {
+  Attributes attributes(construction);
+  auto spec = std::make_unique<Spec>();
+  Request& request = spec->request;
+  request.kind = kind;
+  spec->is_blocking = attributes.truth("is_blocking");
+  if (kind != Kind::kJoin) {
+    spec->names = attributes.texts("names");
+    spec->process_set = attributes.integer("process_set_id");
+  }
+  if (may_be_group(kind)) request.is_grouped = spec->is_group = attributes.truth("is_group");
+  if (reduces(kind)) {
+    request.op = static_cast<ReduceOp>(attributes.integer("reduce_op"));
+    request.prescale = attributes.number("prescale_factor");
+    request.postscale = attributes.number("postscale_factor");
+  }
+  if (kind == Kind::kBroadcast) request.root = attributes.integer("root_rank");
+  if (attributes.ok()) return spec;
+  TF_OpKernelConstruction_Failure(construction, attributes.status());
+  return nullptr;
+}
+
+std::optional<Dtype> dtype_of(TF_DataType type) {
+  switch (type) {
+    case TF_UINT8:
+      return Dtype::kUint8;
+    case TF_UINT16:
+      return Dtype::kUint16;
+    case TF_INT8:
+      return Dtype::kInt8;
+    case TF_INT16:
+      return Dtype::kInt16;
+    case TF_INT32:
+      return Dtype::kInt32;
+    case TF_INT64:
+      return Dtype::kInt64;
+    case TF_HALF:
+      return Dtype::kFloat16;
+    case TF_BFLOAT16:
+      return Dtype::kBfloat16;
+    case TF_FLOAT:
+      return Dtype::kFloat32;
+    case TF_DOUBLE:
+      return Dtype::kFloat64;
+    case TF_BOOL:
+      return Dtype::kBool;
+  }
+  return std::nullopt;
+}
+
+}  // namespace hvd::tensorflow

@@ -1,0 +1,26 @@
+// What a graph node says about its operation: read once, when TensorFlow makes the node's kernel.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/tensorflow/handles.h"
+#include "control/request.h"
+
+namespace hvd::tensorflow {
+
+struct Spec {
+  Request request;                 // of each tensor, but for dtype and shape
+  std::vector<std::string> names;  // one for a group, else one for each tensor
+  bool is_group = false;
+  bool is_blocking = false;  // the calling thread has nothing else to do: it may wait here
+  int process_set = 0;
+};
+
+// Null after telling TensorFlow what is wrong.
+std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction);
+
+std::optional<Dtype> dtype_of(TF_DataType type);
+
+}  // namespace hvd::tensorflow

@@ -1,0 +1,125 @@
+"""Gradients of the collectives: collectives too, on the same process set.
+
+Plain functions over an implementation of ``CollectiveOps``; the native ops register them by
+operation type, the Python ops through ``tf.custom_gradient``. The backward pass has to reach an
+operation on every rank, as the forward pass did. Arguments after ``ops`` and the gradients are
+those of the forward call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.operations import Average, Sum
+from horovod.tensorflow.collective_ops import CollectiveOps
+from horovod.tensorflow.names import derived
+
+__all__ = ["of_allgather", "of_allreduce", "of_alltoall", "of_broadcast", "of_reducescatter"]
+
+
+def of_allreduce(
+    ops: CollectiveOps,
+    grads: Sequence[Any],
+    names: Sequence[str],
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: int,
+    is_group: bool,
+) -> list[Any]:
+    """The gradients of all ranks, reduced with the same op and factors.
+
+    Raises:
+        NotImplementedError: the op is not linear.
+    """
+    if op not in (Average, Sum):
+        raise NotImplementedError(
+            "allreduce: only Average and Sum have a gradient; use tf.stop_gradient on the tensor "
+            "before reducing it with another op"
+        )
+    grads = _dense(grads)
+    named = derived(names, "grad")
+    return ops.allreduce(grads, named, op, prescale, postscale, process_set, is_group)
+
+
+def of_allgather(
+    ops: CollectiveOps,
+    grads: Sequence[Any],
+    tensors: Sequence[Any],
+    names: Sequence[str],
+    process_set: int,
+    is_group: bool,
+) -> list[Any]:
+    """Of the average of all ranks' gradients the rows that this rank gave."""
+    rows = [tf.shape(tensor)[:1] for tensor in tensors]
+    rows_of_ranks = ops.allgather(rows, derived(names, "rows"), process_set, is_group)
+    reduced = _average(ops, grads, names, process_set, is_group)
+    position = ops.world_number("rank", process_set, None)
+    begins = [tf.reduce_sum(counts[:position]) for counts in rows_of_ranks]
+    cut = zip(reduced, begins, rows, strict=True)
+    return [grad[begin : begin + count[0]] for grad, begin, count in cut]
+
+
+def of_broadcast(
+    ops: CollectiveOps,
+    grads: Sequence[Any],
+    names: Sequence[str],
+    root_rank: int,
+    process_set: int,
+) -> list[Any]:
+    """On the root the average of all ranks' gradients, zeros elsewhere."""
+    reduced = _average(ops, grads, names, process_set, False)
+    is_root = tf.equal(ops.world_number("rank", 0, None), root_rank)
+    return [tf.where(is_root, grad, tf.zeros_like(grad)) for grad in reduced]
+
+
+def of_alltoall(
+    ops: CollectiveOps,
+    grad: Any,
+    tensor: Any,
+    received_splits: Any,
+    name: str,
+    process_set: int,
+) -> Any:
+    """The gradients of the rows, sent back where they came from; zeros for rows that stayed."""
+    (grad,) = _dense([grad])
+    back, _ = ops.alltoall(grad, received_splits, derived([name], "grad")[0], process_set)
+    shape = tf.shape(tensor)
+    unsent = shape[:1] - tf.shape(back)[:1]
+    return tf.concat([back, tf.zeros(tf.concat([unsent, shape[1:]], 0), back.dtype)], 0)
+
+
+def of_reducescatter(
+    ops: CollectiveOps,
+    grads: Sequence[Any],
+    names: Sequence[str],
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: int,
+    is_group: bool,
+) -> list[Any]:
+    """The gradients of all ranks joined, times the factors, and for Sum times the set's size."""
+    joined = ops.allgather(_dense(grads), derived(names, "grad"), process_set, is_group)
+    factor = tf.constant(prescale * postscale, tf.float64)
+    if op == Sum:
+        factor *= tf.cast(ops.world_number("size", process_set, None), tf.float64)
+    return [grad * tf.cast(factor, grad.dtype) for grad in joined]
+
+
+def _average(
+    ops: CollectiveOps,
+    grads: Sequence[Any],
+    names: Sequence[str],
+    process_set: int,
+    is_group: bool,
+) -> list[Any]:
+    named = derived(names, "grad")
+    return ops.allreduce(_dense(grads), named, Average, 1.0, 1.0, process_set, is_group)
+
+
+def _dense(grads: Sequence[Any]) -> list[Any]:
+    return [tf.convert_to_tensor(grad) for grad in grads]

@@ -1,0 +1,81 @@
+"""Names of operations: the same on every rank, whatever order the ranks run them in.
+
+The engine matches operations by name. In a graph a name belongs to one node, so it is taken from
+the node's scope and made unique in the graph; graphs that ranks build alike get the same names.
+Eagerly one operation runs after the other, and a name may come again at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["derived", "group_name", "member_names", "name_of", "names_of", "node_name"]
+
+_NO_WORD = re.compile(r"\W", re.ASCII)
+# What TensorFlow allows in the name of a node; a name begins with a letter, digit or dot.
+_NO_NODE = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+
+
+def name_of(op_type: str, name: str | None, tensor: Any, ignore_name_scope: bool = False) -> str:
+    """The engine's name for an operation on one tensor.
+
+    Args:
+        op_type: "HorovodAllreduce" and so on: the name of who was given none, in graphs followed by
+            the name of the tensor.
+        name: what the caller gave.
+        tensor: its input.
+        ignore_name_scope: in a graph, be outside of the current name scope.
+    """
+    if tf.executing_eagerly():
+        return op_type if name is None else name
+    return _in_graph(name or op_type + _suffix_of(tensor), ignore_name_scope)
+
+
+def group_name(op_type: str, name: str | None, ignore_name_scope: bool = False) -> str:
+    """The engine's name for an operation on a group of tensors."""
+    name = op_type if name is None else name
+    return name if tf.executing_eagerly() else _in_graph(name, ignore_name_scope)
+
+
+def names_of(op_type: str, names: Sequence[str | None], tensors: Sequence[Any]) -> list[str]:
+    """The engine's names for operations that one node starts."""
+    pairs = zip(names, tensors, strict=True)
+    return [name_of(op_type, name, tensor) for name, tensor in pairs]
+
+
+def member_names(name: str, count: int) -> list[str]:
+    """Names for the ``count`` operations of one call."""
+    return [f"{name}_{position}of{count}" for position in range(1, count + 1)]
+
+
+def derived(names: Sequence[str], suffix: str) -> list[str]:
+    """Names for operations that follow from those named: gradients and what they need."""
+    wanted = [f"{name}_{suffix}" for name in names]
+    return wanted if tf.executing_eagerly() else [_in_graph(name, False) for name in wanted]
+
+
+def node_name(op_type: str, names: Sequence[str], is_group: bool = False) -> str:
+    """What to call a graph's node that does these operations: like the one it stands for.
+
+    With the slash at its end TensorFlow takes the name as it is; it is unique in the graph already.
+    """
+    return f"{names[0]}/" if is_group or len(names) == 1 else op_type
+
+
+def _in_graph(name: str, ignore_name_scope: bool) -> str:
+    graph = tf.compat.v1.get_default_graph()
+    with graph.name_scope(None) if ignore_name_scope else nullcontext():
+        unique: str = graph.unique_name(_NO_NODE.sub("_", name))
+    return unique
+
+
+def _suffix_of(tensor: Any) -> str:
+    # What comes from outside of the graph is named by a number that differs between ranks.
+    if not tf.is_symbolic_tensor(tensor) or tensor.name[0].isdigit():
+        return ""
+    return "_" + _NO_WORD.sub("_", tensor.name)

@@ -1,0 +1,108 @@
+"""Opening the native plugin, and finding out whether it works with this TensorFlow.
+
+Its asynchronous kernels keep TensorFlow's callback beyond the call that hands it out, which the C
+API does not promise. A node that does so and nothing else tells whether this TensorFlow allows it.
+In versions that nobody has tried yet it runs in a process of its own first, since its failure may
+be a crash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.world import port_address
+
+__all__ = ["load_plugin"]
+
+_LIBRARY = Path(__file__).parent.parent / "libhorovod_tensorflow.so"
+_TRIED = ((2, 15), (2, 21))  # the oldest and the newest version in our tests
+_TEST_VALUE = 7
+_TEST_TIMEOUT_S = 120
+_TEST_SCRIPT = (
+    "import sys, tensorflow as tf; "
+    "plugin = tf.load_op_library(sys.argv[1]); "
+    f"sys.exit(int(plugin.horovod_self_test({_TEST_VALUE})) != {_TEST_VALUE})"
+)
+
+
+def load_plugin() -> Any:
+    """The plugin's operations as functions.
+
+    Raises:
+        ImportError: it is not there, cannot be opened, or does not pass its test.
+    """
+    if not _is_tried() and not _passes_elsewhere():
+        raise ImportError(f"the plugin does not work with TensorFlow {tf.__version__}")
+    try:
+        plugin = tf.load_op_library(str(_LIBRARY))
+        failure = _attach()
+    except (tf.errors.OpError, OSError, AttributeError) as error:
+        raise ImportError(f"the plugin cannot be opened: {error}") from error
+    if failure:
+        raise ImportError(f"the plugin's operations were refused: {failure}")
+    with tf.init_scope():
+        _test(plugin)
+    return plugin
+
+
+def _attach() -> str:
+    """Show the plugin the way to the engine; returns what went wrong when it was opened."""
+    attach = ctypes.CDLL(str(_LIBRARY)).horovod_tensorflow_attach
+    attach.argtypes = [ctypes.c_void_p]
+    attach.restype = ctypes.c_char_p
+    failure: bytes = attach(port_address())
+    return failure.decode(errors="replace")
+
+
+def _test(plugin: Any) -> None:
+    try:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            value = session.run(plugin.horovod_self_test(_TEST_VALUE))
+    except tf.errors.OpError as error:
+        raise ImportError(f"the plugin's test failed: {error}") from error
+    if value != _TEST_VALUE:
+        raise ImportError(f"the plugin's test gave {value}, expected {_TEST_VALUE}")
+
+
+def _is_tried() -> bool:
+    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    return _TRIED[0] <= version <= _TRIED[1]
+
+
+def _passes_elsewhere() -> bool:
+    """Whether the test passes in a process of its own; remembered by version and build."""
+    verdict = _verdict_path()
+    try:
+        return verdict.read_text() == "passed"
+    except OSError:
+        pass  # never asked, or nowhere to remember
+    passed = _run_elsewhere()
+    try:
+        verdict.parent.mkdir(parents=True, exist_ok=True)
+        verdict.write_text("passed" if passed else "failed")
+    except OSError:
+        pass
+    return passed
+
+
+def _run_elsewhere() -> bool:
+    command = [sys.executable, "-c", _TEST_SCRIPT, str(_LIBRARY)]
+    try:
+        test = subprocess.run(command, capture_output=True, timeout=_TEST_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return test.returncode == 0
+
+
+def _verdict_path() -> Path:
+    build = hashlib.sha256(_LIBRARY.read_bytes()).hexdigest()[:16]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "horovod" / f"tensorflow-{tf.__version__}-{build}"

@@ -1,0 +1,31 @@
+"""Shared by the parallel TensorFlow tests: few threads, and every body in three modes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+if importlib.util.find_spec("tensorflow") is None:
+    collect_ignore_glob: list[str] = []
+else:
+    with warnings.catch_warnings():
+        # Importing TensorFlow runs into deprecations of the libraries below it.
+        warnings.simplefilter("ignore")
+        import tensorflow as tf
+
+    # The ranks share the machine's cores: TensorFlow's thread pools would fight for them.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+
+
+@pytest.fixture(params=["eager", "function", "session"])
+def mode(request):
+    """Runs a body on arrays; see ``modes``."""
+    import modes
+
+    return modes.MODES[request.param]
