@@ -74,7 +74,7 @@ class Aggregation:
         self._optimizer._hvd_apply_reduced(self._reduce(totals, variables), variables)
         for total in sums:
             if total is not None:
-                total.assign(self._ops.zeros_like(total))
+                total.assign(self._ops.zeros_like(total.value))
         self._counter.assign(0)
 
     def _skip(self) -> None:

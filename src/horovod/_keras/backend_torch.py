@@ -56,7 +56,7 @@ class _TorchExchange:
             self._exchange = PlainExchange(compression, *operation)
 
     # torch.compile leaves its graph here: the engine is not part of one.
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def __call__(self, gradients: list[Any], plan: Plan) -> list[Any]:
         tensors = _own_memory(gradients)

@@ -44,7 +44,7 @@ def load_model(
         else _distribute_in_keras2(keras, model, optimizer, options)
     )
     model.train_function = None
-    saved_config = getattr(model, "_compile_config", None)
+    saved_config: Any = getattr(model, "_compile_config", None)
     if hasattr(saved_config, "config"):  # from which Keras 3 saves the optimizer
         saved_config.config["optimizer"] = model.optimizer
     return model
@@ -53,7 +53,7 @@ def load_model(
 def _optimizer_classes(keras: Any, legacy_opts: bool) -> dict[str, type]:
     """The optimizer classes of this process that are not Keras's own, by two names each."""
     is_legacy = legacy_opts and not is_keras3(keras)
-    base = keras.optimizers.legacy.Optimizer if is_legacy else keras.optimizers.Optimizer
+    base: type = keras.optimizers.legacy.Optimizer if is_legacy else keras.optimizers.Optimizer
     found: dict[str, type] = {}
     for kind in _subclasses(base):
         is_own = issubclass(kind, DistributedOptimizerMixin) or hasattr(

@@ -23,7 +23,7 @@ BroadcastGlobalVariablesCallback = with_base(callbacks.BroadcastGlobalVariablesC
 MetricAverageCallback = with_base(callbacks.MetricAverageCallback, *_args)
 LearningRateScheduleCallback = with_base(learning_rate.LearningRateScheduleCallback, *_args)
 LearningRateWarmupCallback = with_base(learning_rate.LearningRateWarmupCallback, *_args)
-_BestModelCheckpoint = with_base(
+_BestModelCheckpoint: Any = with_base(
     callbacks.BestModelCheckpoint, keras.callbacks.ModelCheckpoint, keras, __name__
 )
 
