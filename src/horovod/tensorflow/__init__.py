@@ -1,5 +1,21 @@
 """Distributed data-parallel training with TensorFlow: ``import horovod.tensorflow as hvd``."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+try:
+    import tensorflow  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "tensorflow":
+        raise
+    raise ImportError(
+        "horovod.tensorflow needs TensorFlow, which is not installed here: "
+        "pip install 'horovod[tensorflow]', or install tensorflow as tensorflow.org advises"
+    ) from error
+
+from horovod.compatibility import gpu_available as gpu_available
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.process_sets import (
     ProcessSet,
@@ -7,54 +23,137 @@ from horovod.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from horovod.tensorflow import elastic
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.functions import (
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.gradient_tape import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+)
 from horovod.tensorflow.mpi_ops import (
     allgather,
-    allreduce,
     broadcast,
     broadcast_,
     grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
     join,
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
-    reducescatter,
     size_op,
 )
-from horovod.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from horovod.tensorflow.optimizer import DistributedOptimizer
+from horovod.tensorflow.reductions import (
+    allreduce,
+    alltoall,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
+from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
+from horovod.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+
+if TYPE_CHECKING:
+    from horovod.tensorflow.hooks import BroadcastGlobalVariablesHook
+    from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
+    "alltoall",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "join",
     "local_rank",
     "local_rank_op",
     "local_size",
     "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "process_set_included_op",
     "rank",
     "rank_op",
     "reducescatter",
     "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
     "size_op",
 ]
+
+# Keras takes as long to import as TensorFlow, and session hooks are gone from some TensorFlow.
+_LATER = {
+    "BroadcastGlobalVariablesHook": "horovod.tensorflow.hooks",
+    "SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,297 @@
+"""How the gradients of a step are reduced: one place for tapes, optimizers and Keras.
+
+All dense gradients leave in one node, which starts one named operation for each; groups leave as
+grouped operations, rows (``tf.IndexedSlices``) are gathered. The same code runs eagerly, in
+``tf.function`` and in TF1 graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.compression import check_compressor
+from horovod.operations import Average, resolve_op
+from horovod.process_sets import ProcessSet, check_process_set
+from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.gradient_groups import Groups, check_groups, split_into_groups
+from horovod.tensorflow.run_time import has_others, placed_on, set_size
+from horovod.tensorflow.sparse import (
+    allreduce_sparse,
+    check_sparse,
+    grouped_allreduce_sparse,
+    is_sparse,
+)
+from horovod.tensorflow.variables import key_of, operation_names, unique_scope
+from horovod.world import rocm_built
+
+__all__ = ["Reducer", "check_predivide", "make_reducer"]
+
+Reducer = Callable[..., list[Any]]
+
+
+def make_reducer(
+    name: str,
+    *,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    op: int,
+    gradient_predivide_factor: float,
+    groups: Groups,
+    process_set: ProcessSet,
+    scale_local_gradients: bool,
+    use_generic_names: bool = False,
+) -> Reducer:
+    """A function that reduces the gradients of a step.
+
+    It is called as ``reduce(gradients, variables, local_variables=())`` and returns a list of the
+    same length. A gradient is a dense tensor, ``tf.IndexedSlices`` or None, which stays None.
+    Gradients of ``local_variables`` are not reduced. Every rank of the set has to call it with the
+    same variables in the same order. Without others in the set, or outside of it, gradients come
+    back as they are.
+
+    Args:
+        name: of the operations; equal on all ranks. Each has the position of its gradient and the
+            last part of its variable's name.
+        device_dense, device_sparse: where to place the operations; "" leaves it to TensorFlow.
+        compression: what travels; not applied to rows.
+        sparse_as_dense: make ``tf.IndexedSlices`` dense before reducing.
+        op: ``Average``, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
+        gradient_predivide_factor: gradients are divided by it before the sum and multiplied by
+            ``factor / size`` after it.
+        groups: a number of groups, lists of variables, or None.
+        process_set: the ranks that reduce.
+        scale_local_gradients: divide gradients of local variables by the set's size.
+        use_generic_names: call operations ``grad_<position>``.
+
+    Raises:
+        ValueError: an argument is unusable.
+    """
+    check_compressor(compression)
+    check_process_set(process_set)
+    op = resolve_op(None, op)
+    check_predivide(op, gradient_predivide_factor)
+    return _Reducer(
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        1.0 / gradient_predivide_factor,
+        gradient_predivide_factor,
+        check_groups(groups),
+        process_set,
+        scale_local_gradients,
+        use_generic_names,
+    )
+
+
+def check_predivide(op: int, gradient_predivide_factor: float) -> None:
+    """Refuse a factor that would not cancel out.
+
+    Raises:
+        ValueError: it is not 1, and ``op`` is not Average, or this is ROCm; or it is not positive.
+    """
+    if gradient_predivide_factor == 1.0:
+        return
+    if gradient_predivide_factor <= 0:
+        raise ValueError(
+            f"gradient_predivide_factor must be positive, found {gradient_predivide_factor}"
+        )
+    if op != Average:
+        raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
+    if rocm_built():
+        raise ValueError("gradient_predivide_factor other than 1 is not supported on ROCm")
+
+
+@dataclass(frozen=True)
+class _Reducer:
+    """What ``make_reducer`` returns."""
+
+    name: str
+    device_dense: str
+    device_sparse: str
+    compression: Any
+    sparse_as_dense: bool
+    op: int
+    prescale_factor: float
+    postscale_factor: float
+    groups: Groups
+    process_set: ProcessSet
+    scale_local_gradients: bool
+    use_generic_names: bool
+
+    def __call__(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        local_variables: Iterable[Any] = (),
+    ) -> list[Any]:
+        there = [position for position, found in enumerate(gradients) if found is not None]
+        condition = has_others(self.process_set) if there else False
+        if condition is False:
+            return list(gradients)
+        local = {key_of(variable) for variable in local_variables}
+        names = self._names(variables)
+
+        def reduce() -> list[Any]:
+            return self._reduce(gradients, variables, local, names)
+
+        return reduce() if condition is True else _reduce_if(condition, reduce, gradients)
+
+    def _names(self, variables: Sequence[Any]) -> list[str]:
+        if self.use_generic_names:
+            scope = unique_scope("grad")
+            return [f"{scope}_{position}" for position in range(len(variables))]
+        return operation_names(unique_scope(self.name), variables)
+
+    def _reduce(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        local: set[int],
+        names: Sequence[str],
+    ) -> list[Any]:
+        result = list(gradients)
+        shared: list[int] = []
+        for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if gradient is None:
+                continue
+            if key_of(variable) in local:
+                result[position] = self._scaled(gradient)
+            else:
+                result[position] = self._prepared(gradient)
+                shared.append(position)
+        groups, single = split_into_groups(self.groups, shared, variables)
+        for number, group in enumerate(groups):
+            self._reduce_group(result, group, f"{names[group[0]]}.group_{number}")
+        self._reduce_singly(result, single, names)
+        return result
+
+    def _scaled(self, gradient: Any) -> Any:
+        """A local gradient, so that it weighs as much as an average does."""
+        if not self.scale_local_gradients:
+            return gradient
+        if not is_sparse(gradient):
+            return gradient / set_size(self.process_set, gradient.dtype)
+        values = gradient.values / set_size(self.process_set, gradient.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+    def _prepared(self, gradient: Any) -> Any:
+        if not is_sparse(gradient):
+            return gradient
+        if self.sparse_as_dense:
+            return tf.convert_to_tensor(gradient)
+        check_sparse(self.op)
+        return gradient
+
+    def _reduce_singly(
+        self, result: list[Any], positions: Sequence[int], names: Sequence[str]
+    ) -> None:
+        dense, sparse = _by_kind(result, positions)
+        if dense:
+            chosen = [names[position] for position in dense]
+            self._reduce_dense(
+                result,
+                dense,
+                lambda tensors: mpi_ops.allreduce_batch(
+                    tensors,
+                    chosen,
+                    op=self.op,
+                    prescale_factor=self.prescale_factor,
+                    postscale_factor=self.postscale_factor,
+                    process_set=self.process_set,
+                ),
+            )
+        with placed_on(self.device_sparse):
+            for position in sparse:
+                result[position] = allreduce_sparse(
+                    result[position], names[position], self.op, self.process_set
+                )
+
+    def _reduce_group(self, result: list[Any], positions: Sequence[int], name: str) -> None:
+        dense, sparse = _by_kind(result, positions)
+        if dense:
+            self._reduce_dense(
+                result,
+                dense,
+                lambda tensors: mpi_ops.grouped_allreduce(
+                    tensors,
+                    name=name,
+                    op=self.op,
+                    prescale_factor=self.prescale_factor,
+                    postscale_factor=self.postscale_factor,
+                    process_set=self.process_set,
+                ),
+            )
+        if sparse:
+            rows = [result[position] for position in sparse]
+            with placed_on(self.device_sparse):
+                reduced = grouped_allreduce_sparse(rows, name, self.op, self.process_set)
+            for position, gradient in zip(sparse, reduced, strict=True):
+                result[position] = gradient
+
+    def _reduce_dense(
+        self,
+        result: list[Any],
+        positions: Sequence[int],
+        allreduce: Callable[[list[Any]], list[Any]],
+    ) -> None:
+        packed = [self.compression.compress(result[position]) for position in positions]
+        with placed_on(self.device_dense):
+            reduced = allreduce([tensor for tensor, _ in packed])
+        for position, tensor, (_, context) in zip(positions, reduced, packed, strict=True):
+            result[position] = self.compression.decompress(tensor, context)
+
+
+def _by_kind(gradients: Sequence[Any], positions: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Positions of dense gradients and of rows."""
+    sparse = [position for position in positions if is_sparse(gradients[position])]
+    return [position for position in positions if position not in sparse], sparse
+
+
+def _reduce_if(
+    condition: Any, reduce: Callable[[], list[Any]], gradients: Sequence[Any]
+) -> list[Any]:
+    """``reduce`` when the condition holds as the graph runs, else the gradients as they are."""
+    layout: list[Any] = []
+
+    def reduced() -> list[Any]:
+        layout[:] = reduce()
+        return _tensors_of(layout)
+
+    def unreduced() -> list[Any]:
+        # What was made dense on the other way has to be dense here.
+        pairs = zip(gradients, layout, strict=True)
+        as_reduced = [
+            tf.convert_to_tensor(own) if is_sparse(own) and not is_sparse(other) else own
+            for own, other in pairs
+        ]
+        return [tf.identity(tensor) for tensor in _tensors_of(as_reduced)]
+
+    tensors = iter(tf.cond(condition, reduced, unreduced))
+    return [_rebuilt(gradient, tensors) for gradient in layout]
+
+
+def _tensors_of(gradients: Sequence[Any]) -> list[Any]:
+    tensors: list[Any] = []
+    for gradient in gradients:
+        if is_sparse(gradient):
+            tensors += [gradient.values, gradient.indices]
+        elif gradient is not None:
+            tensors.append(gradient)
+    return tensors
+
+
+def _rebuilt(gradient: Any, tensors: Any) -> Any:
+    if gradient is None:
+        return None
+    if is_sparse(gradient):
+        return tf.IndexedSlices(next(tensors), next(tensors), gradient.dense_shape)
+    return next(tensors)

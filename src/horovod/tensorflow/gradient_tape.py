@@ -1,0 +1,234 @@
+"""``DistributedGradientTape``: a gradient tape whose ``gradient`` is reduced over all ranks.
+
+The result is an object of a new class between the user's tape class and ours. It has the very
+attributes of the given tape, so both are one recording; our own are kept apart from them, so one
+tape can be wrapped more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.operations import Average
+from horovod.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_groups import check_groups
+from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
+from horovod.tensorflow.variables import key_of
+
+__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
+
+
+class _DistributedTape:
+    """What ``DistributedGradientTape`` adds to a tape class; never made on its own."""
+
+    # Not in __dict__, which is that of the given tape.
+    __slots__ = ("_local_sources", "_make_reducer", "_original")
+
+    _original: Any
+    _make_reducer: Callable[..., Reducer]
+    _local_sources: list[Any]
+
+    def register_local_source(self, source: Any) -> None:
+        """Keep the gradient of this variable on this rank, in later calls of ``gradient``."""
+        self._local_sources.append(source)
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """Gradients as the original tape computes them, reduced over all ranks.
+
+        Every rank of the set has to call it with the same sources in the same order; eagerly it
+        blocks until all have.
+
+        Args:
+            target: what to differentiate.
+            sources: nested structure of variables and tensors.
+            output_gradients: gradients of ``target``; as for ``tf.GradientTape.gradient``.
+            use_generic_names: call operations ``grad_<position>``, whatever the sources are called.
+            unconnected_gradients: as for ``tf.GradientTape.gradient``; zeros are reduced, too.
+
+        Returns:
+            Gradients in the structure of ``sources``; None where there is none.
+
+        Raises:
+            NotImplementedError: rows (``tf.IndexedSlices``) are to be reduced with another op than
+                Average or Sum.
+            tf.errors.FailedPreconditionError: ranks disagree about a gradient.
+            tf.errors.UnknownError: a rank was lost.
+        """
+        gradients = self._original.gradient(
+            target, sources, output_gradients, unconnected_gradients
+        )
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        reduce = self._make_reducer(use_generic_names=use_generic_names)
+        reduced = reduce(flat, tf.nest.flatten(sources), self._local_sources)
+        return tf.nest.pack_sequence_as(gradients, reduced, expand_composites=False)
+
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[list[Any], list[Any]]:
+        """What ``gradient`` returns, apart: of registered local sources, and of all others.
+
+        Both are lists in the order of the flattened ``sources``.
+        """
+        gradients = self.gradient(target, sources, output_gradients, use_generic_names)
+        local = {key_of(source) for source in self._local_sources}
+        pairs = zip(
+            tf.nest.flatten(sources),
+            tf.nest.flatten(gradients, expand_composites=False),
+            strict=True,
+        )
+        parts: tuple[list[Any], list[Any]] = ([], [])
+        for source, gradient in pairs:
+            parts[key_of(source) not in local].append(gradient)
+        return parts
+
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """The original tape's, of this rank alone."""
+        return self._original.jacobian(*args, **kwargs)
+
+    def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """The original tape's, of this rank alone."""
+        return self._original.batch_jacobian(*args, **kwargs)
+
+
+def DistributedGradientTape(  # noqa: N802
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wrap a gradient tape so that its ``gradient`` returns that of all ranks.
+
+    Args:
+        gradtape: a ``tf.GradientTape``, before, while or after it records.
+        device_dense, device_sparse: where to place operations on dense gradients, on rows; ""
+            leaves it to TensorFlow.
+        compression: what travels, for example ``Compression.fp16``; not applied to rows.
+        sparse_as_dense: make rows (``tf.IndexedSlices``) dense and reduce that. Otherwise the rows
+            of all ranks are gathered.
+        op: ``Average``, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
+        gradient_predivide_factor: splits the averaging: gradients are divided by it before the sum
+            and multiplied by ``factor / size`` after it; only with ``Average``.
+        num_groups: deprecated, use ``groups``.
+        groups: gradients of a group are reduced as one operation. A number > 0: they are split
+            evenly in so many groups. Lists of variables: those groups, the others one by one.
+        process_set: the ranks that reduce; others get their own gradients.
+        scale_local_gradients: divide gradients of local sources by the set's size.
+
+    Returns:
+        An object of a class with the name of ``gradtape``'s, derived from it. It shares the
+        recording with ``gradtape``.
+
+    Raises:
+        ValueError: an argument is unusable.
+    """
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"DistributedGradientTape: expected a tf.GradientTape, found {gradtape!r}")
+    make = partial(
+        make_reducer,
+        "DistributedGradientTape",
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=check_groups(groups, num_groups),
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    make()  # bad arguments are refused here, not at the first gradient
+    return _wrap(gradtape, make)
+
+
+def PartialDistributedGradientTape(  # noqa: N802
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """``DistributedGradientTape`` that leaves the weights of some Keras layers to each rank.
+
+    Args:
+        local_layers: a built Keras layer or a list of them; their trainable weights are local
+            sources.
+
+    Other arguments are those of ``DistributedGradientTape``.
+
+    Raises:
+        ValueError: ``local_layers`` is something else, or another argument is unusable.
+    """
+    layers = _layers(local_layers)
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for layer in layers:
+        for weight in layer.trainable_weights:
+            tape.register_local_source(weight)
+    return tape
+
+
+def _wrap(gradtape: Any, make: Callable[..., Reducer]) -> Any:
+    original = type(gradtape)
+    namespace = {"__module__": original.__module__, "__doc__": original.__doc__}
+    subclass: Any = type(original.__name__, (_DistributedTape, original), namespace)
+    result = subclass.__new__(subclass)
+    result.__dict__ = gradtape.__dict__
+    result._original = gradtape
+    result._make_reducer = make
+    result._local_sources = []
+    return result
+
+
+def _layers(local_layers: Any) -> list[Any]:
+    if local_layers is None:
+        return []
+    layers = local_layers if isinstance(local_layers, list | tuple) else [local_layers]
+    for layer in layers:
+        # Whoever has a layer has imported Keras already.
+        if not isinstance(layer, tf.keras.layers.Layer):
+            raise ValueError(
+                "local_layers must be a Keras layer or a list of Keras layers, found "
+                f"{type(layer).__name__}"
+            )
+    return list(layers)

@@ -1,0 +1,56 @@
+"""Where and in which world the operations of a step run.
+
+With ``HOROVOD_ELASTIC=1`` graphs outlive worlds, so they ask for size and membership each time
+they run. Otherwise these are constants of the graph.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.process_sets import ProcessSet, check_process_set
+from horovod.tensorflow import mpi_ops
+
+__all__ = ["has_others", "placed_on", "set_size"]
+
+
+def has_others(process_set: ProcessSet) -> Any:
+    """Whether this process has others to reduce with: a bool, or a scalar bool tensor in a graph.
+
+    Raises:
+        ValueError: the set is not registered, or Horovod is not initialized.
+    """
+    number = _number_of(process_set)
+    if _is_asked_later():
+        is_member = tf.equal(mpi_ops.process_set_included_op(number), 1)
+        return tf.logical_and(is_member, mpi_ops.size_op(number) > 1)
+    return bool(process_set.included()) and (process_set.size() or 1) > 1
+
+
+def set_size(process_set: ProcessSet, dtype: Any) -> Any:
+    """The size of a process set as a scalar tensor."""
+    number = _number_of(process_set)
+    if _is_asked_later():
+        return tf.cast(mpi_ops.size_op(number), dtype)
+    return tf.cast(process_set.size() or 1, dtype)
+
+
+def placed_on(device: str) -> AbstractContextManager[Any]:
+    """Places operations on a device; "" leaves it to the caller's own choice."""
+    return tf.device(device) if device else nullcontext()
+
+
+def _is_asked_later() -> bool:
+    return os.environ.get("HOROVOD_ELASTIC") == "1" and not tf.executing_eagerly()
+
+
+def _number_of(process_set: ProcessSet) -> int:
+    check_process_set(process_set)
+    if process_set.size() is None:
+        raise ValueError(f"{process_set} is not registered; add it first")
+    number: int = process_set.process_set_id or 0
+    return number

@@ -1,0 +1,60 @@
+"""``SyncBatchNormalization``: Keras batch normalization over the batches of all ranks.
+
+Imported when somebody asks for it, because Keras takes as long to import as TensorFlow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.operations import Average
+from horovod.process_sets import global_process_set
+from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.run_time import has_others
+
+__all__ = ["SyncBatchNormalization"]
+
+
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
+    """Batch normalization whose statistics in training are those of all ranks' batches.
+
+    Ranks are assumed to have batches of equal size: their means and mean squares are averaged.
+    Inputs and outputs have the shapes and dtypes of ``tf.keras.layers.BatchNormalization``;
+    statistics travel in float64. In training a call blocks until all ranks make it, forward and
+    backward; they have to call the same layers in the same order. In a world of one, and outside of
+    training, this is the standard layer.
+
+    Args:
+        fused: must be False, since TensorFlow's fused operation computes its statistics alone.
+        kwargs: those of ``tf.keras.layers.BatchNormalization``.
+
+    Raises:
+        ValueError: ``fused`` is True or None.
+    """
+
+    def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
+        if fused in (True, None):
+            raise ValueError("SyncBatchNormalization does not support fused=True")
+        if hasattr(self, "_fused_can_be_used"):  # Keras 3 has fused operations no more
+            kwargs["fused"] = False
+        super().__init__(**kwargs)
+
+    def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Mean and variance per channel, as Keras asks its layers for them."""
+        mean, variance = super()._moments(inputs, *args, **kwargs)
+        if has_others(global_process_set) is False:
+            return mean, variance
+        return _of_all_ranks(mean, variance)
+
+
+def _of_all_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
+    """Statistics of the ranks' batches joined; in float64, where the difference is exact enough."""
+    wide = tf.cast(mean, tf.float64)
+    squares = tf.cast(variance, tf.float64) + tf.square(wide)
+    both = tf.stack([wide, squares])
+    both = mpi_ops.allreduce(both, name="sync_batch_norm", op=Average)
+    total_mean, total_squares = tf.unstack(both)
+    total_variance = total_squares - tf.square(total_mean)
+    return tf.cast(total_mean, mean.dtype), tf.cast(total_variance, variance.dtype)

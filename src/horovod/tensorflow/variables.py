@@ -1,0 +1,65 @@
+"""What the kinds of variables have in common: TensorFlow 1's, TensorFlow 2's and Keras 3's.
+
+Keras 3 wraps a ``tf.Variable`` in an object of its own that has neither ``ref`` nor an operation.
+Names for what is done to a list of variables are made here, too: the position and the last part of
+a variable's own name. The layers before it carry running numbers, which differ between ranks as
+soon as one of them has built one model more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["as_tf_variable", "is_variable", "key_of", "operation_names", "unique_scope"]
+
+_RUNNING_NUMBER = re.compile(r"_\d+$", re.ASCII)
+_NO_WORD = re.compile(r"\W", re.ASCII)
+# Graphs of branches and loop bodies: parts of the function around them, with names of their own.
+_PARTS = frozenset({"CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph"})
+
+
+def is_variable(value: object) -> bool:
+    """Whether this is a variable of TensorFlow or Keras."""
+    return isinstance(value, tf.Variable) or (hasattr(value, "path") and hasattr(value, "assign"))
+
+
+def as_tf_variable(variable: Any) -> Any:
+    """The ``tf.Variable`` inside a variable of Keras 3; any other one as it is."""
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+
+
+def key_of(variable: Any) -> int:
+    """Tells one variable from another, through Keras or not, while the variable lives."""
+    return id(as_tf_variable(variable))
+
+
+def operation_names(scope: str, variables: Sequence[Any]) -> list[str]:
+    """A name for an operation on each of the variables; they differ.
+
+    Equal on all ranks that have the same variables in the same order.
+    """
+    return [f"{scope}/{position}.{_leaf(variable)}" for position, variable in enumerate(variables)]
+
+
+def unique_scope(name: str) -> str:
+    """``name``, in a graph made unique within the function that is being built.
+
+    Branches and loop bodies are graphs of their own, whose names know nothing of each other.
+    """
+    if tf.executing_eagerly():
+        return name
+    graph = tf.compat.v1.get_default_graph()
+    while type(graph).__name__ in _PARTS:
+        graph = graph.outer_graph
+    with graph.name_scope(None):
+        unique: str = graph.unique_name(name)
+    return unique
+
+
+def _leaf(variable: Any) -> str:
+    name = str(getattr(variable, "name", None) or "tensor").partition(":")[0].rpartition("/")[2]
+    return _NO_WORD.sub("_", _RUNNING_NUMBER.sub("", name))
