@@ -173,6 +173,8 @@ def test_collectives_in_conditions_and_loops():
     def body(is_wanted):
         total = tf.zeros([2])
         for _ in tf.range(3):
+            # Nothing else keeps the next round from starting under the same name.
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             total += mpi_ops.allreduce(tf.ones([2]), "in the loop", hvd.Sum)
         if is_wanted:
             total += mpi_ops.allreduce(tf.ones([2]), "if", hvd.Sum)
@@ -192,6 +194,7 @@ def test_collectives_in_a_tf1_condition_and_loop():
                 lambda i, _: i < 3,
                 lambda i, sum: (i + 1, sum + mpi_ops.allreduce(tf.ones([2]), "loop", hvd.Sum)),
                 [tf.constant(0), before],
+                parallel_iterations=1,
             )[1]
             chosen = v1.cond(total[0] > 0, lambda: mpi_ops.allreduce(total, "cond"), lambda: -total)
             after = mpi_ops.allreduce(chosen, "after")
