@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 import horovod.tensorflow as hvd  # noqa: E402
 from horovod.tensorflow import mpi_ops, names  # noqa: E402
+from horovod.tensorflow.python_ops import PythonOps  # noqa: E402
 
 v1 = tf.compat.v1
 
@@ -204,9 +208,9 @@ def test_collectives_in_a_tf1_condition_and_loop():
             assert session.run(after).tolist() == [4.0 * hvd.size()] * 2
 
 
-def test_results_of_a_graph_that_is_gone_are_freed():
-    import gc
-    import weakref
+def test_graphs_are_freed():
+    if isinstance(mpi_ops.implementation(), PythonOps):
+        pytest.skip("TensorFlow keeps every graph in which tf.custom_gradient was used")
 
     def make():
         with tf.Graph().as_default() as graph:
