@@ -24,8 +24,17 @@ DEMO_STAMP := $(VENV)/.demo-tools
 TEST_STAMP := $(VENV)/.test-tools
 BENCH_STAMP := $(VENV)/.bench-tools
 
+# TensorFlow 2.15, the last one with Estimators, has wheels for Python up to 3.11 only, and a NumPy
+# of its own: a second environment. What its tests are is what is there of these.
+LEGACY_VENV := .venv-legacy-tf
+LEGACY_PYTHON ?= $(PYTHON)
+LEGACY_STAMP := $(LEGACY_VENV)/.built
+LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/keras \
+	tests/integration/test_compute_service.py tests/integration/test_tensorflow_examples.py) \
+	'tests/test_parallel.py::test_on_ranks[2]'
+
 .PHONY: help setup demo build check test test-unit test-cpp test-parallel test-integration \
-	bench sanitize clean tools
+	test-legacy-tf bench sanitize clean tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -35,7 +44,7 @@ help: ## print this list
 demo: $(BUILD_STAMP) $(DEMO_STAMP) ## train on handwritten digits with NP ranks
 	$(BIN)/horovodrun -np $(NP) $(BIN)/python examples/pytorch/digits.py
 
-setup: $(BUILD_STAMP) $(TEST_STAMP) ## make .venv with the project, its torch extra and the test tools
+setup: $(BUILD_STAMP) $(TEST_STAMP) ## make .venv with the project, all frameworks and the test tools
 
 build: $(BUILD_STAMP) ## build the engine and install the project into .venv
 
@@ -58,6 +67,18 @@ test-parallel: setup ## tests/parallel on NP ranks (make test: on 1 to 4)
 test-integration: setup ## whole jobs: examples, killed ranks
 	$(BIN)/pytest tests/integration
 
+test-legacy-tf: ## the TensorFlow and Keras tests on 2.15, the last one with Estimators
+	@if $(LEGACY_PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'; then \
+	  $(MAKE) --no-print-directory legacy-tf; \
+	else \
+	  echo "SKIPPED [1] make test-legacy-tf: TensorFlow 2.15 has no wheel for" \
+	    "$$($(LEGACY_PYTHON) --version); LEGACY_PYTHON=python3.11 names another Python"; \
+	fi
+
+.PHONY: legacy-tf
+legacy-tf: $(LEGACY_STAMP)
+	$(LEGACY_VENV)/bin/pytest $(LEGACY_TESTS)
+
 test-cpp: $(TEST_STAMP) build/doctest.flags
 	$(CMAKE) -S . -B build/tests $$(cat build/doctest.flags)
 	$(BIN)/cmake --build build/tests
@@ -73,12 +94,13 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 
 bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
-	for name in collectives grouped training compression startup lifecycle memory; do \
+	for name in collectives grouped training compression startup lifecycle memory \
+	    with_tensorflow; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; exit $$status
 
 clean: ## remove everything that make made, .venv too
-	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(LEGACY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
@@ -103,6 +125,15 @@ $(VENV_STAMP): | tools
 $(BUILD_STAMP): $(VENV_STAMP) $(SOURCES) requirements/build.txt $(CONSTRAINTS) | tools
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/build.txt
 	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) '.[pytorch]'
+	@touch $@
+
+$(LEGACY_STAMP): $(SOURCES) requirements/build.txt requirements/legacy-tf.txt $(CONSTRAINTS) | tools
+	$(LEGACY_PYTHON) -m venv $(LEGACY_VENV)
+	$(LEGACY_VENV)/bin/pip --disable-pip-version-check install -q -r requirements/legacy-tf.txt
+	$(LEGACY_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
+	  -r requirements/build.txt
+	PATH=$(CURDIR)/$(LEGACY_VENV)/bin:$$PATH $(LEGACY_VENV)/bin/pip --disable-pip-version-check \
+	  install --no-build-isolation -Cbuild-dir=build/legacy-tf .
 	@touch $@
 
 $(DEMO_STAMP): $(VENV_STAMP) requirements/demo.txt $(CONSTRAINTS)

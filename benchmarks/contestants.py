@@ -251,10 +251,19 @@ def _writing(
     return run_on_new_output
 
 
+def _on_tensorflow(name: str) -> Any:
+    import tensorflow_contestants
+
+    return getattr(tensorflow_contestants, name)()
+
+
 CONTESTANTS: dict[str, Callable[[], Any]] = {
     "horovod": Horovod,
     "gloo": Gloo,
     "alone": Alone,
     "mpi": Mpi,
+    "horovod on tensorflow": partial(_on_tensorflow, "HorovodOnTensorFlow"),
+    "multi-worker strategy": partial(_on_tensorflow, "MultiWorkerStrategy"),
+    "alone on tensorflow": partial(_on_tensorflow, "AloneOnTensorFlow"),
     "none": lambda: None,
 }

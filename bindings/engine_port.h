@@ -34,7 +34,8 @@ class EnginePort {
   // another thread. The tensors' memory stays valid until then; what the spans refer to is copied.
   virtual void start(int set, std::span<const Submission> submissions, Continuation then) = 0;
   // Starts operations and waits for them, making progress. Nothing when a signal handler of Python
-  // raised meanwhile: the operations go on, and `late` gets their result.
+  // raised meanwhile: the operations go on, `late` gets their result, and Python is to call
+  // Port.rethrow().
   virtual std::optional<Result> run(int set, std::span<const Submission> submissions,
                                     Continuation late) = 0;
   // The rank in a process set of which this process is no member is -1. Nothing outside of a

@@ -12,20 +12,6 @@ namespace {
 
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
-// Whether a Python signal handler raised. The exception cannot pass through a framework, so the
-// main thread raises it as soon as it runs Python again.
-bool is_interrupted() {
-  const nb::gil_scoped_acquire acquire;
-  if (PyErr_CheckSignals() == 0) return false;
-  auto raised = std::make_unique<nb::python_error>();
-  const auto raise_again = [](void* error) {
-    std::unique_ptr<nb::python_error>(static_cast<nb::python_error*>(error))->restore();
-    return -1;
-  };
-  if (Py_AddPendingCall(raise_again, raised.get()) == 0) static_cast<void>(raised.release());
-  return true;
-}
-
 EnginePort::Result refused(const Error& error) { return {.error = error, .outputs = {}}; }
 
 Error not_initialized() {
@@ -71,6 +57,22 @@ void Port::start(int set, std::span<const Submission> submissions, Continuation 
   }
 }
 
+// Whether a signal handler of Python raised. The exception cannot pass through a framework; it is
+// kept for rethrow().
+bool Port::is_interrupted() {
+  const nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() == 0) return false;
+  raised_ = std::make_unique<nb::python_error>();
+  return true;
+}
+
+void Port::rethrow() {
+  const std::unique_ptr<nb::python_error> raised = std::move(raised_);
+  if (raised == nullptr) return;
+  raised->restore();
+  throw nb::python_error();
+}
+
 std::optional<EnginePort::Result> Port::run(int set, std::span<const Submission> submissions,
                                             Continuation late) {
   const std::shared_ptr<Engine> engine = this->engine();
@@ -114,6 +116,7 @@ void bind_port(nb::module_& module) {
             port.attach(std::move(engine), {.local_rank = local_rank, .local_size = local_size});
           },
           "engine"_a, "local_rank"_a, "local_size"_a)
+      .def("rethrow", &Port::rethrow)
       .def("detach", &Port::detach, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("address", [](Port& port) {
         return reinterpret_cast<std::uintptr_t>(static_cast<EnginePort*>(&port));

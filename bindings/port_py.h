@@ -20,6 +20,8 @@ class Port : public EnginePort {
   };
   void attach(nanobind::object engine, Place place);
   void detach();
+  // Raises what a signal handler raised in run(), once.
+  void rethrow();
 
   void start(int set, std::span<const Submission> submissions, Continuation then) override;
   std::optional<Result> run(int set, std::span<const Submission> submissions,
@@ -28,10 +30,12 @@ class Port : public EnginePort {
 
  private:
   std::shared_ptr<Engine> engine();
+  bool is_interrupted();
 
   std::mutex mutex_;
   std::shared_ptr<Engine> engine_;  // keeps the Python object alive
   Place place_;
+  std::unique_ptr<nanobind::python_error> raised_;  // under the GIL
 };
 
 }  // namespace hvd

@@ -297,6 +297,8 @@ void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent inten
                         presence_.attention(config_.rank) == Attention::kBackground;
   Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
   if (must_run) wanted = is_enough(lane.board.ready_bytes()) ? Mood::kUrgent : Mood::kAlert;
+  // It may need a rank that is gone, which somebody must find out.
+  if (has_departures_.load()) wanted = Mood::kUrgent;
   if (mood_.load() >= wanted) return;
   mood_.store(wanted);
   ring_background();

@@ -234,7 +234,7 @@ class Engine {
 
   // Owned by the holder of the progress role.
   std::uint32_t alarms_seen_ = 0;
-  bool has_departures_ = false;
+  std::atomic<bool> has_departures_{false};  // ranks have left the world
 
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};

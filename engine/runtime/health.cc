@@ -51,7 +51,7 @@ void Engine::handle_alarm() {
   alarms_seen_ = alarms_.count();
   if (alarms_.first()) throw cause();
   for (int rank = 0; rank < config_.size; ++rank) {
-    has_departures_ = has_departures_ || presence_.liveness(rank) != Liveness::kRunning;
+    if (presence_.liveness(rank) != Liveness::kRunning) has_departures_.store(true);
   }
 }
 

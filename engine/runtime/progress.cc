@@ -57,7 +57,7 @@ Engine::Step Engine::step(bool may_form) {
   if (is_over_.load()) return Step::kIdle;
   try {
     if (alarms_.count() != alarms_seen_) handle_alarm();
-    if (has_departures_ && fail_if_lost()) return Step::kIdle;
+    if (has_departures_.load() && fail_if_lost()) return Step::kIdle;
     return step_lanes(may_form);
   } catch (const Error& error) {
     give_up(error);

@@ -58,7 +58,8 @@ class Collectives(Flights[T]):
 
         Args:
             tensor: any shape, the same on all ranks, contiguous; uint8, uint16, int8, int16, int32,
-                int64, float16, bfloat16, float32, float64 or bool (Sum and Max: or; Product and Min: and).
+                int64, float16, bfloat16, float32, float64 or bool (Sum and Max: or; Product and
+                Min: and).
             average: deprecated, use ``op``.
             op: Average (default), Sum, Min, Max, Product, or Adasum for floats; the same on all
                 ranks.

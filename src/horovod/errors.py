@@ -12,6 +12,8 @@
     └ HostsUpdatedInterrupt         no failure: hosts came or went, elastic training starts anew
     ImportError
     └ HorovodVersionMismatchError   a framework of another version than the one built for
+    TimeoutError
+    └ TimeoutException              processes of a job did not find each other in time
 
 The engine reports a code and a text; ``from_code`` turns them into the exception.
 """
@@ -31,6 +33,7 @@ __all__ = [
     "SettingError",
     "ShutdownError",
     "StallError",
+    "TimeoutException",
     "from_code",
 ]
 
@@ -100,6 +103,10 @@ class InitError(ValueError):
 
 class SettingError(ValueError):
     """An environment variable or flag has a value that cannot be used."""
+
+
+class TimeoutException(TimeoutError):  # noqa: N818 public name
+    """Processes that were to start or to register did not do so in time; the text says which."""
 
 
 _BY_CODE: dict[int, type[Exception]] = {

@@ -44,6 +44,7 @@ __all__ = [
     "nccl_built",
     "port_address",
     "rank",
+    "rethrow_interrupt",
     "rocm_built",
     "shutdown",
     "size",
@@ -143,6 +144,11 @@ def engine() -> _native.Engine:
 def port_address() -> int:
     """Where native plugins of this build find the engine of the current world; never changes."""
     return _port.address
+
+
+def rethrow_interrupt() -> None:
+    """For a binding whose plugin gave up a wait: raise what a signal handler raised in it."""
+    _port.rethrow()
 
 
 def generation() -> int:

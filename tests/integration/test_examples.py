@@ -2,89 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from example_jobs import ROOT, TIMEOUT_S, Examples, assert_loss_falls, printed_number
 
-ROOT = Path(__file__).resolve().parents[2]
-HOROVODRUN = Path(sys.executable).with_name("horovodrun")
-EXAMPLES = ROOT / "examples" / "pytorch"
-SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "resnet.py")
+EXAMPLES = Examples("pytorch", modules=("resnet.py",))
 QUICK = ("--epochs", "2", "--min-accuracy", "0")
 TINY = ("--synthetic", "--small", "--synthetic-images", "96", "--batch-size", "8", "--threads", "1")
-TIMEOUT_S = 100
-NEXT_PAGE = "next page"
-# All scripts in one process, since torch takes seconds to import.
-ALL_HELP = f"""
-import os, runpy, sys
-for script in sys.argv[1:]:
-    print({NEXT_PAGE!r})
-    sys.argv, sys.path[0] = [script, "--help"], os.path.dirname(script)
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as end:
-        assert not end.code
-"""
 
-
-def command(rank_count: int, script: str, *arguments: object) -> list[str]:
-    words = (HOROVODRUN, "-np", rank_count, sys.executable, EXAMPLES / script, *arguments)
-    return [str(word) for word in words]
-
-
-def run(rank_count: int, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(rank_count, script, *arguments),
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # ranks share the cores
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-
-
-def output_of(rank_count: int, script: str, *arguments: object) -> str:
-    """What the job printed, after having checked that it succeeded."""
-    job = run(rank_count, script, *arguments)
-    assert job.returncode == 0, job.stdout + job.stderr
-    return job.stdout
-
-
-def printed_number(output: str, pattern: str) -> float:
-    found = re.search(pattern, output)
-    assert found, f"no match for {pattern!r} in:\n{output}"
-    return float(found.group(1))
-
-
-def assert_loss_falls(output: str) -> None:
-    losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
-    assert len(losses) > 1
-    assert losses[-1] < losses[0]
+command, run, output_of = EXAMPLES.command, EXAMPLES.run, EXAMPLES.output_of
 
 
 def test_help_tells_what_a_script_does_and_names_all_options() -> None:
-    paths = [str(EXAMPLES / script) for script in SCRIPTS]
-    job = subprocess.run(
-        [sys.executable, "-c", ALL_HELP, *paths], capture_output=True, text=True, timeout=TIMEOUT_S
-    )
-    assert job.returncode == 0, job.stderr
-    pages = job.stdout.split(NEXT_PAGE)[1:]
-    for script, page in zip(SCRIPTS, pages, strict=True):
-        text = (EXAMPLES / script).read_text()
-        assert text.splitlines()[0].strip('"') in " ".join(page.split()), script
-        for option in re.findall(r'add_argument\(\s*"(--[a-z0-9-]+)"', text):
-            assert option in page, script
+    EXAMPLES.check_help()
 
 
 def test_readme_names_every_example() -> None:
-    text = (ROOT / "examples" / "README.md").read_text()
-    assert [script for script in SCRIPTS if f"examples/pytorch/{script}" not in text] == []
+    EXAMPLES.check_readme()
 
 
 @pytest.mark.parametrize("rank_count", [1, 4])

@@ -64,7 +64,9 @@ def node_name(op_type: str, names: Sequence[str], is_group: bool = False) -> str
 
     With the slash at its end TensorFlow takes the name as it is; it is unique in the graph already.
     """
-    return f"{names[0]}/" if is_group or len(names) == 1 else op_type
+    if not is_group and len(names) > 1:
+        return op_type
+    return names[0] if tf.executing_eagerly() else f"{names[0]}/"
 
 
 def _in_graph(name: str, ignore_name_scope: bool) -> str:

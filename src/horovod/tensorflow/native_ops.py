@@ -1,21 +1,23 @@
 """The collectives as TensorFlow's own operations, from the plugin beside this package.
 
-Kernels are asynchronous: a node hands its tensors to the engine and ends when the engine is done, so
-no thread of TensorFlow's waits and nodes run in any order. Run eagerly, where the caller waits
+Kernels are asynchronous: a node hands its tensors to the engine and ends when the engine is done,
+so no thread of TensorFlow's waits and nodes run in any order. Run eagerly, where the caller waits
 anyway, a node makes progress itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from horovod.tensorflow import gradients
+from horovod.tensorflow.batches import batches_of
 from horovod.tensorflow.names import node_name
 from horovod.tensorflow.plugin import load_plugin
+from horovod.world import rethrow_interrupt
 
 __all__ = ["NativeOps"]
 
@@ -32,7 +34,6 @@ class NativeOps:
 
     def __init__(self) -> None:
         self._plugin = load_plugin()
-        self._tokens: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         with tf.init_scope():
             self._eager_token = tf.constant(0) if tf.executing_eagerly() else None
         for op_type, gradient in _GRADIENTS.items():
@@ -49,32 +50,28 @@ class NativeOps:
         is_group: bool,
     ) -> list[Any]:
         """See ``CollectiveOps``."""
-        reduced: list[Any] = self._plugin.horovod_allreduce(
-            tensors,
-            self._token(),
-            names=names,
-            reduce_op=op,
-            is_group=is_group,
-            process_set_id=process_set,
-            is_blocking=tf.executing_eagerly(),
-            prescale_factor=prescale,
-            postscale_factor=postscale,
-            name=node_name("HorovodAllreduce", names, is_group),
-        )
+        reduced: list[Any] = []
+        single = [slice(0, len(tensors))]
+        for batch in single if is_group or tf.executing_eagerly() else batches_of(tensors):
+            reduced += self._run(
+                "allreduce",
+                [tensors[batch]],
+                names if is_group else names[batch],
+                is_group,
+                is_group=is_group,
+                reduce_op=op,
+                prescale_factor=prescale,
+                postscale_factor=postscale,
+                process_set_id=process_set,
+            )
         return reduced
 
     def allgather(
         self, tensors: Sequence[Any], names: Sequence[str], process_set: int, is_group: bool
     ) -> list[Any]:
         """See ``CollectiveOps``."""
-        gathered: list[Any] = self._plugin.horovod_allgather(
-            tensors,
-            self._token(),
-            names=names,
-            is_group=is_group,
-            process_set_id=process_set,
-            is_blocking=tf.executing_eagerly(),
-            name=node_name("HorovodAllgather", names, is_group),
+        gathered: list[Any] = self._run(
+            "allgather", [tensors], names, is_group, is_group=is_group, process_set_id=process_set
         )
         return gathered
 
@@ -82,14 +79,8 @@ class NativeOps:
         self, tensors: Sequence[Any], names: Sequence[str], root_rank: int, process_set: int
     ) -> list[Any]:
         """See ``CollectiveOps``."""
-        received: list[Any] = self._plugin.horovod_broadcast(
-            tensors,
-            self._token(),
-            names=names,
-            root_rank=root_rank,
-            process_set_id=process_set,
-            is_blocking=tf.executing_eagerly(),
-            name=node_name("HorovodBroadcast", names),
+        received: list[Any] = self._run(
+            "broadcast", [tensors], names, root_rank=root_rank, process_set_id=process_set
         )
         return received
 
@@ -97,14 +88,9 @@ class NativeOps:
         self, tensor: Any, splits: Any | None, name: str, process_set: int
     ) -> tuple[Any, Any]:
         """See ``CollectiveOps``."""
-        received, received_splits = self._plugin.horovod_alltoall(
-            tensor,
-            0 if splits is None else splits,  # a scalar says that none are given
-            self._token(),
-            names=[name],
-            process_set_id=process_set,
-            is_blocking=tf.executing_eagerly(),
-            name=node_name("HorovodAlltoall", [name]),
+        given = 0 if splits is None else splits  # a scalar says that there are none
+        received, received_splits = self._run(
+            "alltoall", [tensor, given], [name], process_set_id=process_set
         )
         return received, received_splits
 
@@ -119,42 +105,72 @@ class NativeOps:
         is_group: bool,
     ) -> list[Any]:
         """See ``CollectiveOps``."""
-        reduced: list[Any] = self._plugin.horovod_reducescatter(
-            tensors,
-            self._token(),
-            names=names,
-            reduce_op=op,
+        reduced: list[Any] = self._run(
+            "reducescatter",
+            [tensors],
+            names,
+            is_group,
             is_group=is_group,
-            process_set_id=process_set,
-            is_blocking=tf.executing_eagerly(),
+            reduce_op=op,
             prescale_factor=prescale,
             postscale_factor=postscale,
-            name=node_name("HorovodReducescatter", names, is_group),
+            process_set_id=process_set,
         )
         return reduced
 
     def join(self, name: str) -> Any:
         """See ``CollectiveOps``."""
-        return self._plugin.horovod_join(
-            is_blocking=tf.executing_eagerly(), name=node_name("HorovodJoin", [name])
-        )
+        with _interrupts_raised():
+            return self._plugin.horovod_join(
+                is_blocking=tf.executing_eagerly(), name=node_name("HorovodJoin", [name])
+            )
 
     def world_number(self, what: str, process_set: int, name: str | None) -> Any:
         """See ``CollectiveOps``."""
         number = _WORLD_NUMBERS[what]
         return self._plugin.horovod_world_number(what=number, process_set_id=process_set, name=name)
 
+    def _run(
+        self,
+        kind: str,
+        inputs: list[Any],
+        names: Sequence[str],
+        is_one: bool = False,
+        **attributes: Any,
+    ) -> Any:
+        """Make a node, or run one; ``is_one`` says that it is one operation on all its tensors."""
+        operation = getattr(self._plugin, f"horovod_{kind}")
+        with _interrupts_raised():
+            return operation(
+                *inputs,
+                self._token(),
+                names=names,
+                is_blocking=tf.executing_eagerly(),
+                name=node_name(f"Horovod{kind.capitalize()}", names, is_one),
+                **attributes,
+            )
+
     def _token(self) -> Any:
         """What keeps a node from being folded into a constant; one in each graph."""
         if tf.executing_eagerly():
             return self._eager_token
         graph = tf.compat.v1.get_default_graph()
-        token = self._tokens.get(graph)
+        token = getattr(graph, "_horovod_token", None)
         if token is None:
             # Without the control dependencies and the loops that this call may stand in.
             with graph.control_dependencies(None):
-                token = self._tokens[graph] = self._plugin.horovod_token()
+                token = graph._horovod_token = self._plugin.horovod_token()
         return token
+
+
+@contextmanager
+def _interrupts_raised() -> Iterator[None]:
+    """Raise what a signal handler raised while a node waited, for example KeyboardInterrupt."""
+    try:
+        yield
+    except tf.errors.CancelledError:
+        rethrow_interrupt()
+        raise
 
 
 def _registered(ops: NativeOps, gradient: Callable[..., list[Any]]) -> Callable[..., list[Any]]:

@@ -139,6 +139,24 @@ TEST_CASE("a continuation gets a mismatch, a lost world and a shutdown") {
   CHECK(pending.result.error->code() == ErrorCode::kAborted);
 }
 
+TEST_CASE("a continuation hears of a rank that left, before or after the submission") {
+  for (const bool is_before : {true, false}) {
+    WorldOfThreads world(2);
+    std::vector<float> values(5), first(5), second(5);
+    // Both background threads are at rest afterwards.
+    std::thread other(
+        [&] { finish(world.engine(1), submit(world.engine(1), in_place("a", first))); });
+    finish(world.engine(0), submit(world.engine(0), in_place("a", second)));
+    other.join();
+    Landing landing;
+    if (is_before) world.engine(1).shutdown();
+    start(world.engine(0), in_place("x", values), landing);
+    if (!is_before) world.engine(1).shutdown();
+    landing.await();
+    CHECK(landing.result.error->code() == ErrorCode::kPeerLost);
+  }
+}
+
 TEST_CASE("what cannot be submitted throws and calls no continuation") {
   WorldOfThreads world(1);
   std::vector<float> values(5);

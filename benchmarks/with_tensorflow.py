@@ -1,0 +1,108 @@
+"""TensorFlow: many small sums, a training step, and the import, against TensorFlow's own strategy.
+
+Two ranks with one compute thread each. Sums: 1000 tensors of 4 KB in one ``tf.function``, as 1000
+operations. Training: a dense model of 25 M parameters, gradients by ``DistributedGradientTape`` or
+reduced by ``MultiWorkerMirroredStrategy``; efficiency is the time of the same step without
+communication, on as many busy cores, divided by the step's. All contestants are alive at once and
+measured in turns; a figure is the median over rounds of the slowest rank's time. Import: what
+``import horovod.tensorflow`` adds to ``import tensorflow``, median over new processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from report import OURS, Bar, Table, format_percent, format_time, print_report
+from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+
+_STRATEGY, _ALONE = "multi-worker strategy", "no communication"
+_SPECS = (
+    GroupSpec(OURS, "horovodrun", "horovod on tensorflow"),
+    GroupSpec(_STRATEGY, "processes", "multi-worker strategy"),
+    GroupSpec(_ALONE, "processes", "alone on tensorflow"),
+)
+_RANK_COUNT = 2
+_SUMS, _STEP, _IMPORT = "1000 x 4KB", "8 tensors, 25 M parameters", "import horovod.tensorflow"
+_IMPORT_SCRIPT = """
+import time
+import tensorflow
+start = time.perf_counter()
+import horovod.tensorflow
+print(time.perf_counter() - start)
+"""
+
+
+def main() -> int:
+    args = _parse_arguments()
+    names = [spec.name for spec in _SPECS]
+    sums = Table("sums in one tf.function, 2 ranks: time", names, format_time)
+    sums.bars = [Bar(_SUMS, _STRATEGY, 0.25)]
+    steps = Table("training step, 2 ranks: time", names, format_time)
+    with open_groups(_SPECS, _RANK_COUNT, "tensorflow_loop:TensorFlowLoop") as groups:
+        sums.rows[_SUMS] = _measure_sums(groups, args.quick)
+        steps.rows[_STEP] = _measure_training(groups, args.quick)
+    imports = Table("on top of import tensorflow: time", [OURS], format_time)
+    imports.rows[_IMPORT] = {OURS: [_import_s() for _ in range(3 if args.quick else 9)]}
+    imports.bars = [Bar(_IMPORT, None, 0.3)]
+    tables = [sums, steps, _efficiency(steps), imports]
+    return 0 if print_report(tables, args.json) else 1
+
+
+def _measure_sums(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:
+    print(f"measuring {_SUMS}", file=sys.stderr, flush=True)
+    for group in groups:
+        results = group.call("prepare_sums", tensor_count=1000, element_count=1024)
+        if results != [_RANK_COUNT] * _RANK_COUNT:
+            raise RuntimeError(f"{group.name}: the sums are {results}")
+    return _measure(groups, is_quick)
+
+
+def _measure_training(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:
+    print(f"measuring {_STEP}", file=sys.stderr, flush=True)
+    for group in groups:
+        sums = group.call("prepare_training")
+        if group.name != _ALONE and len(set(sums)) != 1:
+            raise RuntimeError(f"{group.name}: the ranks' weights differ after two steps: {sums}")
+    return _measure(groups, is_quick)
+
+
+def _measure(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:
+    times = measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.4 if is_quick else 1.0)
+    for group in groups:
+        group.call("release")
+    return times
+
+
+def _efficiency(steps: Table) -> Table:
+    bars = [Bar(_STEP, None, 0.85), Bar(_STEP, _STRATEGY, 1)]
+    title = "efficiency: step without communication / step"
+    table = Table(title, [OURS, _STRATEGY], format_percent, bars, is_more_better=True)
+    alone = steps.median(_STEP, _ALONE)
+    medians = {name: steps.median(_STEP, name) for name in table.contestants}
+    if alone is not None:
+        table.rows[_STEP] = {name: [alone / step] for name, step in medians.items() if step}
+    return table
+
+
+def _import_s() -> float:
+    job = subprocess.run(
+        [sys.executable, "-c", _IMPORT_SCRIPT], capture_output=True, text=True, timeout=120
+    )
+    if job.returncode:
+        raise RuntimeError(job.stderr)
+    return float(job.stdout)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

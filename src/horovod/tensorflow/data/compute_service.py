@@ -1,0 +1,289 @@
+"""tf.data service between two jobs: compute workers that preprocess, ranks that train.
+
+The compute job (``compute_worker``) writes a config file; the training job reads it and asks for
+the dispatcher of each rank:
+
+    config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
+    with tf_data_service(config, hvd.rank()) as address:
+        dataset = dataset.apply(tf.data.experimental.service.distribute(
+            "distributed_epoch", service=address, job_name="epoch"))
+
+There is one dispatcher, or one per training rank; each has ``workers_per_dispatcher`` workers.
+Dispatchers run in the compute job, or in the training ranks. ``registry`` is where both jobs find
+each other. TensorFlow's servers know no authentication: see docs/tensorflow.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from horovod import world
+from horovod.compatibility import rank_and_size
+from horovod.tensorflow.data.registry import Addresses, ComputeClient
+
+__all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
+
+_SIDES = ("compute", "training")
+_shared_readings = itertools.count()  # ranks that share a reading must call it by one name
+
+
+@dataclass(frozen=True)
+class TfDataServiceConfig:
+    """What a training job must know of a compute job.
+
+    dispatchers: 1, or the number of training ranks.
+    workers_per_dispatcher: compute workers of each.
+    dispatcher_side: where dispatchers run, ``"compute"`` or ``"training"``.
+    addresses: where the registry listens, ``(host, port)`` pairs by interface.
+    key: the secret that whoever talks to the registry must know.
+    timeout: seconds to wait for dispatchers and workers.
+
+    Raises ValueError for numbers below 1 and for other sides.
+    """
+
+    dispatchers: int
+    workers_per_dispatcher: int
+    dispatcher_side: str
+    addresses: Addresses
+    key: bytes = field(repr=False)
+    timeout: float = 60
+
+    def __post_init__(self) -> None:
+        if self.dispatcher_side not in _SIDES:
+            raise ValueError(f"dispatcher_side {self.dispatcher_side!r}: expected one of {_SIDES}")
+        for name in ("dispatchers", "workers_per_dispatcher"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in what JSON knows; the key in base64."""
+        return {
+            "dispatchers": self.dispatchers,
+            "workers_per_dispatcher": self.workers_per_dispatcher,
+            "dispatcher_side": self.dispatcher_side,
+            "addresses": {name: [list(at) for at in ats] for name, ats in self.addresses.items()},
+            "key": base64.b64encode(self.key).decode(),
+            "timeout": self.timeout,
+        }
+
+    @staticmethod
+    def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
+        """The config that ``to_dict`` made this of."""
+        pairs = {
+            name: [(str(host), int(port)) for host, port in addresses]
+            for name, addresses in config["addresses"].items()
+        }
+        key = base64.b64decode(config["key"], validate=True)
+        return TfDataServiceConfig(**{**config, "addresses": pairs, "key": key})
+
+    def write(self, filename: str | os.PathLike[str]) -> None:
+        """Write it to a file that only this user can read, and that is there whole or not."""
+        path = Path(filename)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(self.to_dict(), file)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    @staticmethod
+    def read(
+        filename: str | os.PathLike[str], wait_for_file_creation: bool = False
+    ) -> TfDataServiceConfig:
+        """The config in ``filename``.
+
+        ``wait_for_file_creation`` looks for the file each second until it is there, without limit.
+        """
+        path = Path(filename)
+        while wait_for_file_creation and not path.exists():
+            time.sleep(1)
+        return TfDataServiceConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def compute_client(self, verbose: int = 1) -> ComputeClient:
+        """A connection to the registry, for example to call ``shutdown``; 2 says what it does."""
+        return ComputeClient(self.addresses, self.key, verbose=verbose)
+
+    def workers_of(self, dispatcher: int) -> range:
+        """The compute workers of that dispatcher."""
+        first = dispatcher * self.workers_per_dispatcher
+        return range(first, first + self.workers_per_dispatcher)
+
+
+@contextmanager
+def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
+    """The address of training rank ``rank``'s dispatcher, once all its workers serve.
+
+    With dispatchers on the training side, rank 0 or every rank starts one, which lives as long as
+    the block: at its end rank 0's dispatcher waits until the other ranks have left theirs (30 s at
+    most), and a compute job serves no second block.
+
+    Raises:
+        TimeoutException: dispatcher or workers were not there within the config's timeout.
+        ConnectionError: no compute job at the config's addresses, or one with another key.
+        ValueError: there are several dispatchers, and none is for this rank.
+    """
+    dispatcher = _dispatcher_of(compute_config, rank)
+    with compute_config.compute_client() as client:
+        if compute_config.dispatcher_side == "compute":
+            yield _serving_address(client, compute_config, dispatcher)
+        elif rank != dispatcher:
+            yield _serving_address(client, compute_config, dispatcher)
+            client.leave(f"rank {rank}")
+        else:
+            with _dispatch_server(client, dispatcher):
+                yield _serving_address(client, compute_config, dispatcher)
+                client.wait_for_leaving(_others_at(compute_config, rank))
+
+
+def send_to_data_service(
+    dataset: Any,
+    compute_config: TfDataServiceConfig,
+    rank: int,
+    size: int | None = None,
+    processing_mode: Any = "distributed_epoch",
+    reuse_dataset: bool = False,
+    round_robin: bool = False,
+) -> Any:
+    """``dataset`` as the workers of training rank ``rank``'s dispatcher produce it.
+
+    What was said about ``dataset`` so far runs on the compute workers, what is added to the result
+    on this rank. Blocks until dispatcher and workers are there. Also a method of
+    ``tf.data.Dataset`` once this module is imported.
+
+    size: number of training ranks.
+    processing_mode: as in ``tf.data.experimental.service.distribute``.
+    reuse_dataset: the ranks of one dispatcher share one reading of the dataset; otherwise each
+        of them gets all of it. The n-th such call of every rank is for the same dataset.
+    round_robin: the ranks take turns, strictly; the dataset must be infinite.
+
+    Raises:
+        RuntimeError: dispatchers are on the training side: use ``tf_data_service``.
+        ValueError: ``round_robin`` without ``reuse_dataset`` or ``size``.
+        TimeoutException, ConnectionError: as ``tf_data_service``.
+    """
+    if compute_config.dispatcher_side == "training":
+        raise RuntimeError(
+            "send_to_data_service: dispatchers run in the training job; use tf_data_service and "
+            "tf.data.experimental.service.distribute"
+        )
+    if round_robin and not reuse_dataset:
+        raise ValueError("send_to_data_service: round_robin needs reuse_dataset=True")
+    if round_robin and size is None:
+        raise ValueError("send_to_data_service: round_robin needs the number of ranks in size")
+    with tf_data_service(compute_config, rank) as address:
+        turns = _turns(compute_config, rank, size) if round_robin else {}
+        return dataset.apply(
+            tf.data.experimental.service.distribute(
+                processing_mode=processing_mode,
+                service=address,
+                job_name=f"horovod-{next(_shared_readings)}" if reuse_dataset else None,
+                **turns,
+            )
+        )
+
+
+tf.data.Dataset.send_to_data_service = send_to_data_service
+
+
+def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
+    """Be the compute worker that this process's rank says; blocks until ``shutdown`` is called.
+
+    Starts one of tf.data's workers and, on the compute side, a dispatcher in the first worker of
+    each. All ranks of the compute job must call it.
+
+    Raises:
+        TimeoutException: this worker's dispatcher was not registered in time.
+        ConnectionError: the registry is gone.
+        ValueError: there is no dispatcher for this rank.
+    """
+    worker, _ = rank_and_size()
+    dispatcher = worker // compute_config.workers_per_dispatcher
+    if dispatcher >= compute_config.dispatchers:
+        raise ValueError(
+            f"compute worker {worker}: {compute_config.dispatchers} dispatcher(s) with "
+            f"{compute_config.workers_per_dispatcher} worker(s) each do not need it"
+        )
+    is_first = worker == compute_config.workers_of(dispatcher)[0]
+    with compute_config.compute_client() as client:
+        if compute_config.dispatcher_side == "compute" and is_first:
+            with _dispatch_server(client, dispatcher):
+                _work(client, compute_config, worker, dispatcher)
+                others = [f"worker {each}" for each in compute_config.workers_of(dispatcher)[1:]]
+                client.wait_for_leaving(others)
+        else:
+            _work(client, compute_config, worker, dispatcher)
+        client.leave(f"worker {worker}")
+
+
+def _work(client: ComputeClient, config: TfDataServiceConfig, worker: int, dispatcher: int) -> None:
+    """Serve data until somebody says ``shutdown``."""
+    address = client.wait_for_dispatcher(dispatcher, config.timeout)
+    service = tf.data.experimental.service
+    server = service.WorkerServer(
+        service.WorkerConfig(
+            dispatcher_address=address.removeprefix("grpc://"),
+            heartbeat_interval_ms=1000,
+            dispatcher_timeout_ms=int(config.timeout * 1000),
+        )
+    )
+    try:
+        client.register_worker(worker)
+        client.wait_for_shutdown()
+    finally:
+        server._stop()
+
+
+@contextmanager
+def _dispatch_server(client: ComputeClient, dispatcher: int) -> Iterator[None]:
+    """A dispatcher on any free port, registered; stopped at the end of the block."""
+    service = tf.data.experimental.service
+    server = service.DispatchServer(service.DispatcherConfig(port=0))
+    try:
+        client.register_dispatcher(dispatcher, server.target)
+        yield
+    finally:
+        server._stop()
+
+
+def _dispatcher_of(config: TfDataServiceConfig, rank: int) -> int:
+    if config.dispatchers == 1:
+        return 0
+    if not 0 <= rank < config.dispatchers:
+        raise ValueError(
+            f"tf.data service: {config.dispatchers} dispatchers, and none for training rank "
+            f"{rank}; there must be one, or one per training rank"
+        )
+    return rank
+
+
+def _serving_address(client: ComputeClient, config: TfDataServiceConfig, dispatcher: int) -> str:
+    address = client.wait_for_dispatcher(dispatcher, config.timeout)
+    client.wait_for_workers(config.workers_of(dispatcher), config.timeout)
+    return address
+
+
+def _others_at(config: TfDataServiceConfig, rank: int) -> list[str]:
+    """Ranks that read from this rank's dispatcher."""
+    if config.dispatchers > 1 or not world.is_initialized():
+        return []
+    return [f"rank {other}" for other in range(world.size()) if other != rank]
+
+
+def _turns(config: TfDataServiceConfig, rank: int, size: int | None) -> dict[str, int | None]:
+    """Whose turn it is at the dispatcher of ``rank``."""
+    is_shared = config.dispatchers == 1
+    return {"consumer_index": rank if is_shared else 0, "num_consumers": size if is_shared else 1}

@@ -1,0 +1,91 @@
+"""The program that serves data to a training job, one process per compute worker.
+
+    horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker CONFIGFILE
+
+Writes the config file that the training job reads, and ends when the training job says so:
+``TfDataServiceConfig.read(CONFIGFILE).compute_client().shutdown()``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import horovod.numpy as hvd
+from horovod.tensorflow.data import registry
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
+
+__all__ = ["main"]
+
+_KEY_BYTES = 32
+
+
+def main(
+    dispatchers: int, dispatcher_side: str, timeout: float, config_file: str | os.PathLike[str]
+) -> None:
+    """Run this rank of a compute job; blocks until the training job ends it.
+
+    All ranks call it with the same arguments.
+
+    Raises:
+        ValueError: the number of ranks is no multiple of ``dispatchers``.
+    """
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    if dispatchers < 1 or size % dispatchers:
+        raise ValueError(
+            f"{size} compute worker(s) for {dispatchers} dispatcher(s): the number of processes "
+            "must be a multiple of the number of dispatchers"
+        )
+    if rank > 0:
+        config = hvd.broadcast_object(None, root_rank=0)
+        hvd.shutdown()
+        compute_worker_fn(config)
+        return
+    path, key = Path(config_file), os.urandom(_KEY_BYTES)
+    path.unlink(missing_ok=True)  # of an earlier job
+    with registry.serve(key) as addresses:
+        config = TfDataServiceConfig(
+            dispatchers, size // dispatchers, dispatcher_side, addresses, key, timeout
+        )
+        hvd.broadcast_object(config, root_rank=0)
+        hvd.shutdown()
+        _host(config, path, size)
+
+
+def _host(config: TfDataServiceConfig, path: Path, size: int) -> None:
+    """Rank 0: a compute worker that also keeps registry and config file alive for all others."""
+    config.write(path)
+    try:
+        compute_worker_fn(config)
+        with config.compute_client() as client:
+            client.wait_for_leaving(f"worker {rank}" for rank in range(1, size))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.tensorflow.data.compute_worker",
+        description="Serve data to a training job; start it with horovodrun.",
+    )
+    parser.add_argument("configfile", help="written for the training job, removed at the end")
+    parser.add_argument("--dispatchers", type=int, default=1, help="1, or one per training rank")
+    parser.add_argument(
+        "--dispatcher-side",
+        choices=("compute", "training"),
+        default="compute",
+        help="where dispatchers run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60, help="seconds to wait for dispatchers and workers"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    given = _parse(sys.argv[1:])
+    main(given.dispatchers, given.dispatcher_side, given.timeout, given.configfile)

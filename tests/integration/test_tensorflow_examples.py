@@ -1,0 +1,146 @@
+"""TensorFlow's and Keras' examples run under horovodrun, and print what they promise."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from example_jobs import Examples, assert_loss_falls, printed_number
+
+pytest.importorskip("tensorflow")
+
+TENSORFLOW, KERAS = Examples("tensorflow"), Examples("keras")
+QUICK = ("--epochs", "2", "--min-accuracy", "0")
+HAS_ESTIMATORS = find_spec("tensorflow_estimator") is not None
+ON_EACH_BACKEND = pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                find_spec(name) is None or find_spec("jax") is None,
+                reason=f"Keras 2 has no backend but TensorFlow, or {name} is not installed",
+            ),
+        )
+        for name in ("jax", "torch")
+    ]
+    + ["tensorflow"],
+)
+
+
+@pytest.mark.parametrize("examples", [TENSORFLOW, KERAS], ids=["tensorflow", "keras"])
+def test_help_tells_what_a_script_does_and_names_all_options(examples: Examples) -> None:
+    examples.check_help()
+
+
+@pytest.mark.parametrize("examples", [TENSORFLOW, KERAS], ids=["tensorflow", "keras"])
+def test_readme_names_every_example(examples: Examples) -> None:
+    examples.check_readme()
+
+
+@pytest.mark.parametrize("rank_count", [1, 3])
+def test_digits_prints_progress_on_rank_0_only(rank_count: int) -> None:
+    output = TENSORFLOW.output_of(rank_count, "digits.py", *QUICK)
+    assert f"training on {rank_count} rank(s), 1347 images, 450 held back" in output
+    assert f"weights are bitwise equal on all {rank_count} rank(s)" in output
+    assert_loss_falls(output)
+    assert {line[:11] for line in output.splitlines()} == {"[0]<stdout>"}
+
+
+def test_digits_reaches_its_accuracy() -> None:
+    output = TENSORFLOW.output_of(2, "digits.py")
+    assert printed_number(output, r"test accuracy (\S+)") >= 0.97
+    assert "weights are bitwise equal on all 2 rank(s)" in output
+
+
+def test_digits_fails_below_the_demanded_accuracy() -> None:
+    job = TENSORFLOW.run(1, "digits.py", "--epochs", "1", "--min-accuracy", "1.01")
+    assert job.returncode != 0
+    assert "accuracy is below 1.01" in job.stdout
+
+
+def test_session_reaches_its_accuracy() -> None:
+    output = TENSORFLOW.output_of(2, "digits_session.py")
+    assert printed_number(output, r"test accuracy (\S+)") >= 0.95
+    assert "after step 320 on 2 rank(s)" in output
+
+
+def test_session_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    options = ("--checkpoints", folder, "--min-accuracy", "0")
+    first = TENSORFLOW.output_of(2, "digits_session.py", *options, "--steps", "80")
+    assert "after step 40 on 2 rank(s)" in first
+    assert (folder / "model.ckpt-40.index").exists()
+    # Rank 1 has no checkpoint: unless it is told the step, it would make 40 steps more than rank 0.
+    second = TENSORFLOW.output_of(2, "digits_session.py", *options, "--steps", "160")
+    assert "after step 80 on 2 rank(s)" in second
+
+
+@pytest.mark.skipif(not HAS_ESTIMATORS, reason="TensorFlow 2.15 is the last with Estimators")
+def test_estimator_trains_saves_on_rank_0_and_evaluates(tmp_path: Path) -> None:
+    own, others = tmp_path / "own", tmp_path / "others"
+    others.mkdir()
+    output = TENSORFLOW.output_of(2, "digits_estimator.py", "--model-dir", own, TMPDIR=str(others))
+    assert printed_number(output, r"test accuracy (\S+)") >= 0.95
+    assert "after step 320" in output
+    assert (own / "model.ckpt-320.index").exists()
+    assert list(others.rglob("model.ckpt*")) == []
+
+
+@pytest.mark.skipif(HAS_ESTIMATORS, reason="this TensorFlow has Estimators")
+def test_estimator_says_what_it_needs() -> None:
+    job = TENSORFLOW.run(1, "digits_estimator.py")
+    assert job.returncode != 0
+    assert "has no Estimators; 2.15 is the last one that has" in job.stderr
+
+
+def test_synthetic_benchmark_reports_speed_per_rank_and_total() -> None:
+    sizes = "--small --batch-size 4 --warmup-batches 1 --iterations 2 --batches-per-iteration 2"
+    output = TENSORFLOW.output_of(2, "synthetic_benchmark.py", *sizes.split(), "--fp16-allreduce")
+    assert "2 rank(s), 322 weights in 5 tensors" in output
+    per_rank = printed_number(output, r"per rank: +(\S+) \+- \S+ img/s")
+    assert printed_number(output, r"2 rank\(s\): +(\S+) \+-") == pytest.approx(2 * per_rank, abs=1)
+
+
+def test_synthetic_benchmark_trains_a_network_of_keras() -> None:
+    sizes = "--model MobileNetV2 --batch-size 2 --image-size 96 --warmup-batches 0 --iterations 1"
+    output = TENSORFLOW.output_of(
+        2, "synthetic_benchmark.py", *sizes.split(), "--batches-per-iteration", "1"
+    )
+    assert "3,504,872 weights in 158 tensors" in output
+
+
+@ON_EACH_BACKEND
+def test_fit_reaches_its_accuracy(backend: str) -> None:
+    output = KERAS.output_of(2, "digits_fit.py", KERAS_BACKEND=backend)
+    assert printed_number(output, r"test accuracy (\S+)") >= 0.96
+    assert f"with {backend}, 2 rank(s)" in output
+    assert "weights are bitwise equal on all 2 rank(s)" in output
+
+
+@ON_EACH_BACKEND
+def test_a_restarted_job_goes_on_from_rank_0s_checkpoint(tmp_path: Path, backend: str) -> None:
+    options = ("--checkpoints", tmp_path, "--min-accuracy", "0", "--warmup-epochs", "1")
+    first = KERAS.output_of(
+        2, "digits_advanced.py", *options, "--epochs", "2", KERAS_BACKEND=backend
+    )
+    assert "from epoch 1 to 2" in first
+    accuracy = printed_number(first, r"test accuracy (\S+)")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "epoch-001.keras",
+        "epoch-002.keras",
+    ]
+
+    second = KERAS.output_of(
+        2, "digits_advanced.py", *options, "--epochs", "3", KERAS_BACKEND=backend
+    )
+    assert "from epoch 3 to 3" in second
+    assert printed_number(second, r"test accuracy (\S+)") > accuracy - 0.1
+    assert "weights are bitwise equal on all 2 rank(s)" in second
+    assert (tmp_path / "epoch-003.keras").exists()
+
+
+def test_advanced_training_reaches_its_accuracy(tmp_path: Path) -> None:
+    output = KERAS.output_of(2, "digits_advanced.py", "--checkpoints", tmp_path, "--fp16-allreduce")
+    assert printed_number(output, r"test accuracy (\S+)") >= 0.95

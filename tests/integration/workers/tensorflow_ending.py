@@ -1,0 +1,43 @@
+"""Rank 1 ends or stays away while rank 0 is in a collective; rank 0 prints what it got."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+
+hvd.init()
+how = sys.argv[1]
+tensor = tf.ones([1000])
+
+
+@tf.function
+def reduce(value):
+    return hvd.allreduce(value, name="gradient")
+
+
+for _ in range(20):
+    tensor = reduce(tensor)
+
+if hvd.rank() == 1:
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "leaves":
+        hvd.shutdown()
+    signal.pause()  # until rank 0 ends the job
+
+if how == "interrupt":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+begin = time.monotonic()
+try:
+    value = hvd.allreduce(tensor, name="gradient") if how == "interrupt" else reduce(tensor)
+    print("ended with", value, flush=True)
+except (tf.errors.OpError, KeyboardInterrupt) as error:
+    text = " ".join(str(error).split())
+    print(f"{type(error).__name__} after {time.monotonic() - begin:.1f} s: {text}", flush=True)
+os._exit(7)  # which ends rank 1
