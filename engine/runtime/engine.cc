@@ -89,7 +89,10 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
     refuse_duplicates(submitted_);
     is_continued = static_cast<bool>(then);
     handle = handles_.open(submitted_.size(), std::move(then));
-    if (is_continued) is_unattended_.store(true);
+    if (is_continued) {
+      is_unattended_.store(true);
+      presence_.expect();
+    }
     became_ready = arrive_all(*lane, submitted_, handle);
   }
   wake_after_submit(*lane, became_ready, intent);
@@ -285,6 +288,7 @@ void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent inten
   if (became_ready) {
     for (const int rank : lane.members) {
       if (presence_.attention(rank) == Attention::kHelperAsleep) presence_.ring(rank);
+      if (rank != config_.rank) presence_.tell(rank);
     }
   }
   // A thread that sleeps for the sake of another set must hear of this one.
@@ -293,8 +297,8 @@ void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent inten
     kick_sleeper();
   }
   if (intent == Intent::kWait) return;
-  const bool must_run = became_ready && (intent == Intent::kCompute || has_spare_cores()) &&
-                        presence_.attention(config_.rank) == Attention::kBackground;
+  const bool must_run =
+      became_ready && (intent == Intent::kCompute || has_spare_cores()) && is_left_to_background();
   Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
   if (must_run) wanted = is_enough(lane.board.ready_bytes()) ? Mood::kUrgent : Mood::kAlert;
   // It may need a rank that is gone, which somebody must find out.
@@ -302,6 +306,11 @@ void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent inten
   if (mood_.load() >= wanted) return;
   mood_.store(wanted);
   ring_background();
+}
+
+bool Engine::is_left_to_background() const {
+  const Attention attention = presence_.attention(config_.rank);
+  return attention == Attention::kBackground || attention == Attention::kExpectant;
 }
 
 bool Engine::has_ready() const {

@@ -164,12 +164,13 @@ class Engine {
 
   // Waiting.
   bool take_role(bool as_helper);
-  // True when something is ready that nobody has begun.
+  // True when something is ready that nobody has begun, or may become so with nobody to see it.
   bool release_role();
   // Calls the continuations of what is done, outside of the progress role. False for none.
   bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
-  void drive_in_background();
+  // True when it left off for the sake of continuations, with more to do perhaps.
+  bool drive_in_background();
   bool may_form_in_background();
   void wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper);
   void wait_for_any(std::int64_t deadline_ns, bool is_helper);
@@ -186,6 +187,8 @@ class Engine {
   void run_background();
   Nanoseconds background_nap(bool had_role, bool was_rung);
   Nanoseconds idle_nap();
+  bool is_left_to_background() const;
+  bool missed_something();
   Nanoseconds linger() const;
   Nanoseconds lingering() const;
   void ring_background();

@@ -102,7 +102,7 @@ bool Engine::release_role() {
   const std::lock_guard guard(mutex_);
   role_taken_ = false;
   if (helpers_waiting_.load() != 0 || stopping_.load()) changed_.notify_all();
-  return has_ready();
+  return has_ready() || is_unattended_.load();
 }
 
 void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
@@ -266,9 +266,9 @@ void Engine::run_background() {
     const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
     const bool had_role = take_role(false);
     if (had_role) {
-      drive_in_background();
+      const bool has_landed = drive_in_background();
       release_role();
-      if (deliver()) continue;  // more may be ready
+      if (deliver() || has_landed) continue;  // more may be ready, or half done
     }
     const Nanoseconds nap = background_nap(had_role, seen != heard);
     heard = seen;
@@ -276,9 +276,10 @@ void Engine::run_background() {
   }
 }
 
-void Engine::drive_in_background() {
+bool Engine::drive_in_background() {
   check_stalls();
-  while (!stopping_.load() && !has_landed_.load() && helpers_waiting_.load() == 0) {
+  while (!stopping_.load() && helpers_waiting_.load() == 0) {
+    if (has_landed_.load()) return true;
     switch (step(may_form_in_background())) {
       case Step::kProgressed:
         break;
@@ -291,9 +292,10 @@ void Engine::drive_in_background() {
         break;
       }
       case Step::kIdle:
-        return;
+        return has_landed_.load();
     }
   }
+  return false;
 }
 
 bool Engine::may_form_in_background() {
@@ -319,11 +321,19 @@ Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
   if (!had_role || is_over_.load()) return nap;
   {
     const std::lock_guard guard(mutex_);
-    if (!has_ready()) return nap;
+    if (!has_ready() && !missed_something()) return nap;
   }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
   mood_.store(Mood::kAlert);
   return lingering();
+}
+
+// Under mutex_, before a long sleep. Results that nobody waits for need no other rank's help, so no
+// rank rings for them: from here on those that make something ready do.
+bool Engine::missed_something() {
+  if (!is_unattended_.load()) return false;
+  presence_.expect();
+  return !role_taken_ && (has_ready() || can_progress(false));
 }
 
 // How long what is ready waits for more to come.

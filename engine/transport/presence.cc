@@ -21,8 +21,22 @@ bool Presence::ring(int rank) const {
   const Attention attention = this->attention(rank);
   if (attention == Attention::kAwake) return false;
   PresenceLine& line = lines_[rank];
-  strike(attention == Attention::kBackground ? line.background_bell : line.helper_bell);
+  strike(attention == Attention::kHelperAsleep ? line.helper_bell : line.background_bell);
   return true;
+}
+
+void Presence::expect() {
+  auto background = static_cast<std::uint32_t>(Attention::kBackground);
+  lines_[rank_].attention.compare_exchange_strong(
+      background, static_cast<std::uint32_t>(Attention::kExpectant));
+}
+
+void Presence::tell(int rank) const {
+  auto expectant = static_cast<std::uint32_t>(Attention::kExpectant);
+  if (lines_[rank].attention.compare_exchange_strong(
+          expectant, static_cast<std::uint32_t>(Attention::kBackground))) {
+    strike(lines_[rank].background_bell);
+  }
 }
 
 void Presence::ring_all_bells() const {

@@ -14,9 +14,10 @@ inline constexpr std::size_t kCacheLine = 64;
 
 // Who would notice that a rank is needed.
 enum class Attention : std::uint32_t {
-  kBackground = 0,   // nobody: ring the background bell
-  kAwake = 1,        // a thread is running collectives: no need to ring
-  kHelperAsleep = 2  // a waiting thread sleeps: ring the helper's bell
+  kBackground = 0,    // nobody: ring the background bell
+  kAwake = 1,         // a thread is running collectives: no need to ring
+  kHelperAsleep = 2,  // a waiting thread sleeps: ring the helper's bell
+  kExpectant = 3      // nobody, but results are expected: ring the background bell for news, too
 };
 
 enum class Liveness : std::uint32_t {
@@ -50,6 +51,10 @@ class Presence {
   void set_attention(Attention attention);
   // Wakes the thread of `rank` that should run collectives. False when one is awake already.
   bool ring(int rank) const;
+  // Nobody is awake here, but who makes something ready shall say so.
+  void expect();
+  // Something became ready: wakes `rank` if it expects that, once.
+  void tell(int rank) const;
   // Wakes every sleeping thread of all ranks.
   void ring_all_bells() const;
 

@@ -370,8 +370,8 @@ def _scattering(
 
 def _factor(factor: float) -> float:
     try:
-        return float(np.float32(factor))
-    except (TypeError, ValueError):
+        return float(np.float32(factor + 0.0))  # text and None do not add
+    except TypeError:
         raise ValueError(f"scale factors must be numbers, found {factor!r}") from None
 
 

@@ -61,6 +61,27 @@ TEST_CASE("a continuation gets what the engine allocated") {
   });
 }
 
+TEST_CASE("a receiver hears of a broadcast that its root did alone") {
+  WorldOfThreads world(2);
+  std::atomic<int> submitted{0};
+  world.run([&](int rank, Engine& engine) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<float> values(10, static_cast<float>(rank));
+      Operation operation = in_place("x", values, Kind::kBroadcast);
+      operation.requests.front().root = 1;
+      Landing landing;
+      while (rank == 1 && submitted.load() == round) std::this_thread::yield();
+      start(engine, operation, landing);
+      if (rank == 0) submitted.fetch_add(1);
+      const std::int64_t begun = now_ns();
+      landing.await();
+      // Half of the stall time: when the background thread next looks by itself.
+      CHECK(now_ns() - begun < Nanoseconds(std::chrono::seconds(20)).count());
+      CHECK(values.back() == 1.0F);
+    }
+  });
+}
+
 TEST_CASE("a continuation may submit the next operation") {
   constexpr int kSteps = 50;
   WorldOfThreads world(2);
