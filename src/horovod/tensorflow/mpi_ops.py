@@ -31,6 +31,7 @@ from horovod import basics
 from horovod.operations import Average, Sum, resolve_op
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.settings import Settings
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.names import group_name, member_names, name_of, names_of
 from horovod.tensorflow.python_ops import PythonOps
@@ -79,6 +80,7 @@ def implementation() -> CollectiveOps:
     return ops
 
 
+@not_converted
 def allreduce(
     tensor: Any,
     name: str | None = None,
@@ -107,6 +109,7 @@ def allreduce(
     return implementation().allreduce([tensor], [name], *options, is_group=False)[0]
 
 
+@not_converted
 def allreduce_batch(
     tensors: Sequence[Any],
     names: Sequence[str | None],
@@ -127,6 +130,7 @@ def allreduce_batch(
     return implementation().allreduce(tensors, named, *options, is_group=False)
 
 
+@not_converted
 def grouped_allreduce(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -152,6 +156,7 @@ def grouped_allreduce(
     return implementation().allreduce(tensors, [name], *options, is_group=True)
 
 
+@not_converted
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -169,6 +174,7 @@ def allgather(
     return implementation().allgather([tensor], [name], number, is_group=False)[0]
 
 
+@not_converted
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -184,6 +190,7 @@ def grouped_allgather(
     return implementation().allgather(tensors, [name], number, is_group=True)
 
 
+@not_converted
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -203,6 +210,7 @@ def broadcast(
     return implementation().broadcast([tensor], [name], _root(root_rank), number)[0]
 
 
+@not_converted
 def broadcast_batch(
     tensors: Sequence[Any],
     names: Sequence[str | None],
@@ -218,6 +226,7 @@ def broadcast_batch(
     return implementation().broadcast(tensors, named, _root(root_rank), number)
 
 
+@not_converted
 def broadcast_(
     variables: Sequence[Any],
     root_rank: int,
@@ -247,6 +256,7 @@ def broadcast_(
     return listed if tf.executing_eagerly() else assigned
 
 
+@not_converted
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -271,6 +281,7 @@ def alltoall(
     return implementation().alltoall(tensor, splits, name, number)
 
 
+@not_converted
 def reducescatter(
     tensor: Any,
     name: str | None = None,
@@ -298,6 +309,7 @@ def reducescatter(
     return implementation().reducescatter([tensor], [name], *options, is_group=False)[0]
 
 
+@not_converted
 def grouped_reducescatter(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -316,6 +328,7 @@ def grouped_reducescatter(
     return implementation().reducescatter(tensors, [name], *options, is_group=True)
 
 
+@not_converted
 def join() -> Any:
     """Say that this rank has no more data, and wait until all ranks have said so.
 
@@ -327,26 +340,31 @@ def join() -> Any:
     return implementation().join(group_name("HorovodJoin", None))
 
 
+@not_converted
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The number of ranks in a process set, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("size", process_set_id, name)
 
 
+@not_converted
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """1 if this process is in the process set when the operation runs, else 0: int32 scalar."""
     return implementation().world_number("included", process_set_id, name)
 
 
+@not_converted
 def local_size_op(name: str | None = None) -> Any:
     """The number of ranks on this host, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("local_size", 0, name)
 
 
+@not_converted
 def rank_op(name: str | None = None) -> Any:
     """The rank of this process, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("rank", 0, name)
 
 
+@not_converted
 def local_rank_op(name: str | None = None) -> Any:
     """This process's rank on its host, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("local_rank", 0, name)
