@@ -6,7 +6,6 @@ import pytest
 
 import horovod.keras as hvd
 
-
 VALUES = [3.0, [1.0, 2.0], np.arange(3, dtype="float32"), cases.make_variables([1.0, 2.0])[0]]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import horovod.keras as hvd
 from horovod import world
+from horovod.errors import HorovodInternalError
 
 
 def make(seed=0):
@@ -80,6 +81,7 @@ def test_training_again_after_a_failure():
         def on_batch_end(self, batch, logs=None):
             if len(calls) == 1 and batch == 1:
                 world.shutdown()
+                raise HorovodInternalError("left")
 
     @hvd.elastic.run
     def train_elastically(state):

@@ -41,13 +41,13 @@ def test_weights_of_one_process_with_the_joint_batch(kind):
         for model in (together, alone)
     ]
     np.testing.assert_allclose(*accuracies, atol=0.01)
-    assert accuracies[0] > 0.8
+    assert accuracies[0] > 0.7
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_broadcast_after_the_first_batch(kind):
     """Weights and slots differ at first, also in models that are built late."""
-    images, labels = cases.share(BATCH, *cases.digits(480))
+    images, labels = cases.share(BATCH, *cases.digits(144))
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
     model = cases.make_model(optimizer, seed=hvd.rank(), built=False)
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(hvd.size() - 1)
@@ -93,7 +93,7 @@ def jit_settings():
 
 @pytest.mark.parametrize("jit_compile", jit_settings())
 def test_jit_compile(jit_compile, capfd):
-    images, labels = cases.share(BATCH, *cases.digits(480))
+    images, labels = cases.share(BATCH, *cases.digits(144))
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
     model = cases.make_model(optimizer, jit_compile=jit_compile)
     fit(model, images, labels, epochs=1)
@@ -103,6 +103,8 @@ def test_jit_compile(jit_compile, capfd):
     assert lines == (1 if falls_back and hvd.rank() == 0 else 0)
 
 
+# Dynamo looks at the gradients of whatever a frame holds.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.skipif(cases.BACKEND != "torch", reason="torch.compile")
 def test_compiled_step(monkeypatch):
     """Dynamo traces the step and leaves its graph to reduce; nothing is compiled to machine code."""
@@ -120,7 +122,7 @@ def test_compiled_step(monkeypatch):
 @pytest.mark.skipif(cases.BACKEND == "torch", reason="not a setting of this backend")
 @pytest.mark.parametrize("passes", [1, 2])
 def test_several_steps_per_execution(passes):
-    images, labels = cases.share(BATCH, *cases.digits(480))
+    images, labels = cases.share(BATCH, *cases.digits(144))
     optimizer = hvd.PartialDistributedOptimizer(
         keras.optimizers.Adam(0.01), backward_passes_per_step=passes
     )
@@ -130,7 +132,7 @@ def test_several_steps_per_execution(passes):
 
 
 def test_backward_passes_are_one_step_with_the_joint_batch():
-    images, labels = cases.digits(480)
+    images, labels = cases.digits(144)
     alone = cases.make_model(keras.optimizers.SGD(0.1, momentum=0.9), seed=5)
     fit(alone, images, labels, BATCH)
     optimizer = hvd.PartialDistributedOptimizer(

@@ -11,7 +11,7 @@ IS_KERAS3 = hasattr(keras, "ops")
 BACKEND = keras.backend.backend() if IS_KERAS3 else "keras2"
 
 
-def digits(rows: int = 1440) -> tuple[np.ndarray, np.ndarray]:
+def digits(rows: int = 960) -> tuple[np.ndarray, np.ndarray]:
     """Handwritten digits in an order that gives each rank's share every class."""
     from sklearn.datasets import load_digits
 
