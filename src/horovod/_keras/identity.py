@@ -44,13 +44,12 @@ def _copy_api_names(original: type, wrapped: type) -> None:
 
 
 def _pass_on_registered_name(keras: Any, original: type, wrapped: type) -> None:
-    saving = getattr(keras, "saving", None) or keras.utils
-    registered = saving.get_registered_name(original)
+    registered = keras.utils.get_registered_name(original)
     package, separator, name = registered.partition(">")
     if not separator:
         return
-    known = saving.get_custom_objects()
+    known = keras.utils.get_custom_objects()
     loads_as = known.get(registered)
-    saving.register_keras_serializable(package, name)(wrapped)
+    keras.utils.register_keras_serializable(package, name)(wrapped)
     if loads_as is not None:
         known[registered] = loads_as

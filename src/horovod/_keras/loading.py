@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from horovod._keras.hdf5 import read_optimizer_values
 from horovod._keras.library import inner_optimizers, is_keras3, is_legacy_optimizer
 from horovod._keras.optimizer import distribute
 from horovod._keras.optimizer_class import DistributedOptimizerMixin
@@ -38,11 +39,10 @@ def load_model(
         isinstance(found, DistributedOptimizerMixin) for found in inner_optimizers(optimizer)
     ):
         return model
-    model.optimizer = (
-        distribute(keras, optimizer, options)
-        if is_keras3(keras)
-        else _distribute_in_keras2(keras, model, optimizer, options)
-    )
+    distribute_loaded = _distribute_in_keras3 if is_keras3(keras) else _distribute_in_keras2
+    model.optimizer = distribute_loaded(keras, model, optimizer, options)
+    if is_keras3(keras):
+        _restore_from_hdf5(keras, model, filepath)
     model.train_function = None
     saved_config: Any = getattr(model, "_compile_config", None)
     if hasattr(saved_config, "config"):  # from which Keras 3 saves the optimizer
@@ -65,9 +65,29 @@ def _optimizer_classes(keras: Any, legacy_opts: bool) -> dict[str, type]:
 
 
 def _subclasses(base: type) -> Iterator[type]:
-    for kind in base.__subclasses__():
+    kinds: list[type] = base.__subclasses__()
+    for kind in kinds:
         yield kind
         yield from _subclasses(kind)
+
+
+def _distribute_in_keras3(keras: Any, model: Any, optimizer: Any, options: Options) -> Any:
+    variables = model.trainable_variables
+    if len(getattr(optimizer, "_trainable_variables", variables)) == len(variables):
+        return distribute(keras, optimizer, options)
+    # Built for no variables by Keras's loading of HDF5 files.
+    optimizer.built = False
+    distributed = distribute(keras, optimizer, options)
+    distributed.build(variables)
+    return distributed
+
+
+def _restore_from_hdf5(keras: Any, model: Any, filepath: Any) -> None:
+    """Give the optimizer the state in an HDF5 file; other formats were loaded in full."""
+    values = read_optimizer_values(filepath)
+    variables = optimizer_variables(model.optimizer)
+    if [value.shape for value in values] == [tuple(v.shape) for v in variables]:
+        assign_values(keras, variables, values)
 
 
 def _distribute_in_keras2(keras: Any, model: Any, optimizer: Any, options: Options) -> Any:

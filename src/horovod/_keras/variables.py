@@ -54,7 +54,7 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     own: set[int] = set()
     for inner in inner_optimizers(optimizer):
         aggregation = getattr(inner, "_hvd_aggregation", None)
-        own.update(id(v) for v in (aggregation.variables if aggregation is not None else ()))
+        own.update(id(variable) for variable in getattr(aggregation, "variables", ()))
     found = variables() if callable(variables) else variables
     return [variable for variable in found if id(variable) not in own]
 

@@ -3,7 +3,9 @@
 Eagerly the engine gets the tensors' memory at once. In a graph one stateful ``tf.numpy_function``
 starts what it was given and waits for it. Such nodes block a thread of TensorFlow's, so those of a
 graph run one after the other in the order of its construction, which has to be the same on all
-ranks.
+ranks. TensorFlow knows two classes of what a Python node raises: ``InvalidArgumentError`` for a
+``ValueError``, and ``UnknownError`` for all else, also where ranks disagree; its text has the
+engine's class and sentence.
 """
 
 from __future__ import annotations
