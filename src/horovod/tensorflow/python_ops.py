@@ -27,8 +27,10 @@ from horovod.tensorflow.util import engine_errors_as_tf_errors
 
 __all__ = ["PythonOps"]
 
-# What a graph's last collective was: the next one waits for it.
-_last_nodes: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+# What a graph's last collective was, by chain: the next one of the chain waits for it. Broadcasts
+# are a chain of their own, since a TF1 script runs the one that hands out the first values before
+# it can run, or feed, a training step.
+_last_nodes: WeakKeyDictionary[Any, dict[str, ref[Any]]] = WeakKeyDictionary()
 
 
 class PythonOps:
@@ -94,9 +96,9 @@ class PythonOps:
         def gradient(*grads: Any) -> list[Any]:
             return gradients.of_broadcast(self, grads, names, root_rank, process_set)
 
-        return _differentiable(
-            node_name("HorovodBroadcast", names), run, tensors, _shapes_of(tensors), gradient
-        )
+        name = node_name("HorovodBroadcast", names)
+        shapes = _shapes_of(tensors)
+        return _differentiable(name, run, tensors, shapes, gradient, chain="broadcast")
 
     def alltoall(
         self, tensor: Any, splits: Any | None, name: str, process_set: int
@@ -178,13 +180,14 @@ def _differentiable(
     tensors: Sequence[Any],
     shapes: list[tf.TensorShape],
     gradient: Callable[..., list[Any]],
+    chain: str = "",
 ) -> list[Any]:
     """A node whose results have the dtypes of its inputs, with this gradient."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def node(*inputs: Any) -> Any:
         dtypes = [tensor.dtype for tensor in inputs]
-        return _node(name, run, inputs, dtypes, shapes), gradient
+        return _node(name, run, inputs, dtypes, shapes, chain), gradient
 
     return list(node(*tensors))
 
@@ -195,8 +198,9 @@ def _node(
     tensors: Sequence[Any],
     dtypes: Sequence[tf.DType],
     shapes: Sequence[tf.TensorShape],
+    chain: str = "",
 ) -> list[Any]:
-    """Run now, or put a node into the graph that runs after the graph's previous collective."""
+    """Run now, or put a node into the graph that runs after the previous one of its chain."""
     if tf.executing_eagerly():
         return _eager(run, tensors)
 
@@ -204,9 +208,9 @@ def _node(
         return run([np.asarray(value) for value in inputs])
 
     graph = tf.compat.v1.get_default_graph()
-    with graph.control_dependencies(_previous(graph)):
+    with graph.control_dependencies(_previous(graph, chain)):
         results = tf.numpy_function(call, list(tensors), list(dtypes), name=name)
-    _last_nodes[graph] = ref(results[0].op)
+    _last_nodes.setdefault(graph, {})[chain] = ref(results[0].op)
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return list(results)
@@ -224,9 +228,9 @@ def _array_of(tensor: Any) -> Any:
     return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
-def _previous(graph: Any) -> list[Any]:
-    """The last collective of the graph, if a node made now may wait for it."""
-    found = _last_nodes.get(graph)
+def _previous(graph: Any, chain: str) -> list[Any]:
+    """The last collective of the graph's chain, if a node made now may wait for it."""
+    found = _last_nodes.get(graph, {}).get(chain)
     node = None if found is None else found()
     # From inside of a TF1 loop or condition nothing outside can be waited for, nor the reverse.
     if node is None or node._get_control_flow_context() is not graph._get_control_flow_context():
