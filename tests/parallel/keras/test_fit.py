@@ -107,7 +107,7 @@ def test_jit_compile(jit_compile, capfd):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.skipif(cases.BACKEND != "torch", reason="torch.compile")
 def test_compiled_step(monkeypatch):
-    """Dynamo traces the step and leaves its graph to reduce; nothing is compiled to machine code."""
+    """Dynamo traces the step and leaves its graph to reduce; no machine code is made."""
     import torch
 
     compile_step = torch.compile
@@ -147,6 +147,37 @@ def test_backward_passes_are_one_step_with_the_joint_batch():
     for found, expected in zip(together.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
     assert int(cases.values_of([optimizer.iterations])[0]) == 2 * 2 * len(labels) // own
+
+
+@pytest.mark.skipif(cases.BACKEND not in ("tensorflow", "keras2"), reason="TensorFlow's tapes")
+@pytest.mark.parametrize("wraps", [False, True], ids=["plain", "wrapped"])
+def test_loop_with_a_distributed_tape(wraps):
+    """The tape reduces; a wrapped optimizer does not change averages."""
+    import tensorflow as tf
+
+    import horovod.tensorflow as tf_hvd
+
+    images, labels = cases.share(BATCH, *cases.digits(BATCH))
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer) if wraps else optimizer
+    model, loss = cases.make_model(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def train():
+        with tf.GradientTape() as tape:
+            value = loss(labels, model(images, training=True))
+        tape = tf_hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    train()
+    train()
+    alone = cases.make_model(keras.optimizers.SGD(0.1))
+    joint_images, joint_labels = cases.digits(BATCH)
+    for _ in range(2):
+        alone.train_on_batch(joint_images, joint_labels)
+    for found, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_train_on_batch():

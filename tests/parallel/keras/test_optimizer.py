@@ -1,5 +1,7 @@
 """What a distributed optimizer makes of given gradients: SGD with rate 1 subtracts them."""
 
+from contextlib import nullcontext
+
 import keras
 import keras_cases as cases
 import numpy as np
@@ -83,7 +85,11 @@ def test_none_stays_none(sgd):
     variables = cases.make_variables(*start())
     given = gradients(hvd.rank())
     given[1] = None
-    with pytest.warns(UserWarning) if cases.IS_KERAS3 else pytest.MonkeyPatch.context():
+    with (
+        pytest.warns(UserWarning, match="Gradients do not exist")
+        if cases.IS_KERAS3
+        else nullcontext()
+    ):
         cases.step(sgd(), variables, given)
     found = cases.values_of(variables)
     assert (found[1] == 0).all()
