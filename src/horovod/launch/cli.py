@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod.launch.hosts import parse_hostfile, parse_hosts
+from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.job import JobPlan, run_job
 from horovod.launch.machine import local_slots
 
@@ -15,9 +15,11 @@ __all__ = ["main", "split_command"]
 
 _WITH_VALUE = (
     *("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile"),
-    *("--start-timeout", "--output-filename"),
+    *("--start-timeout", "--output-filename", "-f", "--experiment"),
 )
-_USAGE = "horovodrun -np N [options] command [argument ...]"
+_USAGE = """\
+horovodrun -np N [options] command [argument ...]
+       horovodrun --experiment FILE [--dry-run] [options]"""
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
 
@@ -28,6 +30,19 @@ examples:
   horovodrun -np 4 python train.py --epochs 3     four processes on this machine
   horovodrun -np 2 -H localhost:4 python train.py    the same, limited to four slots
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
+  horovodrun --experiment riseml.yml --dry-run       show what the file would run
+
+an experiment file (docs/experiments.md):
+  project: digits
+  train:
+    framework: tensorflow             # the section below is for programs of any framework
+    tensorflow: {horovod: {workers: 2}}
+    resources: {gpus: 0}
+    parameters: {lr: [0.01, 0.02]}    # one experiment for each combination of values
+    concurrency: 1                    # how many of them run at a time
+    run:                              # all processes run a line, wait for each other, go on
+      - python train.py --lr {{lr}}
+  Folders of the experiments are made in ./output; processes find theirs in OUTPUT_DIR.
 
 each worker gets:
   HOROVOD_RANK, HOROVOD_SIZE              its number, and how many there are
@@ -57,6 +72,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if given.check_build:
         print(("\n" if given.verbose else "") + _build_table(), end="")
         return 0
+    if given.experiment is not None:
+        return _run_experiment(parser, given, command, os.environ if environ is None else environ)
+    if given.dry_run:
+        parser.error("--dry-run goes with --experiment FILE")
     if given.num_proc is None:
         parser.error("say with -np how many processes to start, for example -np 2")
     if not command:
@@ -71,6 +90,38 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         if plan.output_directory is None:
             raise
         parser.error(f"--output-filename: {error}")
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run_experiment(
+    parser: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
+    # Here, because only experiments need YAML and tables.
+    from horovod.launch.experiment.command import run_file
+    from horovod.launch.experiment.plan import JobOptions
+
+    if given.num_proc is not None:
+        parser.error("-np and --experiment: the file says how many processes there are")
+    if command:
+        parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
+    try:
+        return run_file(
+            Path(given.experiment),
+            hosts=_hosts(given),
+            options=JobOptions(
+                extra_environment=_extra_environment(given),
+                is_verbose=given.verbose,
+                output_directory=_output_directory(given),
+            ),
+            is_dry_run=given.dry_run,
+            environ=environ,
+        )
+    except (OSError, ValueError) as error:
+        parser.error(f"--experiment: {error}")
     except KeyboardInterrupt:
         return 130
 
@@ -113,6 +164,17 @@ def _parser() -> argparse.ArgumentParser:
     add("-np", "--num-proc", type=_count, metavar="N", help="how many processes to start")
     _add_hosts(parser)
     add(
+        "-f",
+        "--experiment",
+        metavar="FILE",
+        help="run the experiments of a file, instead of one command, on this machine; see below",
+    )
+    add(
+        "--dry-run",
+        action="store_true",
+        help="with --experiment: check the file and print what would run, and start nothing",
+    )
+    add(
         "-cb",
         "--check-build",
         action="store_true",
@@ -153,20 +215,31 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
-    if given.hostfile is not None:
-        hosts = parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
-    else:
-        hosts = parse_hosts(given.hosts or f"localhost:{given.num_proc}")
-    extra = {}
-    if given.start_timeout is not None:
-        extra["HOROVOD_START_TIMEOUT"] = f"{given.start_timeout:g}"
+    hosts = _hosts(given) or parse_hosts(f"localhost:{given.num_proc}")
     return JobPlan(
         command=tuple(command),
         slots=local_slots(hosts, given.num_proc),
-        extra_environment=extra,
+        extra_environment=_extra_environment(given),
         is_verbose=given.verbose,
-        output_directory=None if given.output_filename is None else Path(given.output_filename),
+        output_directory=_output_directory(given),
     )
+
+
+def _hosts(given: argparse.Namespace) -> tuple[HostSlots, ...] | None:
+    """The hosts that were named; None if none were."""
+    if given.hostfile is not None:
+        return parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
+    return None if given.hosts is None else parse_hosts(given.hosts)
+
+
+def _extra_environment(given: argparse.Namespace) -> dict[str, str]:
+    if given.start_timeout is None:
+        return {}
+    return {"HOROVOD_START_TIMEOUT": f"{given.start_timeout:g}"}
+
+
+def _output_directory(given: argparse.Namespace) -> Path | None:
+    return None if given.output_filename is None else Path(given.output_filename)
 
 
 def _count(text: str) -> int:
