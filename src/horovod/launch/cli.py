@@ -121,7 +121,7 @@ def _run_experiment(
             environ=environ,
         )
     except (OSError, ValueError) as error:
-        parser.error(f"--experiment: {error}")
+        parser.error(str(error))
     except KeyboardInterrupt:
         return 130
 

@@ -76,8 +76,9 @@ def _site(
 
 
 def _run(plan: ExperimentPlan, options: JobOptions, environ: Mapping[str, str]) -> int:
-    for unused in plan.file.unused:
-        _say(str(unused))
+    for note in (*map(str, plan.file.unused), plan.limit):
+        if note:
+            _say(note)
     count = _count(len(plan.experiments), "experiment")
     processes = _count(len(plan.site.slots), "process", "es")
     _say(f"{plan.file.project}: {count}, {plan.places} at a time, {processes} each")

@@ -226,7 +226,7 @@ class Field:
             return "nothing"
         if self._kind == "str":
             return f"the text {text!r}"
-        return text if self._kind in ("int", "float") else f"{text} (YAML: {self._kind})"
+        return f"{text}, a boolean to YAML" if self._kind == "bool" else text
 
 
 def resolved_copy(text: bytes | str, lines: Sequence[str], values: Mapping[str, str]) -> str:

@@ -76,11 +76,19 @@ class ExperimentPlan:
         if self.gpu_count <= len(self.site.gpu_ids):
             return ""
         workers = self.file.worker_count
-        each = f"{workers} workers with {self.file.gpus} each take " if workers > 1 else ""
+        who = f"{workers} workers with {self.file.gpus} each need" if workers > 1 else "it needs"
         return (
-            f"train.resources.gpus: {each}{_gpus(self.gpu_count)}, and this machine has "
-            f"{len(self.site.gpu_ids)} (CUDA_VISIBLE_DEVICES, else nvidia-smi -L)"
+            f"train.resources.gpus: {who} {self.gpu_count}, and this machine has "
+            f"{len(self.site.gpu_ids)} (as CUDA_VISIBLE_DEVICES says, else nvidia-smi -L)"
         )
+
+    @property
+    def limit(self) -> str:
+        """Why fewer experiments run at a time than train.concurrency says; empty if they do not."""
+        wanted = min(self.file.concurrency, len(self.experiments))
+        if self.places == wanted:
+            return ""
+        return f"train.concurrency: {wanted} wanted; slots and GPUs here suffice for {self.places}"
 
     def job(self, experiment: Experiment, line: int, place: int, options: JobOptions) -> JobPlan:
         """The job that runs line number ``line``, from 0, at ``place``."""
@@ -140,7 +148,3 @@ def make_plan(file: ExperimentFile, site: Site, number: int) -> ExperimentPlan:
     if gpu_count := file.worker_count * file.gpus:
         limits.append(len(site.gpu_ids) // gpu_count)
     return ExperimentPlan(file, site, experiments, places=max(1, min(limits)))
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from rich import box
@@ -29,10 +30,11 @@ def show_plan(plan: ExperimentPlan, stream: TextIO) -> None:
         lines = experiment.lines
         run = "\n".join(f"{number}. {line.rstrip()}" for number, line in enumerate(lines, start=1))
         values = [experiment.values[name] for name in names]
-        _add(table, experiment.name, *values, run, str(experiment.output_directory))
+        _add(table, experiment.name, *values, run, _shown(experiment.output_directory))
     console.print(table)
-    for unused in plan.file.unused:
-        console.print(Text(str(unused)))
+    for note in (*map(str, plan.file.unused), plan.limit):
+        if note:
+            console.print(Text(note))
 
 
 def show_results(records: Sequence[Record], stream: TextIO) -> None:
@@ -42,7 +44,7 @@ def show_results(records: Sequence[Record], stream: TextIO) -> None:
     for record in records:
         values = [record.experiment.values[name] for name in names]
         time = _duration(record.ended_s - record.started_s) if record.started_s else ""
-        folder = str(record.experiment.output_directory)
+        folder = _shown(record.experiment.output_directory)
         _add(
             table, record.experiment.name, *values, record.state.value, time, record.reason, folder
         )
@@ -81,6 +83,12 @@ def _console(stream: TextIO) -> Console:
         emoji=False,
         markup=False,
     )
+
+
+def _shown(path: Path) -> str:
+    """As short as it can be written from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _duration(seconds: float) -> str:
