@@ -53,9 +53,7 @@ def test_gradients_of_the_joint_batch(options, is_function):
     factor = hvd.size() if options.get("op") == hvd.Sum else 1
 
     def step(batch):
-        return gradients(
-            weights, batch, lambda tape: hvd.DistributedGradientTape(tape, **options)
-        )
+        return gradients(weights, batch, lambda tape: hvd.DistributedGradientTape(tape, **options))
 
     found = (tf.function(step) if is_function else step)(batch_of(hvd.rank()))
     tolerance = 2e-3 if "compression" in options else 1e-5

@@ -115,7 +115,7 @@ class ExperimentPlan:
     def visible_gpus(self, rank: int, place: int) -> tuple[str, ...]:
         """The GPUs that a process sees, in the order in which it numbers them.
 
-        The only process of a worker drives all GPUs of it and sees no others. Of several, each
+        A process that has several GPUs to itself drives them all and sees no others. Elsewhere each
         picks one by its local rank, which counts over all workers on this machine: so they see the
         GPUs of all, and number them such that this one is its own worker's.
         """
@@ -123,7 +123,7 @@ class ExperimentPlan:
         worker = rank // processes
         first = place * self.gpu_count
         gpus = self.site.gpu_ids[first : first + self.gpu_count]
-        if processes == 1:
+        if processes == 1 < each:
             return gpus[worker * each : (worker + 1) * each]
         shift = worker * (each - processes) % len(gpus) if gpus else 0
         return gpus[shift:] + gpus[:shift]
