@@ -264,6 +264,15 @@ def test_a_launcher_that_is_killed_fails_its_experiment_only(folder: Folder) -> 
     assert "Finished" in states(err)["1.2"]
 
 
+def test_an_experiment_without_a_folder_fails_alone(folder: Folder) -> None:
+    # The second one's folder is taken by a file, which the first one makes.
+    line = "[ $N != 1 ] || : > output/demo/1/2; echo $N"
+    status, out, err = folder.run(line, workers=1, parameters={"n": [1, 2, 3]})
+    assert status == 1
+    assert out.splitlines() == ["[1.1][0]<stdout>:1", "[1.3][0]<stdout>:3"]
+    assert "no folder for its output: File exists" in states(err)["1.2"]
+
+
 def test_the_end_of_the_reader_ends_all(folder: Folder) -> None:
     process, pids = started(folder, "while :; do echo $$; done")
     assert process.stdout is not None

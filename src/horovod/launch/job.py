@@ -34,7 +34,7 @@ from horovod.launch.watchdog import Watchdog
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.store_server import StoreServer
 
-__all__ = ["GRACE_S", "JobOutcome", "JobPlan", "run_job"]
+__all__ = ["GRACE_S", "JobOutcome", "JobPlan", "open_standard_files", "run_job"]
 
 # Between SIGTERM and SIGKILL, and again until the launcher gives up on what does not die.
 GRACE_S = 5.0
@@ -114,7 +114,7 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
-    _open_standard_files()
+    open_standard_files()
     logs = _open_logs(plan)
     secret = os.urandom(SECRET_BYTES)
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
@@ -133,7 +133,7 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
             server.close()
 
 
-def _open_standard_files() -> None:
+def open_standard_files() -> None:
     """A pipe that got one of these numbers would end up as some worker's standard input."""
     for fd in (0, 1, 2):
         try:

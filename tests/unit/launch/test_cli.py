@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from horovod.launch import build_info, cli
+from horovod.launch.experiment.schema import read_experiment
 from horovod.launch.job import JobOutcome, JobPlan
 from horovod.launch.processes import describe_exit, words_to_run
 
@@ -163,6 +164,17 @@ def test_exits_in_words() -> None:
     assert describe_exit(3) == "exited with code 3"
     assert describe_exit(-9) == "was ended by SIGKILL"
     assert describe_exit(-50) == "was ended by signal 50"
+
+
+def test_help_shows_a_file_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    page = capsys.readouterr().out
+    lines = page[page.index("  project: ") :].splitlines()
+    file = read_experiment(
+        "\n".join(lines[: lines.index("      - python train.py --lr {{lr}}") + 1])
+    )
+    assert (file.worker_count, len(file.parameters)) == (2, 1)
 
 
 EXPERIMENT = "project: a\ntrain: {resources: {}, run: [x]}\n"

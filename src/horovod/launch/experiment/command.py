@@ -8,7 +8,7 @@ from pathlib import Path
 
 from horovod.launch.experiment.director import run_plan
 from horovod.launch.experiment.document import ExperimentError
-from horovod.launch.experiment.folders import free_number, make_folders, take_number
+from horovod.launch.experiment.folders import free_number, make_folder, take_number
 from horovod.launch.experiment.machine_gpus import gpu_ids
 from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
 from horovod.launch.experiment.schema import ExperimentFile, read_experiment
@@ -58,8 +58,7 @@ def run_file(
     if is_dry_run:
         return 0
     plan = make_plan(file, site, take_number(site.directory))
-    make_folders(plan, text)
-    return _run(plan, options, environ)
+    return _run(plan, text, options, environ)
 
 
 def _site(
@@ -75,7 +74,7 @@ def _site(
     )
 
 
-def _run(plan: ExperimentPlan, options: JobOptions, environ: Mapping[str, str]) -> int:
+def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mapping[str, str]) -> int:
     for note in (*map(str, plan.file.unused), plan.limit):
         if note:
             _say(note)
@@ -83,7 +82,7 @@ def _run(plan: ExperimentPlan, options: JobOptions, environ: Mapping[str, str]) 
     processes = _count(len(plan.site.slots), "process", "es")
     _say(f"{plan.file.project}: {count}, {plan.places} at a time, {processes} each")
     sys.stderr.flush()
-    status, records = run_plan(plan, options, environ)
+    status, records = run_plan(plan, options, environ, lambda one: make_folder(one, text))
     show_results(records, sys.stderr)
     return status
 

@@ -12,13 +12,13 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from horovod.launch.experiment.line_job import LineJob
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
-from horovod.launch.job import GRACE_S, JobOutcome
+from horovod.launch.job import GRACE_S, JobOutcome, open_standard_files
 from horovod.launch.output import consoles
 from horovod.launch.processes import describe_exit
 from horovod.launch.wakeups import Wakeups
@@ -67,16 +67,20 @@ class Record:
 
 
 def run_plan(
-    plan: ExperimentPlan, options: JobOptions, environ: Mapping[str, str]
+    plan: ExperimentPlan,
+    options: JobOptions,
+    environ: Mapping[str, str],
+    prepare: Callable[[Experiment], None],
 ) -> tuple[int, list[Record]]:
-    """Run all experiments of ``plan``; exit status and what became of each.
+    """Run all experiments of ``plan``, after ``prepare``; exit status and what became of each.
 
     0 if all have finished, 1 if one has not, 128 + signal after a signal. Blocks until the last
     one has ended; none of their processes is left then. Main thread only: it takes over the
     signals while it runs.
     """
+    open_standard_files()
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
-        director = _Director(plan, options, environ, selector, wakeups)
+        director = _Director(plan, options, environ, prepare, selector, wakeups)
         try:
             status = director.run()
         finally:
@@ -90,12 +94,14 @@ class _Director:
         plan: ExperimentPlan,
         options: JobOptions,
         environ: Mapping[str, str],
+        prepare: Callable[[Experiment], None],
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
     ) -> None:
         self._plan = plan
         self._options = options
         self._environ = environ
+        self._prepare = prepare
         self._selector = selector
         self._wakeups = wakeups
         self._consoles = consoles(selector)
@@ -142,6 +148,11 @@ class _Director:
             record.started_s = time.monotonic()
             record.state = State.RUNNING
             self._say(f"{record.title} --> Running ({self._progress()})")
+            try:
+                self._prepare(record.experiment)
+            except OSError as error:
+                self._note_end(record, State.FAILED, f"no folder for its output: {error.strerror}")
+                continue
             self._start_line(record)
 
     def _start_line(self, record: Record) -> None:

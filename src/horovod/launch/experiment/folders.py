@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from horovod.launch.experiment.document import resolved_copy
-from horovod.launch.experiment.plan import ExperimentPlan
+from horovod.launch.experiment.plan import Experiment
 
-__all__ = ["CONFIGURATION", "free_number", "make_folders", "take_number"]
+__all__ = ["CONFIGURATION", "free_number", "make_folder", "take_number"]
 
 # The resolved copy of the file that each experiment leaves beside its output.
 CONFIGURATION = "riseml-configuration.yml"
@@ -35,9 +35,8 @@ def take_number(project: Path) -> int:
         return number
 
 
-def make_folders(plan: ExperimentPlan, text: bytes) -> None:
-    """The folder of each experiment, with its own copy of the file ``text``. Raises OSError."""
-    for experiment in plan.experiments:
-        experiment.output_directory.mkdir(parents=True, exist_ok=True)
-        copy = resolved_copy(text, experiment.lines, experiment.values)
-        (experiment.output_directory / CONFIGURATION).write_text(copy, encoding="utf-8")
+def make_folder(experiment: Experiment, text: bytes) -> None:
+    """The folder of an experiment, with its own copy of the file ``text``. Raises OSError."""
+    experiment.output_directory.mkdir(parents=True, exist_ok=True)
+    copy = resolved_copy(text, experiment.lines, experiment.values)
+    (experiment.output_directory / CONFIGURATION).write_text(copy, encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.launch.experiment.document import Document, ExperimentError
@@ -86,6 +86,7 @@ def test_wrong_parameters(text: str, path: str, what: str) -> None:
     assert what in problem.text
 
 
+@settings(deadline=None)
 @given(
     low=st.decimals(min_value=-1000, max_value=1000, places=3),
     step=st.decimals(min_value=Decimal("0.001"), max_value=10, places=3),

@@ -11,7 +11,7 @@ from horovod.launch.experiment.director import Record, State
 from horovod.launch.experiment.folders import (
     CONFIGURATION,
     free_number,
-    make_folders,
+    make_folder,
     take_number,
 )
 from horovod.launch.experiment.machine_gpus import gpu_ids
@@ -181,7 +181,8 @@ def test_every_folder_has_its_own_copy_of_the_file(tmp_path: Path) -> None:
         b"  concurrency: 2\n  run: [a, 'b {{lr}}']\n"
     )
     plan = make_plan(read_experiment(text), Site(tmp_path, ()), 1)
-    make_folders(plan, text)
+    for experiment in plan.experiments:
+        make_folder(experiment, text)
     copies = [read_experiment((tmp_path / "1" / n / CONFIGURATION).read_bytes()) for n in "12"]
     assert [copy.run for copy in copies] == [("a", "b 0.1"), ("a", "b 1e-6")]
     assert [copy.parameters for copy in copies] == [

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.launch.experiment.document import ExperimentError, resolved_copy
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.schema import ExperimentFile, Workers, read_experiment
 
+ROOT = Path(__file__).resolve().parents[4]
 SMALLEST = {"project": "demo", "train": {"resources": {}, "run": "true"}}
 FULL = """\
 project: demo
@@ -76,6 +80,16 @@ def test_every_field_of_a_full_file() -> None:
     assert (decay.name, decay.variable) == ("lr-decay", "LR_DECAY")
     assert decay.values == ("1e-6", "0.10", "a b", "true")
     assert epochs.values == ("2", "4", "6")
+
+
+@pytest.mark.parametrize("source", ["docs/experiments.md", "examples/experiments/digits.yml"])
+def test_what_the_documentation_shows_is_right(source: str) -> None:
+    text = (ROOT / source).read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL) or [text]
+    for block in blocks:
+        file = read_experiment(block)
+        assert file.project == "digits"
+        assert file.unused == ()
 
 
 def test_fields_without_effect_are_named_with_their_lines() -> None:
@@ -314,6 +328,7 @@ _TREES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(tree=_TREES)
 def test_any_yaml_is_an_experiment_or_refused_with_paths(tree: object) -> None:
     text = yaml.safe_dump({"project": "a", "train": tree})
