@@ -29,9 +29,11 @@ BENCH_STAMP := $(VENV)/.bench-tools
 LEGACY_VENV := .venv-legacy-tf
 LEGACY_PYTHON ?= $(PYTHON)
 LEGACY_STAMP := $(LEGACY_VENV)/.built
-LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/keras \
-	tests/integration/test_compute_service.py tests/integration/test_tensorflow_examples.py) \
-	'tests/test_parallel.py::test_on_ranks[2]'
+LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*keras \
+	tests/integration/test_compute_service.py tests/integration/test_*tensorflow*.py \
+	tests/integration/test_*keras*.py tests/test_parallel_keras.py) \
+	'tests/test_parallel.py::test_on_ranks[2]' 'tests/test_parallel.py::test_tensorflow_on_ranks[2]' \
+	tests/test_parallel.py::test_tensorflow_without_native_ops
 
 .PHONY: help setup demo build check test test-unit test-cpp test-parallel test-integration \
 	test-legacy-tf bench sanitize clean tools

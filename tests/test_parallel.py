@@ -1,23 +1,60 @@
 """Runs the bodies in tests/parallel on 1 to 4 ranks, under our launcher."""
 
+from __future__ import annotations
+
+import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 PARALLEL = Path(__file__).parent / "parallel"
+TENSORFLOW = PARALLEL / "tensorflow"
+# Enough to see that Python operations do what the native ones do.
+BOTH_WAYS = "not (int or bool or float64 or factors)"
+
+needs_tensorflow = pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_on_ranks(ranks):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PARALLEL)]
+def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
+    """All ranks must pass, and the same number of tests."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks)]
-    job = subprocess.run(launcher + command, capture_output=True, text=True, timeout=380)
+    job = subprocess.run(
+        [*launcher, *command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=580,
+        env={**os.environ, **environment},
+    )
     assert job.returncode == 0, job.stdout[-20000:] + job.stderr[-5000:]
     passed = re.findall(r"\[(\d+)\]<stdout>:(\d+) passed", job.stdout)
     assert sorted(int(rank) for rank, _ in passed) == list(range(ranks))
     assert len({count for _, count in passed}) == 1
     print(f"{ranks} ranks: {passed[0][1]} passed on each")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_on_ranks(ranks):
+    run_on(ranks, PARALLEL, f"--ignore={TENSORFLOW}")
+
+
+@needs_tensorflow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_tensorflow_on_ranks(ranks):
+    run_on(ranks, TENSORFLOW)
+
+
+@needs_tensorflow
+@pytest.mark.timeout(600)
+def test_tensorflow_without_native_ops():
+    tests = ["reductions", "exchanges", "gradients", "errors", "join", "graphs", "variables"]
+    files = [TENSORFLOW / f"test_{name}.py" for name in tests]
+    run_on(2, *files, "-k", BOTH_WAYS, HOROVOD_TENSORFLOW_NATIVE_OPS="0")

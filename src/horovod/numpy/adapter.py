@@ -14,6 +14,7 @@ from horovod.grouped import GroupedCollectives
 from horovod.operations import Dtype, Intent
 
 __all__ = [
+    "DTYPES",
     "NumpyAdapter",
     "allgather",
     "allgather_async",
@@ -21,6 +22,7 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "allreduce_batch_async_",
     "alltoall",
     "alltoall_async",
     "broadcast",
@@ -44,7 +46,7 @@ __all__ = [
 
 Array = NDArray[Any]
 
-_DTYPES = {
+DTYPES = {
     np.dtype(np.uint8): Dtype.UINT8,
     np.dtype(np.int8): Dtype.INT8,
     np.dtype(np.int16): Dtype.INT16,
@@ -112,7 +114,7 @@ class NumpyAdapter:
         return np.empty(tensor.shape, tensor.dtype)
 
     def dtype_of(self, tensor: Array) -> Dtype:
-        return _DTYPES[tensor.dtype]
+        return DTYPES[tensor.dtype]
 
     def from_output(self, output: _native.Output, dtype: Dtype) -> Array:
         if dtype == Dtype.BFLOAT16:
@@ -133,7 +135,7 @@ class NumpyAdapter:
 def _describe(array: Array) -> tuple[int, list[int], int]:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"expected a NumPy array, found {type(array).__name__}")
-    dtype = _DTYPES.get(array.dtype)
+    dtype = DTYPES.get(array.dtype)
     if dtype is None:
         dtype = _dtype_of_others(array.dtype)
     if not array.flags.c_contiguous:
@@ -145,7 +147,7 @@ def _dtype_of_others(dtype: np.dtype[Any]) -> Dtype:
     # NumPy has no bfloat16 of its own; TensorFlow and JAX give it the one of ml_dtypes.
     if dtype.name != "bfloat16":
         raise ValueError(f"the array's dtype {dtype} is not supported")
-    return _DTYPES.setdefault(dtype, Dtype.BFLOAT16)
+    return DTYPES.setdefault(dtype, Dtype.BFLOAT16)
 
 
 def describe_all(
@@ -174,6 +176,7 @@ allreduce = _collectives.allreduce
 allreduce_ = _collectives.allreduce_
 allreduce_async = _collectives.allreduce_async
 allreduce_async_ = _collectives.allreduce_async_
+allreduce_batch_async_ = _collectives.allreduce_batch_async_
 alltoall = _collectives.alltoall
 alltoall_async = _collectives.alltoall_async
 broadcast = _collectives.broadcast

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.variables import key_of
 from horovod.tensorflow.wrapped_optimizer import WrappedOptimizer
 
@@ -26,6 +27,7 @@ class AdasumOptimizer(WrappedOptimizer):
         super().__init__(*args)
         self._starts: dict[int, Any] = {}  # where each variable started, by its key
 
+    @not_converted
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The original's gradients, of this rank alone, with their variables."""
         pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from horovod.numpy import objects
 from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.variables import as_tf_variable, operation_names, unique_scope
 
 __all__ = [
@@ -41,6 +42,7 @@ _WIRE_DTYPES = frozenset(
 )
 
 
+@not_converted
 def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int,
@@ -74,6 +76,7 @@ def broadcast_variables(
     return None if tf.executing_eagerly() else tf.group(*updates)
 
 
+@not_converted
 def broadcast_global_variables(root_rank: int) -> Any:
     """An operation that gives all global variables of the default graph the root's values.
 
@@ -90,6 +93,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
+@not_converted
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -132,6 +136,7 @@ def broadcast_object_fn(
     )
 
 
+@not_converted
 def allgather_object(
     obj: Any,
     session: Any = None,

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.sparse import is_sparse
 from horovod.tensorflow.variables import key_of
 
@@ -55,6 +56,7 @@ class LocalGradientAggregationHelper:
         self._allreduce = allreduce_func
         self._passes: dict[int, _Passes] = {}  # by each variable
 
+    @not_converted
     def compute_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Add the gradients of a pass; returns sums, in every n-th pass reduced ones.
 
@@ -84,6 +86,7 @@ class LocalGradientAggregationHelper:
             result[position] = total
         return result
 
+    @not_converted
     def apply_gradients(
         self,
         grads_and_vars: Sequence[tuple[Any, Any]],

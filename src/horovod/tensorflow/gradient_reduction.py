@@ -17,6 +17,7 @@ from horovod.compression import check_compressor
 from horovod.operations import Average, resolve_op
 from horovod.process_sets import ProcessSet, check_process_set
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.tensorflow.run_time import has_others, placed_on, set_size
 from horovod.tensorflow.sparse import (
@@ -127,6 +128,7 @@ class _Reducer:
     scale_local_gradients: bool
     use_generic_names: bool
 
+    @not_converted
     def __call__(
         self,
         gradients: Sequence[Any],

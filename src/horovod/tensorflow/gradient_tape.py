@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from horovod.operations import Average
 from horovod.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_groups import check_groups
 from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
@@ -37,6 +38,7 @@ class _DistributedTape:
         """Keep the gradient of this variable on this rank, in later calls of ``gradient``."""
         self._local_sources.append(source)
 
+    @not_converted
     def gradient(
         self,
         target: Any,
@@ -74,6 +76,7 @@ class _DistributedTape:
         reduced = reduce(flat, tf.nest.flatten(sources), self._local_sources)
         return tf.nest.pack_sequence_as(gradients, reduced, expand_composites=False)
 
+    @not_converted
     def get_local_and_global_gradients(
         self,
         target: Any,
@@ -97,15 +100,18 @@ class _DistributedTape:
             parts[key_of(source) not in local].append(gradient)
         return parts
 
+    @not_converted
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
         """The original tape's, of this rank alone."""
         return self._original.jacobian(*args, **kwargs)
 
+    @not_converted
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
         """The original tape's, of this rank alone."""
         return self._original.batch_jacobian(*args, **kwargs)
 
 
+@not_converted
 def DistributedGradientTape(  # noqa: N802
     gradtape: Any,
     device_dense: str = "",
@@ -163,6 +169,7 @@ def DistributedGradientTape(  # noqa: N802
     return _wrap(gradtape, make)
 
 
+@not_converted
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: Any,
     device_dense: str = "",

@@ -18,22 +18,27 @@ Common errors, raised when the operation runs:
 
 from __future__ import annotations
 
-import functools
-import importlib
-import logging
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from horovod import basics
-from horovod.operations import Average, Sum, resolve_op
-from horovod.process_sets import ProcessSet, check_process_set, global_process_set
-from horovod.settings import Settings
-from horovod.tensorflow.collective_ops import CollectiveOps
+from horovod.operations import Average
+from horovod.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.arguments import (
+    dense_tensors,
+    int32_splits,
+    number_of,
+    reduction,
+    root_of,
+    scattering,
+    variable_list,
+    with_rows,
+)
+from horovod.tensorflow.autograph import not_converted
+from horovod.tensorflow.implementation import implementation
 from horovod.tensorflow.names import group_name, member_names, name_of, names_of
-from horovod.tensorflow.python_ops import PythonOps
 
 __all__ = [
     "allgather",
@@ -59,26 +64,7 @@ __all__ = [
 _basics = basics.HorovodBasics()
 
 
-@functools.cache
-def implementation() -> CollectiveOps:
-    """The implementation that this process uses, chosen when first asked for.
-
-    The native one, unless ``HOROVOD_TENSORFLOW_NATIVE_OPS=0``, or the plugin does not work with
-    this TensorFlow, which is said once.
-    """
-    if not Settings.from_env().tensorflow_native_ops:
-        return PythonOps()
-    try:
-        native_ops = importlib.import_module("horovod.tensorflow.native_ops")
-        ops: CollectiveOps = native_ops.NativeOps()
-    except ImportError as error:
-        logging.getLogger("horovod").warning(
-            "Horovod: TensorFlow's collectives run as Python operations, which is slower: %s", error
-        )
-        return PythonOps()
-    return ops
-
-
+@not_converted
 def allreduce(
     tensor: Any,
     name: str | None = None,
@@ -101,12 +87,13 @@ def allreduce(
     Raises:
         ValueError: ``op`` is none of these, a factor is no number, or the set is not registered.
     """
-    options = _reduction(op, prescale_factor, postscale_factor, process_set)
+    options = reduction(op, prescale_factor, postscale_factor, process_set)
     tensor = tf.convert_to_tensor(tensor)
     name = name_of("HorovodAllreduce", name, tensor, ignore_name_scope)
     return implementation().allreduce([tensor], [name], *options, is_group=False)[0]
 
 
+@not_converted
 def allreduce_batch(
     tensors: Sequence[Any],
     names: Sequence[str | None],
@@ -119,14 +106,15 @@ def allreduce_batch(
 
     The node runs when all tensors are there. Ranks may batch differently; no tensors give none.
     """
-    options = _reduction(op, prescale_factor, postscale_factor, process_set)
-    tensors = _tensors("allreduce_batch", tensors)
+    options = reduction(op, prescale_factor, postscale_factor, process_set)
+    tensors = dense_tensors("allreduce_batch", tensors)
     if not tensors:
         return []
     named = names_of("HorovodAllreduce", names, tensors)
     return implementation().allreduce(tensors, named, *options, is_group=False)
 
 
+@not_converted
 def grouped_allreduce(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -144,14 +132,15 @@ def grouped_allreduce(
 
     See ``allreduce`` for the rest.
     """
-    options = _reduction(op, prescale_factor, postscale_factor, process_set)
-    tensors = _tensors("grouped_allreduce", tensors)
+    options = reduction(op, prescale_factor, postscale_factor, process_set)
+    tensors = dense_tensors("grouped_allreduce", tensors)
     if not tensors:
         return []
     name = group_name("HorovodGroupedAllreduce", name, ignore_name_scope)
     return implementation().allreduce(tensors, [name], *options, is_group=True)
 
 
+@not_converted
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -163,12 +152,13 @@ def allgather(
     Args:
         tensor: [n, ...], any dtype; n may differ between ranks and be 0, the rest not.
     """
-    number = _number(process_set)
+    number = number_of(process_set)
     tensor = tf.convert_to_tensor(tensor)
     name = name_of("HorovodAllgather", name, tensor, ignore_name_scope)
     return implementation().allgather([tensor], [name], number, is_group=False)[0]
 
 
+@not_converted
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -176,14 +166,15 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Each tensor joined over all ranks, as one operation; see ``allgather``."""
-    number = _number(process_set)
-    tensors = _tensors("grouped_allgather", tensors)
+    number = number_of(process_set)
+    tensors = dense_tensors("grouped_allgather", tensors)
     if not tensors:
         return []
     name = group_name("HorovodGroupedAllgather", name, ignore_name_scope)
     return implementation().allgather(tensors, [name], number, is_group=True)
 
 
+@not_converted
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -197,12 +188,13 @@ def broadcast(
         tensor: any dtype and shape, the same on all ranks.
         root_rank: a rank of the world that is in the set; the same on all ranks.
     """
-    number = _number(process_set)
+    number = number_of(process_set)
     tensor = tf.convert_to_tensor(tensor)
     name = name_of("HorovodBroadcast", name, tensor, ignore_name_scope)
-    return implementation().broadcast([tensor], [name], _root(root_rank), number)[0]
+    return implementation().broadcast([tensor], [name], root_of(root_rank), number)[0]
 
 
+@not_converted
 def broadcast_batch(
     tensors: Sequence[Any],
     names: Sequence[str | None],
@@ -210,14 +202,15 @@ def broadcast_batch(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Like ``broadcast`` of every tensor under its own name, in a graph with one node for all."""
-    number = _number(process_set)
-    tensors = _tensors("broadcast_batch", tensors)
+    number = number_of(process_set)
+    tensors = dense_tensors("broadcast_batch", tensors)
     if not tensors:
         return []
     named = names_of("HorovodBroadcast", names, tensors)
-    return implementation().broadcast(tensors, named, _root(root_rank), number)
+    return implementation().broadcast(tensors, named, root_of(root_rank), number)
 
 
+@not_converted
 def broadcast_(
     variables: Sequence[Any],
     root_rank: int,
@@ -237,7 +230,7 @@ def broadcast_(
     Raises:
         ValueError: this is no list of variables, or one that mixes both kinds.
     """
-    listed = _variables(variables)
+    listed = variable_list(variables)
     if not listed:
         return []
     prefix = "HorovodBroadcastInplace" if name is None else name
@@ -247,6 +240,7 @@ def broadcast_(
     return listed if tf.executing_eagerly() else assigned
 
 
+@not_converted
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -264,13 +258,14 @@ def alltoall(
     Returns:
         The rows received, in rank order, and how many came from each rank of the set (int32).
     """
-    number = _number(process_set)
+    number = number_of(process_set)
     tensor = tf.convert_to_tensor(tensor)
-    splits = None if splits is None else _splits(splits)
+    splits = None if splits is None else int32_splits(splits)
     name = name_of("HorovodAlltoall", name, tensor, ignore_name_scope)
     return implementation().alltoall(tensor, splits, name, number)
 
 
+@not_converted
 def reducescatter(
     tensor: Any,
     name: str | None = None,
@@ -292,12 +287,13 @@ def reducescatter(
         ValueError: in a graph, the tensor is a scalar.
         tf.errors.InvalidArgumentError: another op.
     """
-    options = _scattering(op, prescale_factor, postscale_factor, process_set)
-    (tensor,) = _with_rows([tf.convert_to_tensor(tensor)])
+    options = scattering(op, prescale_factor, postscale_factor, process_set)
+    (tensor,) = with_rows([tf.convert_to_tensor(tensor)])
     name = name_of("HorovodReducescatter", name, tensor, ignore_name_scope)
     return implementation().reducescatter([tensor], [name], *options, is_group=False)[0]
 
 
+@not_converted
 def grouped_reducescatter(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -308,14 +304,15 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """This rank's rows of each reduced tensor, as one operation; see ``reducescatter``."""
-    options = _scattering(op, prescale_factor, postscale_factor, process_set)
-    tensors = _with_rows(_tensors("grouped_reducescatter", tensors))
+    options = scattering(op, prescale_factor, postscale_factor, process_set)
+    tensors = with_rows(dense_tensors("grouped_reducescatter", tensors))
     if not tensors:
         return []
     name = group_name("HorovodGroupedReducescatter", name, ignore_name_scope)
     return implementation().reducescatter(tensors, [name], *options, is_group=True)
 
 
+@not_converted
 def join() -> Any:
     """Say that this rank has no more data, and wait until all ranks have said so.
 
@@ -327,94 +324,31 @@ def join() -> Any:
     return implementation().join(group_name("HorovodJoin", None))
 
 
+@not_converted
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The number of ranks in a process set, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("size", process_set_id, name)
 
 
+@not_converted
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """1 if this process is in the process set when the operation runs, else 0: int32 scalar."""
     return implementation().world_number("included", process_set_id, name)
 
 
+@not_converted
 def local_size_op(name: str | None = None) -> Any:
     """The number of ranks on this host, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("local_size", 0, name)
 
 
+@not_converted
 def rank_op(name: str | None = None) -> Any:
     """The rank of this process, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("rank", 0, name)
 
 
+@not_converted
 def local_rank_op(name: str | None = None) -> Any:
     """This process's rank on its host, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("local_rank", 0, name)
-
-
-def _reduction(
-    op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> tuple[int, float, float, int]:
-    return resolve_op(None, op), _factor(prescale), _factor(postscale), _number(process_set)
-
-
-def _scattering(
-    op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> tuple[int, float, float, int]:
-    options = _reduction(op, prescale, postscale, process_set)
-    if op not in (Average, Sum):
-        text = f"reducescatter: op must be Average or Sum, found {op}"
-        raise tf.errors.InvalidArgumentError(None, None, text)
-    return options
-
-
-def _factor(factor: float) -> float:
-    try:
-        return float(np.float32(factor))
-    except (TypeError, ValueError):
-        raise ValueError(f"scale factors must be numbers, found {factor!r}") from None
-
-
-def _number(process_set: ProcessSet) -> int:
-    check_process_set(process_set)
-    if process_set.process_set_id is None:
-        raise ValueError(
-            f"{process_set} is not registered; give it to init or add_process_set on all ranks"
-        )
-    return process_set.process_set_id
-
-
-def _root(root_rank: Any) -> int:
-    if not hasattr(root_rank, "__index__"):
-        raise ValueError(f"broadcast: root_rank must be a rank, found {root_rank!r}")
-    return int(root_rank)
-
-
-def _tensors(call: str, tensors: Any) -> list[Any]:
-    if not isinstance(tensors, (list, tuple)):
-        raise ValueError(f"{call}: expected a list of tensors, found {type(tensors).__name__}")
-    return [tf.convert_to_tensor(tensor) for tensor in tensors]
-
-
-def _with_rows(tensors: list[Any]) -> list[Any]:
-    if not tf.executing_eagerly() and any(tensor.shape.rank == 0 for tensor in tensors):
-        raise ValueError("reducescatter does not support scalar tensors")
-    return tensors
-
-
-def _splits(splits: Any) -> Any:
-    try:
-        return tf.convert_to_tensor(splits, dtype=tf.int32)
-    except (TypeError, ValueError) as error:
-        text = f"alltoall: splits must be an int32 vector or a list of integers: {error}"
-        raise tf.errors.InvalidArgumentError(None, None, text) from None
-
-
-def _variables(variables: Any) -> list[Any]:
-    if not isinstance(variables, (list, tuple)):
-        raise ValueError(f"broadcast_: expected a list, found {type(variables).__name__}")
-    if not all(hasattr(variable, "assign") for variable in variables):
-        raise ValueError("broadcast_: expected a list of variables")
-    if len({hasattr(variable, "handle") for variable in variables}) > 1:
-        raise ValueError("broadcast_: expected resource or reference variables, found both")
-    return list(variables)

@@ -34,8 +34,7 @@ class NativeOps:
 
     def __init__(self) -> None:
         self._plugin = load_plugin()
-        with tf.init_scope():
-            self._eager_token = tf.constant(0) if tf.executing_eagerly() else None
+        self._eager_token: Any = None  # made when first needed: this may be a TF1 graph
         for op_type, gradient in _GRADIENTS.items():
             tf.RegisterGradient(op_type)(_registered(self, gradient))
 
@@ -153,6 +152,8 @@ class NativeOps:
     def _token(self) -> Any:
         """What keeps a node from being folded into a constant; one in each graph."""
         if tf.executing_eagerly():
+            if self._eager_token is None:
+                self._eager_token = tf.constant(0)
             return self._eager_token
         graph = tf.compat.v1.get_default_graph()
         token = getattr(graph, "_horovod_token", None)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from horovod.operations import Adasum, Average, resolve_op
 from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import AdasumOptimizer
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, check_passes
 from horovod.tensorflow.gradient_groups import Groups, check_groups
@@ -27,6 +28,7 @@ __all__ = ["DistributedOptimizer"]
 class _DistributedOptimizer(WrappedOptimizer):
     """A TF1 optimizer whose ``compute_gradients`` returns reduced gradients."""
 
+    @not_converted
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The original's gradients, reduced over all ranks, with their variables.
 

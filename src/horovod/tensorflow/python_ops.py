@@ -3,7 +3,9 @@
 Eagerly the engine gets the tensors' memory at once. In a graph one stateful ``tf.numpy_function``
 starts what it was given and waits for it. Such nodes block a thread of TensorFlow's, so those of a
 graph run one after the other in the order of its construction, which has to be the same on all
-ranks.
+ranks. TensorFlow knows two classes of what a Python node raises: ``InvalidArgumentError`` for a
+``ValueError``, and ``UnknownError`` for all else, also where ranks disagree; its text has the
+engine's class and sentence.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from horovod.tensorflow.util import engine_errors_as_tf_errors
 
 __all__ = ["PythonOps"]
 
-# What a graph's last collective was: the next one waits for it.
-_last_nodes: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+# What a graph's last collective was, by chain: the next one of the chain waits for it. Broadcasts
+# are a chain of their own, since a TF1 script runs the one that hands out the first values before
+# it can run, or feed, a training step.
+_last_nodes: WeakKeyDictionary[Any, dict[str, ref[Any]]] = WeakKeyDictionary()
 
 
 class PythonOps:
@@ -92,9 +96,9 @@ class PythonOps:
         def gradient(*grads: Any) -> list[Any]:
             return gradients.of_broadcast(self, grads, names, root_rank, process_set)
 
-        return _differentiable(
-            node_name("HorovodBroadcast", names), run, tensors, _shapes_of(tensors), gradient
-        )
+        name = node_name("HorovodBroadcast", names)
+        shapes = _shapes_of(tensors)
+        return _differentiable(name, run, tensors, shapes, gradient, chain="broadcast")
 
     def alltoall(
         self, tensor: Any, splits: Any | None, name: str, process_set: int
@@ -176,13 +180,14 @@ def _differentiable(
     tensors: Sequence[Any],
     shapes: list[tf.TensorShape],
     gradient: Callable[..., list[Any]],
+    chain: str = "",
 ) -> list[Any]:
     """A node whose results have the dtypes of its inputs, with this gradient."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def node(*inputs: Any) -> Any:
         dtypes = [tensor.dtype for tensor in inputs]
-        return _node(name, run, inputs, dtypes, shapes), gradient
+        return _node(name, run, inputs, dtypes, shapes, chain), gradient
 
     return list(node(*tensors))
 
@@ -193,8 +198,9 @@ def _node(
     tensors: Sequence[Any],
     dtypes: Sequence[tf.DType],
     shapes: Sequence[tf.TensorShape],
+    chain: str = "",
 ) -> list[Any]:
-    """Run now, or put a node into the graph that runs after the graph's previous collective."""
+    """Run now, or put a node into the graph that runs after the previous one of its chain."""
     if tf.executing_eagerly():
         return _eager(run, tensors)
 
@@ -202,9 +208,9 @@ def _node(
         return run([np.asarray(value) for value in inputs])
 
     graph = tf.compat.v1.get_default_graph()
-    with graph.control_dependencies(_previous(graph)):
+    with graph.control_dependencies(_previous(graph, chain)):
         results = tf.numpy_function(call, list(tensors), list(dtypes), name=name)
-    _last_nodes[graph] = ref(results[0].op)
+    _last_nodes.setdefault(graph, {})[chain] = ref(results[0].op)
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return list(results)
@@ -222,9 +228,9 @@ def _array_of(tensor: Any) -> Any:
     return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
-def _previous(graph: Any) -> list[Any]:
-    """The last collective of the graph, if a node made now may wait for it."""
-    found = _last_nodes.get(graph)
+def _previous(graph: Any, chain: str) -> list[Any]:
+    """The last collective of the graph's chain, if a node made now may wait for it."""
+    found = _last_nodes.get(graph, {}).get(chain)
     node = None if found is None else found()
     # From inside of a TF1 loop or condition nothing outside can be waited for, nor the reverse.
     if node is None or node._get_control_flow_context() is not graph._get_control_flow_context():

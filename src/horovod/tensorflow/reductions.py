@@ -15,6 +15,7 @@ from horovod.compression import check_compressor
 from horovod.operations import Average, resolve_op
 from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.run_time import placed_on
 from horovod.tensorflow.sparse import (
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 
+@not_converted
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -87,6 +89,7 @@ def allreduce(
     return _decompress([reduced], contexts, compression)[0]
 
 
+@not_converted
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -133,6 +136,7 @@ def grouped_allreduce(
     return result
 
 
+@not_converted
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -167,6 +171,7 @@ def reducescatter(
     return _decompress([reduced], contexts, compression)[0]
 
 
+@not_converted
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -194,6 +199,7 @@ def grouped_reducescatter(
     return _decompress(reduced, contexts, compression)
 
 
+@not_converted
 def alltoall(
     tensor: Any,
     splits: Any = None,

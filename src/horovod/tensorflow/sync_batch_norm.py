@@ -12,6 +12,7 @@ import tensorflow as tf
 from horovod.operations import Average
 from horovod.process_sets import global_process_set
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.run_time import has_others
 
 __all__ = ["SyncBatchNormalization"]
@@ -41,6 +42,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
             kwargs["fused"] = False
         super().__init__(**kwargs)
 
+    @not_converted
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Mean and variance per channel, as Keras asks its layers for them."""
         mean, variance = super()._moments(inputs, *args, **kwargs)

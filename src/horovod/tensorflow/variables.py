@@ -2,8 +2,8 @@
 
 Keras 3 wraps a ``tf.Variable`` in an object of its own that has neither ``ref`` nor an operation.
 Names for what is done to a list of variables are made here, too: the position and the last part of
-a variable's own name. The layers before it carry running numbers, which differ between ranks as
-soon as one of them has built one model more.
+a variable's own name, without running numbers. Layers carry such numbers, too, and they differ
+between ranks as soon as one of them has built one model more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 __all__ = ["as_tf_variable", "is_variable", "key_of", "operation_names", "unique_scope"]
 
-_RUNNING_NUMBER = re.compile(r"_\d+$", re.ASCII)
+_RUNNING_NUMBER = re.compile(r"_\d+(?=_|$)", re.ASCII)
 _NO_WORD = re.compile(r"\W", re.ASCII)
 # Graphs of branches and loop bodies: parts of the function around them, with names of their own.
 _PARTS = frozenset({"CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph"})

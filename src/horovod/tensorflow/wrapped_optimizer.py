@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_reduction import Reducer
 
@@ -34,6 +35,7 @@ class WrappedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         """Reduce what was added up over some passes."""
         return self._reduce(gradients, variables, self._local_variables)
 
+    @not_converted
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:

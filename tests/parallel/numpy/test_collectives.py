@@ -60,6 +60,17 @@ def test_bool_has_no_average():
         hvd.allreduce(np.ones(3, bool))
 
 
+def test_bfloat16_of_ml_dtypes():
+    """NumPy has none of its own; TensorFlow and JAX bring this one."""
+    bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
+    array = np.arange(6).reshape(3, 2).astype(bfloat16)
+    results = [hvd.allreduce(array, op=hvd.Sum), hvd.allgather(array), hvd.broadcast(array, 0)]
+    assert {result.dtype for result in results} == {array.dtype}
+    np.testing.assert_array_equal(results[0], array * bfloat16(hvd.size()))
+    np.testing.assert_array_equal(results[1], np.concatenate([array] * hvd.size()))
+    np.testing.assert_array_equal(results[2], array)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
 def test_scale_factors(dtype):
     inputs = [values(dtype, (1000,), rank) for rank in range(hvd.size())]

@@ -46,9 +46,9 @@ def test_broadcast_variables_in_a_function(last, inplace):
 
 
 def test_broadcast_variables_of_keras(last):
-    tf.keras.utils.set_random_seed(hvd.rank())
     layers = tf.keras.layers
     model = tf.keras.Sequential([layers.Input((2,)), layers.Dense(3), layers.BatchNormalization()])
+    model.set_weights([value + hvd.rank() for value in model.get_weights()])
     hvd.broadcast_variables(model.variables, last)
     found = hvd.allgather_object([value.tolist() for value in model.get_weights()])
     assert all(other == found[last] for other in found)

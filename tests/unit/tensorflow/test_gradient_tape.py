@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import tensorflow as tf
 
@@ -133,6 +135,27 @@ def test_jacobian_is_this_ranks(ops, weight):
         square = weight * weight
     assert tape.jacobian(square, weight).numpy().tolist() == [[2.0, 0.0], [0.0, 4.0]]
     assert ops.submissions == []
+
+
+def test_autograph_translates_the_users_function_only(ops, weight, monkeypatch):
+    """Translating ours, too, would take seconds."""
+    translated = []
+
+    def allreduce(tensors, *args, **kwargs):
+        frames = traceback.extract_stack()
+        translated.extend(frame.name for frame in frames if frame.name.startswith("tf__"))
+        return tensors
+
+    monkeypatch.setattr(ops, "allreduce", allreduce)
+
+    @tf.function
+    def step():
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(weight)
+        return tape.gradient(loss, weight)
+
+    step()
+    assert translated == ["tf__step"]
 
 
 @pytest.mark.parametrize(

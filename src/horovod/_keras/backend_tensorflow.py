@@ -1,0 +1,66 @@
+"""Keras on TensorFlow, 3 and 2: gradients go the way of all of ``horovod.tensorflow``'s."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod._keras.options import Options
+from horovod._keras.reducer import Reducer
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_reduction import make_reducer as make_graph_reducer
+
+__all__ = ["Compression", "global_variables", "make_reducer", "to_tensor"]
+
+
+def make_reducer(name: str, options: Options) -> Reducer:
+    """A reducer of dense and sparse gradients, eager and in graphs; ``name`` begins all names."""
+    return _TensorFlowReducer(name, options)
+
+
+def to_tensor(array: Any) -> Any:
+    """A tensor with the contents of a NumPy array; in a TF1 graph the array itself."""
+    return tf.convert_to_tensor(array) if tf.executing_eagerly() else array
+
+
+def global_variables() -> list[Any]:
+    """All variables of the TF1 graph.
+
+    Raises:
+        RuntimeError: TensorFlow executes eagerly.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() needs a TF1 graph; when executing eagerly use "
+            "BroadcastGlobalVariablesCallback"
+        )
+    return list(tf.compat.v1.global_variables())
+
+
+class _TensorFlowReducer:
+    def __init__(self, name: str, options: Options) -> None:
+        self._reduce = make_graph_reducer(
+            name,
+            device_dense=options.device_dense,
+            device_sparse=options.device_sparse,
+            compression=options.compression,
+            sparse_as_dense=options.sparse_as_dense,
+            op=options.op,
+            gradient_predivide_factor=options.gradient_predivide_factor,
+            groups=options.groups,
+            process_set=options.process_set,
+            scale_local_gradients=options.scale_local_gradients,
+        )
+
+    def reduce(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        _indices: Sequence[int],
+        is_local: Sequence[bool],
+    ) -> list[Any]:
+        """See ``Reducer``."""
+        local = [variable for variable, keeps in zip(variables, is_local, strict=True) if keeps]
+        return self._reduce(gradients, variables, local)

@@ -1,0 +1,158 @@
+"""Callbacks of both fronts; ``bases.py`` adds the base that each front's Keras gives them.
+
+All communication is on the caller's thread, between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from horovod._keras.library import is_keras3
+from horovod._keras.variables import (
+    attach_state,
+    broadcast_variables,
+    model_variables,
+    optimizer_variables,
+)
+from horovod.numpy.objects import allgather_object
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "MetricAverageCallback",
+]
+
+
+class BroadcastGlobalVariablesCallback:
+    """Gives all ranks the root's model and optimizer, once, at the end of the first batch.
+
+    By then everything exists: weights of models built late, and the optimizer's slots. Metrics and
+    the states of random generators stay what they are on each rank. Blocks until all ranks are
+    there, so every rank has to train with it.
+
+    Args:
+        root_rank: the rank whose values all ranks get; the same on every rank.
+        device: accepted because existing scripts pass it; values travel through host memory.
+        local_variables: variables that stay as they are; the same on every rank.
+
+    Raises:
+        ValueError: (at that moment, on every rank) ranks have different models or optimizers.
+    """
+
+    _keras: Any
+    model: Any
+
+    def __init__(
+        self, root_rank: int, device: str = "", local_variables: Sequence[Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.broadcast_done = False
+        self._local_variables = list(local_variables or ())
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave ``var`` as it is on this rank; call it alike on every rank."""
+        self._local_variables.append(var)
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcast, the first time."""
+        if self.broadcast_done:
+            return
+        attach_state(self.model)
+        broadcast_variables(
+            self._keras,
+            [*model_variables(self.model), *optimizer_variables(self.model.optimizer)],
+            self.root_rank,
+            "keras.broadcast",
+            excluded=self._local_variables,
+        )
+        self.broadcast_done = True
+
+
+class MetricAverageCallback:
+    """Replaces every number in ``logs`` by its average over the ranks, at the end of each epoch.
+
+    Arrays of equal shapes are averaged, too; what is no number stays as it is. A value that not all
+    ranks have (validation on one of them) is the average over those that do. Must come before
+    callbacks that use ``logs``: ``ReduceLROnPlateau``, ``TensorBoard``, checkpoints. Blocks until
+    all ranks are there.
+
+    Args:
+        device: accepted because existing scripts pass it; values travel through host memory.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Average, in place."""
+        mine = {name: _number(value) for name, value in sorted((logs or {}).items())}
+        numbers = {name: value for name, value in mine.items() if value is not None}
+        found = allgather_object(numbers, "keras.metric_average")
+        for name, value in numbers.items():
+            shape = value.shape
+            same = [other[name] for other in found if name in other and other[name].shape == shape]
+            average = np.mean(same, axis=0)
+            logs[name] = float(average) if not shape else average
+
+
+def _number(value: Any) -> Any:
+    """``value`` as an array of floats; None if it is no number."""
+    if value is None or isinstance(value, str | bytes | bool):
+        return None
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array.astype(np.float64) if array.dtype.kind in "iuf" else None
+
+
+class BestModelCheckpoint:
+    """``ModelCheckpoint`` of the best model so far; set its ``filepath`` before training.
+
+    Args:
+        monitor, verbose, save_weights_only, mode, save_freq: as for ``ModelCheckpoint``;
+            ``save_best_only`` is True.
+
+    Raises:
+        ValueError: (when training begins) ``filepath`` is not set.
+    """
+
+    _keras: Any
+    filepath: str | None
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+    ) -> None:
+        # Keras 3 looks at the ending at once.
+        ending = ".weights.h5" if save_weights_only else ".keras"
+        super().__init__(  # type: ignore[call-arg]
+            filepath=f"best{ending}" if is_keras3(self._keras) else None,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """As the original.
+
+        Raises:
+            ValueError: ``filepath`` is not set.
+        """
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint: set callback.filepath before training")
+        super().on_train_begin(logs)  # type: ignore[misc]

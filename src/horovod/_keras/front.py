@@ -1,0 +1,239 @@
+"""The functions of a front, over the Keras module that it stands for.
+
+``horovod.keras`` and ``horovod.tensorflow.keras`` export the methods of a ``Front``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from horovod._keras import collectives
+from horovod._keras.backends import backend_for
+from horovod._keras.loading import load_model
+from horovod._keras.optimizer import distribute
+from horovod._keras.options import Groups, make_options
+from horovod._keras.variables import broadcast_variables
+from horovod.compression import NoneCompressor
+from horovod.operations import Average
+from horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = ["Front"]
+
+
+class Front:
+    """Optimizers, loading and collectives for one Keras module.
+
+    Args:
+        keras: ``keras`` or ``tf.keras``.
+
+    Raises:
+        ValueError: its backend cannot train.
+    """
+
+    def __init__(self, keras: Any) -> None:
+        self._keras = keras
+        self.Compression: Any = backend_for(keras).Compression
+
+    def DistributedOptimizer(  # noqa: N802
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = NoneCompressor,
+        sparse_as_dense: bool = False,
+        gradient_predivide_factor: float = 1.0,
+        op: int = Average,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        num_groups: int = 0,
+        groups: Groups | None = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> Any:
+        """Make an optimizer that steps on the gradients of all ranks.
+
+        Every rank has to make the same kind of optimizer with equal options, train the same
+        variables and start from equal values (``BroadcastGlobalVariablesCallback``). In Keras 3 the
+        result reduces whatever gradients it is given, in ``fit`` and in loops of your own: use a
+        plain optimizer together with ``DistributedGradientTape``. In Keras 2 it reduces in ``fit``
+        and ``minimize``, and ``apply_gradients`` takes gradients as they are.
+
+        Args:
+            optimizer: a Keras optimizer; the result is made from its configuration, and in Keras 3
+                has its state. Use the result instead of it from now on.
+            name: what names of operations begin with; ``Distributed<class name>`` by default.
+            device_dense, device_sparse: where TensorFlow places operations on dense gradients, on
+                rows; "" leaves it to TensorFlow. Other backends have no use for it.
+            compression: what travels, for example ``Compression.fp16``; not applied to rows.
+            sparse_as_dense: make TensorFlow's ``tf.IndexedSlices`` dense and reduce that. Otherwise
+                the rows of all ranks are gathered.
+            gradient_predivide_factor: splits the averaging: gradients are divided by it before the
+                sum and multiplied by ``factor / size`` after it; only with ``Average``.
+            op: ``Average`` or ``Sum``.
+            backward_passes_per_step: n: gradients of n batches are added up on each rank, then
+                reduced and applied; the others only count in ``iterations``.
+            average_aggregated_gradients: divide what was added up by n.
+            num_groups: deprecated, use ``groups``.
+            groups: gradients of a group are reduced as one operation. A number > 0: they are split
+                evenly in so many groups. Lists of variables: those groups, the others one by one.
+            process_set: the ranks that reduce; others step on their own gradients.
+            scale_local_gradients: divide gradients of variables given to ``register_local_var``,
+                which are not reduced, by the set's size.
+
+        Returns:
+            An optimizer of a subclass of ``optimizer``'s class, of the same name. Saved models
+            mention the original class only.
+
+        Raises:
+            ValueError: an argument or a combination of arguments is unusable.
+        """
+        options = make_options(
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+        return distribute(self._keras, optimizer, options)
+
+    def PartialDistributedOptimizer(  # noqa: N802
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = NoneCompressor,
+        sparse_as_dense: bool = False,
+        gradient_predivide_factor: float = 1.0,
+        op: int = Average,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: Groups | None = None,
+        process_set: ProcessSet = global_process_set,
+        local_layers: Any = None,
+        scale_local_gradients: bool = True,
+    ) -> Any:
+        """A ``DistributedOptimizer`` that leaves the weights of some layers to each rank.
+
+        Args:
+            local_layers: a layer, or a list of layers, built or not; the same on every rank. Give
+                their weights to ``BroadcastGlobalVariablesCallback`` as ``local_variables``, too.
+
+        The other arguments, the result and errors are those of ``DistributedOptimizer``.
+
+        Raises:
+            ValueError: ``local_layers`` is something else.
+        """
+        options = make_options(
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+        return distribute(self._keras, optimizer, options, local_layers)
+
+    def load_model(
+        self,
+        filepath: Any,
+        custom_optimizers: Sequence[type] | None = None,
+        custom_objects: dict[str, Any] | None = None,
+        compression: Any = NoneCompressor,
+        legacy_opts: bool = False,
+    ) -> Any:
+        """Load a saved model with its optimizer, distributed and in the state it was saved in.
+
+        No communication: every rank reads the file, or broadcasts afterwards.
+
+        Args:
+            filepath: of a model saved by Keras, with a distributed optimizer or a plain one.
+            custom_optimizers: optimizer classes that the file may mention by their names.
+            custom_objects: whatever else it mentions, by name; wins over all other names. Optimizer
+                classes of this process need not be listed.
+            compression: as for ``DistributedOptimizer``.
+            legacy_opts: Keras 2: look for optimizer classes among ``keras.optimizers.legacy``.
+
+        Returns:
+            The model; compiled, if it was saved so.
+        """
+        options = make_options(compression=compression)
+        return load_model(
+            self._keras, filepath, custom_optimizers, custom_objects, options, legacy_opts
+        )
+
+    def broadcast_global_variables(self, root_rank: int) -> None:
+        """Give all ranks the root's TF1 global variables; blocks until all are there.
+
+        Args:
+            root_rank: the rank whose values all ranks get; the same on every rank.
+
+        Raises:
+            RuntimeError: there is no TF1 graph: variables are not global then. Use
+                ``BroadcastGlobalVariablesCallback``.
+        """
+        variables = backend_for(self._keras).global_variables()
+        broadcast_variables(self._keras, variables, root_rank, "keras.global")
+
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None = None,
+        average: bool | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        op: int | None = None,
+        compression: Any = NoneCompressor,
+    ) -> Any:
+        """Reduce a value over all ranks; blocks until all ranks have called it.
+
+        Args:
+            value: a number, list, array, tensor or variable; the same shape and dtype on every
+                rank.
+            name: of the operation, the same on every rank.
+            average: deprecated, use ``op``.
+            prescale_factor: multiplies every value before the reduction.
+            postscale_factor: multiplies the result.
+            op: ``Average`` (default), ``Sum`` or another reduce op; the same on every rank.
+            compression: what travels.
+
+        Returns:
+            A tensor of the backend; in a TF1 graph an array.
+
+        Raises:
+            ValueError: the value is unusable.
+            HorovodInternalError: ranks disagree, or a rank was lost.
+        """
+        factors = (prescale_factor, postscale_factor)
+        return collectives.allreduce(self._keras, value, name, average, *factors, op, compression)
+
+    def allgather(self, value: Any, name: str | None = None) -> Any:
+        """The values of all ranks, joined along the first dimension in rank order.
+
+        ``value`` as for ``allreduce``; the first dimension may differ between ranks.
+        """
+        return collectives.allgather(self._keras, value, name)
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None = None) -> Any:
+        """The value of ``root_rank``; ``value`` as for ``allreduce``."""
+        return collectives.broadcast(self._keras, value, root_rank, name)
+
+    def reducescatter(self, value: Any, name: str | None = None, op: int = Average) -> Any:
+        """This rank's rows of the reduced value; ``value`` as for ``allreduce``."""
+        return collectives.reducescatter(self._keras, value, name, op)

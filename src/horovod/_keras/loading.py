@@ -1,0 +1,111 @@
+"""``load_model``: a saved model whose optimizer is distributed, with its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from horovod._keras.hdf5 import read_optimizer_values
+from horovod._keras.library import inner_optimizers, is_keras3, is_legacy_optimizer
+from horovod._keras.optimizer import distribute
+from horovod._keras.optimizer_class import DistributedOptimizerMixin
+from horovod._keras.options import Options
+from horovod._keras.variables import assign_values, optimizer_variables, read_values
+
+__all__ = ["load_model"]
+
+
+def load_model(
+    keras: Any,
+    filepath: Any,
+    custom_optimizers: Sequence[type] | None,
+    custom_objects: dict[str, Any] | None,
+    options: Options,
+    legacy_opts: bool,
+) -> Any:
+    """Load as Keras does, then distribute the optimizer; see the fronts.
+
+    The optimizer is not made distributed while Keras loads: Keras 3 looks up its own classes by
+    their full names only, and never asks ``custom_objects`` for them.
+    """
+    objects = {
+        **_optimizer_classes(keras, legacy_opts),
+        **{kind.__name__: kind for kind in custom_optimizers or ()},
+        **(custom_objects or {}),
+    }
+    model = keras.models.load_model(filepath, custom_objects=objects)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or any(
+        isinstance(found, DistributedOptimizerMixin) for found in inner_optimizers(optimizer)
+    ):
+        return model
+    distribute_loaded = _distribute_in_keras3 if is_keras3(keras) else _distribute_in_keras2
+    model.optimizer = distribute_loaded(keras, model, optimizer, options)
+    if is_keras3(keras):
+        _restore_from_hdf5(keras, model, filepath)
+    model.train_function = None
+    saved_config: Any = getattr(model, "_compile_config", None)
+    if hasattr(saved_config, "config"):  # from which Keras 3 saves the optimizer
+        saved_config.config["optimizer"] = model.optimizer
+    return model
+
+
+def _optimizer_classes(keras: Any, legacy_opts: bool) -> dict[str, type]:
+    """The optimizer classes of this process that are not Keras's own, by two names each."""
+    is_legacy = legacy_opts and not is_keras3(keras)
+    base: type = keras.optimizers.legacy.Optimizer if is_legacy else keras.optimizers.Optimizer
+    found: dict[str, type] = {}
+    for kind in _subclasses(base):
+        is_own = issubclass(kind, DistributedOptimizerMixin) or hasattr(
+            keras.optimizers, kind.__name__
+        )
+        if not is_own:
+            found[kind.__name__] = found[kind.__name__.lower()] = kind
+    return found
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    kinds: list[type] = base.__subclasses__()
+    for kind in kinds:
+        yield kind
+        yield from _subclasses(kind)
+
+
+def _distribute_in_keras3(keras: Any, model: Any, optimizer: Any, options: Options) -> Any:
+    variables = model.trainable_variables
+    if len(getattr(optimizer, "_trainable_variables", variables)) == len(variables):
+        return distribute(keras, optimizer, options)
+    # Built for no variables by Keras's loading of HDF5 files.
+    optimizer.built = False
+    distributed = distribute(keras, optimizer, options)
+    distributed.build(variables)
+    return distributed
+
+
+def _restore_from_hdf5(keras: Any, model: Any, filepath: Any) -> None:
+    """Give the optimizer the state in an HDF5 file; other formats were loaded in full."""
+    values = read_optimizer_values(filepath)
+    variables = optimizer_variables(model.optimizer)
+    if [value.shape for value in values] == [tuple(v.shape) for v in variables]:
+        assign_values(keras, variables, values)
+
+
+def _distribute_in_keras2(keras: Any, model: Any, optimizer: Any, options: Options) -> Any:
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return type(optimizer)(
+            _distribute_in_keras2(keras, model, inner, options),
+            dynamic=optimizer.dynamic,
+            initial_scale=float(keras.backend.get_value(optimizer.loss_scale)),
+            dynamic_growth_steps=optimizer.dynamic_growth_steps if optimizer.dynamic else None,
+        )
+    distributed = distribute(keras, optimizer, options)
+    if is_legacy_optimizer(keras, optimizer):
+        distributed._create_all_weights(model.trainable_variables)
+    else:
+        distributed.build(model.trainable_variables)
+    values = read_values(keras, optimizer_variables(optimizer))
+    variables = optimizer_variables(distributed)
+    if len(values) == len(variables):  # else the file had no state
+        assign_values(keras, variables, values)
+    return distributed

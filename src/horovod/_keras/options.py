@@ -1,0 +1,136 @@
+"""The arguments of ``DistributedOptimizer``, checked once for all fronts and backends."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod._keras.library import variable_key
+from horovod.operations import Adasum, Average, Sum
+from horovod.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.world import rocm_built
+
+__all__ = ["Groups", "Options", "make_options"]
+
+Groups = int | Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How gradients are reduced; equal on all ranks. Meanings as in ``DistributedOptimizer``."""
+
+    name: str | None
+    device_dense: str
+    device_sparse: str
+    compression: Any
+    sparse_as_dense: bool
+    op: int
+    gradient_predivide_factor: float
+    backward_passes_per_step: int
+    average_aggregated_gradients: bool
+    groups: Groups | None
+    process_set: ProcessSet
+    scale_local_gradients: bool
+
+
+def make_options(
+    *,
+    compression: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Options:
+    """Check the arguments of a front's ``DistributedOptimizer``.
+
+    Raises:
+        ValueError: one of them is unusable.
+    """
+    _check_op(op, gradient_predivide_factor)
+    if backward_passes_per_step < 1:
+        raise ValueError(
+            f"backward_passes_per_step must be at least 1, found {backward_passes_per_step}"
+        )
+    if not hasattr(compression, "compress") and not hasattr(compression, "make_exchange"):
+        raise ValueError(f"compression must be a Compressor, found {compression!r}")
+    check_process_set(process_set)
+    return Options(
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        _choose_groups(groups, num_groups),
+        process_set,
+        scale_local_gradients,
+    )
+
+
+def _check_op(op: int, gradient_predivide_factor: float) -> None:
+    if op == Adasum:
+        raise ValueError("op=Adasum is not supported for Keras optimizers; use Average or Sum")
+    if op not in (Average, Sum):
+        raise ValueError(f"op must be Average or Sum, found {op!r}")
+    if gradient_predivide_factor == 1.0:
+        return
+    if gradient_predivide_factor <= 0:
+        raise ValueError(
+            f"gradient_predivide_factor must be positive, found {gradient_predivide_factor}"
+        )
+    if op != Average:
+        raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
+    if rocm_built():
+        raise ValueError("gradient_predivide_factor other than 1 is not supported on ROCm")
+
+
+def _choose_groups(groups: Any, num_groups: int) -> Groups | None:
+    if num_groups:
+        text = "num_groups is deprecated; give DistributedOptimizer the number as groups"
+        warnings.warn(text, DeprecationWarning, stacklevel=5)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return None
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
+        return groups
+    if not isinstance(groups, list | tuple):
+        raise ValueError(
+            f"groups must be a positive number or a list of lists of variables, found {groups!r}"
+        )
+    _check_lists(groups)
+    return groups
+
+
+def _check_lists(groups: Sequence[Any]) -> None:
+    seen: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        if not isinstance(group, list | tuple):
+            raise ValueError(
+                f"groups must be lists of variables, found {type(group).__name__} as group {number}"
+            )
+        for variable in group:
+            if not hasattr(variable, "assign"):
+                raise ValueError(
+                    f"groups must hold variables only, found {type(variable).__name__} "
+                    f"in group {number}"
+                )
+            key = variable_key(variable)
+            if key in seen:
+                raise ValueError(
+                    f"a variable can be in one group only; {variable.name!r} is in groups "
+                    f"{seen[key]} and {number}"
+                )
+            seen[key] = number

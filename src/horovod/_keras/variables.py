@@ -1,0 +1,157 @@
+"""Values of Keras variables as NumPy arrays, and the same values on all ranks.
+
+One way for all backends; for TF1 graphs through the Keras session. All variables of a call are
+under way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horovod import world
+from horovod._keras.library import inner_optimizers, is_keras3, variable_key
+from horovod.errors import HorovodInternalError
+from horovod.numpy import adapter
+from horovod.numpy.objects import allgather_object
+from horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = [
+    "assign_values",
+    "attach_state",
+    "broadcast_variables",
+    "model_variables",
+    "optimizer_variables",
+    "read_values",
+]
+
+Array = NDArray[Any]
+
+
+def attach_state(model: Any) -> None:
+    """Make the variables of a model that is being trained current, and changes to them count.
+
+    Between two steps of ``fit`` on JAX their values are elsewhere.
+    """
+    sync = getattr(model, "jax_state_sync", None)
+    if sync is not None:
+        sync()
+
+
+def model_variables(model: Any) -> list[Any]:
+    """What a model has learned; no metrics and no states of random generators."""
+    return list(model.weights)
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """All state of an optimizer but sums of gradients that belong to this rank."""
+    if optimizer is None:
+        return []
+    variables = optimizer.variables
+    own: set[int] = set()
+    for inner in inner_optimizers(optimizer):
+        aggregation = getattr(inner, "_hvd_aggregation", None)
+        own.update(id(variable) for variable in getattr(aggregation, "variables", ()))
+    found = variables() if callable(variables) else variables
+    return [variable for variable in found if id(variable) not in own]
+
+
+def read_values(keras: Any, variables: Sequence[Any]) -> list[Array]:
+    """Copies of the values, of any shapes and dtypes."""
+    if is_keras3(keras):
+        return [np.array(keras.ops.convert_to_numpy(v), order="C") for v in variables]
+    values = keras.backend.batch_get_value(list(variables))
+    return [np.array(value, order="C") for value in values]
+
+
+def assign_values(keras: Any, variables: Sequence[Any], values: Sequence[Array]) -> None:
+    """The reverse of ``read_values``."""
+    if is_keras3(keras):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+    else:
+        keras.backend.batch_set_value(list(zip(variables, values, strict=True)))
+
+
+def broadcast_variables(
+    keras: Any,
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str,
+    excluded: Sequence[Any] = (),
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite variables on all ranks with the root's; blocks until all are there.
+
+    Args:
+        keras: the Keras module they belong to.
+        variables: of the same shapes and dtypes, in the same order, on every rank.
+        root_rank: the rank whose values all ranks get; the same on every rank.
+        name: what names of operations begin with; the same on every rank.
+        excluded: variables that stay as they are; the same on every rank.
+        process_set: the ranks that take part; this process and the root are among them.
+
+    Raises:
+        ValueError: ranks have other variables, which is raised on all ranks; or no such root.
+        HorovodInternalError: a rank was lost.
+    """
+    if process_set.size() == 1:
+        return
+    kept = {variable_key(variable) for variable in excluded}
+    sent = [variable for variable in variables if variable_key(variable) not in kept]
+    _check_agreement(sent, name, process_set)
+    values = read_values(keras, sent)
+    received = _broadcast_values(values, root_rank, name, process_set)
+    if world.rank() != root_rank:
+        assign_values(keras, sent, received)
+
+
+def _check_agreement(variables: Sequence[Any], name: str, process_set: ProcessSet) -> None:
+    mine = [(str(variable.shape), str(variable.dtype)) for variable in variables]
+    found = allgather_object(mine, f"{name}.layout", process_set)
+    ranks = process_set.ranks or []
+    for other, number in zip(found, ranks, strict=True):
+        if other != found[0]:
+            same = zip(other, found[0], strict=False)
+            position = next(
+                (i for i, (a, b) in enumerate(same) if a != b), len(min(found, key=len))
+            )
+            raise ValueError(
+                f"{name}: rank {number} has {len(other)} variables, rank {ranks[0]} "
+                f"{len(found[0])}, and they differ from number {position} on; all ranks need the "
+                "same model and optimizer, built alike"
+            )
+
+
+def _broadcast_values(
+    values: list[Array], root_rank: int, name: str, process_set: ProcessSet
+) -> list[Array]:
+    handles: list[int] = []
+    failure: Exception | None = None
+    for number, value in enumerate(values):
+        try:
+            wire = _wire(value)
+            handles.append(
+                adapter.broadcast_async_(wire, root_rank, f"{name}.{number}", process_set)
+            )
+        except (ValueError, HorovodInternalError) as error:
+            failure = error
+            break
+    for handle in handles:  # all are waited for, also after a failure
+        try:
+            adapter.synchronize(handle)
+        except HorovodInternalError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return values
+
+
+def _wire(value: Array) -> Array:
+    """The array's memory, as bytes if the engine does not know its dtype."""
+    if value.dtype in adapter.DTYPES:
+        return value
+    return value.reshape(-1).view(np.uint8)

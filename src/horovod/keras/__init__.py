@@ -1,0 +1,153 @@
+"""Distributed data-parallel training with Keras: ``import horovod.keras as hvd``.
+
+    hvd.init()
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...)
+    model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+Keras 3 on its TensorFlow, torch and JAX backends, and Keras 2. Callbacks come in this order:
+broadcast, metric averages, learning rate, then those that use their results.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name != "keras":
+        raise
+    raise ImportError(
+        "horovod.keras needs Keras, which is not installed here: pip install 'horovod[keras]'"
+    ) from error
+
+from horovod._keras.front import Front
+from horovod._keras.options import Groups
+from horovod.keras import callbacks, elastic
+from horovod.operations import (
+    Adasum,
+    Average,
+    Sum,
+)
+from horovod.process_sets import (
+    global_process_set,
+)
+from horovod.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "PartialDistributedOptimizer",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
+
+_front = Front(keras)
+
+Compression = _front.Compression
+PartialDistributedOptimizer = _front.PartialDistributedOptimizer
+load_model = _front.load_model
+broadcast_global_variables = _front.broadcast_global_variables
+allgather = _front.allgather
+broadcast = _front.broadcast
+reducescatter = _front.reducescatter
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    num_groups: int = 0,
+    groups: Groups | None = None,
+) -> Any:
+    """Make an optimizer that steps on the gradients of all ranks.
+
+    As ``PartialDistributedOptimizer`` without local layers, which explains the arguments.
+    ``num_groups`` is deprecated, use ``groups``.
+    """
+    return _front.DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        num_groups=num_groups,
+        groups=groups,
+    )
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = True,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """Reduce a value over all ranks; blocks until all ranks have called it.
+
+    As ``horovod.tensorflow.keras.allreduce``, but ``average`` is True unless given, and decides
+    between ``Average`` and ``Sum`` where ``op`` is not given.
+    """
+    if op is None:
+        op = Average if average is None or average else Sum
+    factors = (prescale_factor, postscale_factor)
+    return _front.allreduce(value, name, None, *factors, op, compression)

@@ -1,0 +1,25 @@
+"""Elastic training with ``keras``: ``@hvd.elastic.run def train(state): ...``.
+
+Callbacks that update the state come before ``CommitStateCallback``.
+"""
+
+import keras
+
+from horovod._keras import elastic
+from horovod._keras.bases import with_base
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]
+
+_args = (keras.callbacks.Callback, keras, __name__)
+
+run = elastic.make_run(keras)
+KerasState = with_base(elastic.KerasState, object, keras, __name__)
+CommitStateCallback = with_base(elastic.CommitStateCallback, *_args)
+UpdateBatchStateCallback = with_base(elastic.UpdateBatchStateCallback, *_args)
+UpdateEpochStateCallback = with_base(elastic.UpdateEpochStateCallback, *_args)

@@ -1,0 +1,94 @@
+"""Distributed data-parallel training with ``tf.keras``: ``import horovod.tensorflow.keras as hvd``.
+
+    hvd.init()
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...)
+    model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+Callbacks come in this order: broadcast, metric averages, learning rate, then those that use their
+results. ``tf.keras`` is Keras 3 or Keras 2, whichever TensorFlow brings.
+"""
+
+import tensorflow as tf
+
+from horovod._keras.front import Front
+from horovod.operations import (
+    Average,
+    Sum,
+)
+from horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from horovod.tensorflow.keras import callbacks, elastic
+from horovod.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "ProcessSet",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
+
+_front = Front(tf.keras)
+
+Compression = _front.Compression
+DistributedOptimizer = _front.DistributedOptimizer
+load_model = _front.load_model
+broadcast_global_variables = _front.broadcast_global_variables
+allreduce = _front.allreduce
+allgather = _front.allgather
+broadcast = _front.broadcast
+reducescatter = _front.reducescatter

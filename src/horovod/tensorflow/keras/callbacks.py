@@ -1,0 +1,24 @@
+"""Callbacks for ``model.fit`` of ``tf.keras``."""
+
+import tensorflow as tf
+
+from horovod._keras import callbacks, learning_rate
+from horovod._keras.bases import with_base
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
+_args = (tf.keras.callbacks.Callback, tf.keras, __name__)
+
+BroadcastGlobalVariablesCallback = with_base(callbacks.BroadcastGlobalVariablesCallback, *_args)
+MetricAverageCallback = with_base(callbacks.MetricAverageCallback, *_args)
+LearningRateScheduleCallback = with_base(learning_rate.LearningRateScheduleCallback, *_args)
+LearningRateWarmupCallback = with_base(learning_rate.LearningRateWarmupCallback, *_args)
+BestModelCheckpoint = with_base(
+    callbacks.BestModelCheckpoint, tf.keras.callbacks.ModelCheckpoint, tf.keras, __name__
+)

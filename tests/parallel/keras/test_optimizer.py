@@ -1,0 +1,171 @@
+"""What a distributed optimizer makes of given gradients: SGD with rate 1 subtracts them."""
+
+from contextlib import nullcontext
+
+import keras
+import keras_cases as cases
+import numpy as np
+import pytest
+
+import horovod.keras as hvd
+
+RATES = [keras.optimizers.SGD]
+if not cases.IS_KERAS3:
+    RATES.append(keras.optimizers.legacy.SGD)
+
+
+@pytest.fixture(params=RATES, ids=lambda kind: kind.__module__.split(".")[-2])
+def sgd(request):
+    def make(**options):
+        return hvd.PartialDistributedOptimizer(request.param(1.0), **options)
+
+    return make
+
+
+def mean_of(function) -> np.ndarray:
+    return np.mean([function(rank) for rank in range(hvd.size())], axis=0)
+
+
+def gradients(rank: int) -> list[np.ndarray]:
+    return [np.full(3, rank + 1.0), np.arange(4.0).reshape(2, 2) * (rank + 1), np.float32(rank)]
+
+
+def start() -> list[np.ndarray]:
+    return [np.zeros(3), np.zeros((2, 2)), np.float32(0)]
+
+
+def run(optimizer, variables=None):
+    variables = variables or cases.make_variables(*start())
+    cases.step(optimizer, variables, gradients(hvd.rank()))
+    return cases.values_of(variables)
+
+
+def check(found, factor=1.0, rtol=1e-6):
+    for position, value in enumerate(found):
+        expected = -factor * mean_of(lambda rank, p=position: gradients(rank)[p])
+        np.testing.assert_allclose(value, expected, rtol=rtol)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_predivide_factor": 2.0},
+        {"compression": hvd.Compression.fp16},
+        {"groups": 2},
+        {"name": "mine", "groups": 7},
+    ],
+    ids=str,
+)
+def test_average(sgd, options):
+    check(run(sgd(**options)), rtol=1e-3 if "compression" in options else 1e-6)
+
+
+def test_sum(sgd):
+    check(run(sgd(op=hvd.Sum)), factor=hvd.size())
+
+
+def test_groups_of_variables(sgd):
+    variables = cases.make_variables(*start())
+    check(run(sgd(groups=[[variables[2], variables[0]]]), variables))
+
+
+def test_several_steps_and_two_optimizers(sgd):
+    first, second = sgd(), sgd(name="second")
+    one, other = cases.make_variables(*start()), cases.make_variables(*start())
+    for _ in range(3):
+        cases.step(first, one, gradients(hvd.rank()))
+        cases.step(second, other, gradients(hvd.rank()))
+    check(cases.values_of(one), factor=3)
+    check(cases.values_of(other), factor=3)
+    assert int(cases.values_of([first.iterations])[0]) == 3
+
+
+def test_none_stays_none(sgd):
+    variables = cases.make_variables(*start())
+    given = gradients(hvd.rank())
+    given[1] = None
+    with (
+        pytest.warns(UserWarning, match="Gradients do not exist")
+        if cases.IS_KERAS3
+        else nullcontext()
+    ):
+        cases.step(sgd(), variables, given)
+    found = cases.values_of(variables)
+    assert (found[1] == 0).all()
+    np.testing.assert_allclose(found[0], -mean_of(lambda rank: gradients(rank)[0]))
+
+
+@pytest.mark.parametrize("scales", [True, False])
+def test_local_variable(sgd, scales):
+    optimizer = sgd(scale_local_gradients=scales)
+    variables = cases.make_variables(*start())
+    optimizer.register_local_var(variables[0])
+    found = run(optimizer, variables)
+    factor = hvd.size() if scales else 1
+    np.testing.assert_allclose(found[0], -gradients(hvd.rank())[0] / factor, rtol=1e-6)
+    np.testing.assert_allclose(found[1], -mean_of(lambda rank: gradients(rank)[1]))
+    assert optimizer.scale_local_gradients is scales
+    assert optimizer.process_set is hvd.global_process_set
+
+
+def test_process_sets(sgd, process_sets):
+    for number, process_set in enumerate(process_sets):
+        found = run(sgd(process_set=process_set, name=f"set{number}"))
+        ranks = process_set.ranks if process_set.included() else [hvd.rank()]
+        expected = -np.mean([gradients(rank)[0] for rank in ranks], axis=0)
+        np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_backward_passes(sgd, averages):
+    optimizer = sgd(backward_passes_per_step=3, average_aggregated_gradients=averages)
+    variables = cases.make_variables(*start())
+    for number in range(1, 8):
+        cases.step(optimizer, variables, gradients(hvd.rank()))
+        steps = number // 3
+        check(cases.values_of(variables), factor=steps * (1 if averages else 3))
+        assert int(cases.values_of([optimizer.iterations])[0]) == number
+
+
+def test_local_layers_may_be_built_late():
+    layer = keras.layers.Dense(2, use_bias=False, name="mine")
+    shared = keras.layers.Dense(2, use_bias=False, name="shared")
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=layer)
+    for part in (layer, shared):
+        part.build((None, 2))
+    variables = [*layer.trainable_weights, *shared.trainable_weights]
+    before = cases.values_of(variables)
+    cases.step(optimizer, variables, [np.full((2, 2), hvd.rank() + 1.0)] * 2)
+    mine, all_ranks = (b - a for a, b in zip(cases.values_of(variables), before, strict=True))
+    np.testing.assert_allclose(mine, (hvd.rank() + 1.0) / hvd.size(), rtol=1e-5)
+    np.testing.assert_allclose(all_ranks, mean_of(lambda rank: rank + 1.0), rtol=1e-5)
+    with pytest.raises(ValueError, match="local_layers"):
+        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=[1])
+
+
+def test_global_clipping_sees_reduced_gradients():
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, global_clipnorm=0.5))
+    found = run(optimizer)
+    norm = np.sqrt(sum((value**2).sum() for value in found))
+    np.testing.assert_allclose(norm, 0.5, rtol=1e-5)
+    assert cases.are_equal_on_all_ranks(found)
+
+
+@pytest.mark.skipif(not cases.IS_KERAS3, reason="Keras 2 does not reduce there")
+def test_apply_gradients_reduces():
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variables = cases.make_variables(*start())
+    tensors = [keras.ops.convert_to_tensor(np.float32(g)) for g in gradients(hvd.rank())]
+    optimizer.apply_gradients(zip(tensors, variables, strict=True))
+    check(cases.values_of(variables))
+
+
+@pytest.mark.skipif(cases.IS_KERAS3, reason="Keras 3 reduces there")
+def test_apply_gradients_takes_them_as_they_are(sgd):
+    import tensorflow as tf
+
+    variables = cases.make_variables(*start())
+    tensors = [tf.constant(np.float32(g)) for g in gradients(hvd.rank())]
+    sgd().apply_gradients(zip(tensors, variables, strict=True))
+    np.testing.assert_allclose(cases.values_of(variables)[0], -gradients(hvd.rank())[0])

@@ -1,0 +1,27 @@
+"""Keras as it is configured where the tests run: any backend, or Keras 2."""
+
+import importlib.util
+import os
+import warnings
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+if importlib.util.find_spec("keras") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    with warnings.catch_warnings():
+        # Importing the frameworks runs into deprecations of the libraries below them.
+        warnings.simplefilter("ignore")
+        import horovod.keras  # noqa: F401
+
+
+@pytest.fixture
+def world():
+    """A world of one."""
+    from horovod import world
+
+    world.init()
+    yield
+    world.shutdown()

@@ -1,0 +1,43 @@
+"""Names and groups of gradients."""
+
+import numpy as np
+
+from horovod._keras.hdf5 import read_optimizer_values
+from horovod._keras.plan import make_plan
+
+VARIABLES = [object() for _ in range(5)]
+INDICES = [10, 11, 12, 13, 14]
+
+
+def test_one_by_one():
+    plan = make_plan("opt", INDICES[:2], VARIABLES[:2], None)
+    assert plan.singles == [("allreduce.opt.gradient_10", 0), ("allreduce.opt.gradient_11", 1)]
+    assert plan.groups == []
+
+
+def test_number_of_groups():
+    plan = make_plan("opt", INDICES, VARIABLES, 2)
+    assert plan.singles == []
+    assert plan.groups == [("opt.group_10", [0, 1]), ("opt.group_12", [2, 3, 4])]
+    assert len(make_plan("opt", INDICES, VARIABLES, 9).groups) == 5
+
+
+def test_lists_of_variables():
+    groups = [[VARIABLES[3], VARIABLES[0]], [object()]]
+    plan = make_plan("opt", INDICES, VARIABLES, groups)
+    assert plan.groups == [("opt.group_13", [3, 0])]
+    assert [position for _, position in plan.singles] == [1, 2, 4]
+
+
+def test_names_that_do_not_fit_one_attribute(tmp_path):
+    import h5py
+
+    path = tmp_path / "model.h5"
+    assert read_optimizer_values(path) == []
+    with h5py.File(path, "w") as file:
+        group = file.create_group("optimizer_weights")
+        for number in range(3):
+            group[f"v{number}"] = np.full(2, number)
+        group.attrs["weight_names0"] = [b"v2", b"v0"]
+        group.attrs["weight_names1"] = [b"v1"]
+    assert [value[0] for value in read_optimizer_values(path)] == [2, 0, 1]
