@@ -180,9 +180,12 @@ def test_processes_see_the_gpus_of_their_worker_and_their_place(folder: Folder) 
     assert (first, second) == ({"4,5"}, {"6,7"})
 
 
-def test_more_gpus_than_the_machine_has(folder: Folder) -> None:
-    status, out, err = folder.run("echo never", workers=3, gpus=2)
-    assert (status, out) == (2, "")
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_more_gpus_than_the_machine_has(folder: Folder, options: tuple[str, ...]) -> None:
+    status, out, err = folder.run("echo never", *options, workers=3, gpus=2)
+    assert status == 2
+    assert ("3 x 2 = 6 each (workers x gpus)" in out) == bool(options)
+    assert "<stdout>" not in out
     assert "train.resources.gpus: 3 workers with 2 each need 6, and this machine has 4" in err
     assert not folder.outputs.exists()
 
