@@ -136,16 +136,17 @@ def test_every_line_is_a_world_of_its_own(folder: Folder) -> None:
 
 
 def test_a_grid_runs_two_at_a_time_and_goes_on_after_a_failure(folder: Folder) -> None:
-    os.mkfifo(folder.path / "pipe")
+    os.mkfifo(folder.path / "pipe")  # from experiment 1 to experiment 2, which run together
+    os.mkfifo(folder.path / "done")  # so rank 1 fails after rank 0 has read
     line = (
-        "case {{n}}$HOROVOD_RANK in 10) echo met > pipe;; 20) cat pipe;; 21) exit 7;; "
+        "case {{n}}$HOROVOD_RANK in 10) echo met > pipe;; 20) cat pipe > done;; "
+        "21) cat done; exit 7;; "
         '*) echo "$N {{ n }} $(basename $OUTPUT_DIR)";; esac'
     )
     status, out, err = folder.run(
         [line, "echo after {{n}}"], parameters={"n": [1, 2, 3, 4]}, concurrency=2
     )
     assert status == 1
-    # Experiment 2 may be ended by its rank 1 before its rank 0 prints what 1 has written.
     assert "[1.3][1]<stdout>:3 3 3" in out.splitlines()
     assert [n for n in "1234" if f"after {n}" in out] == ["1", "3", "4"]
     assert " 2 running)" in err
