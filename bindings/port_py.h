@@ -19,7 +19,7 @@ class Port : public EnginePort {
     int local_size = 1;
   };
   void attach(nanobind::object engine, Place place);
-  void detach();
+  void detach(const Engine& engine);  // unless another one is attached by now
   // Raises what a signal handler raised in run(), once.
   void rethrow();
 

@@ -85,9 +85,9 @@ class DistributedOptimizerMixin:
         self._hvd_distribute()
 
     def _hvd_distribute(self) -> None:
-        own_name = getattr(self, "name", None) or getattr(self, "_name", "optimizer")
-        name = f"{self._hvd_name}.{own_name}"
-        self._hvd = Distribution(self._hvd_keras, name, self._hvd_options, self._hvd_local_layers)
+        # Not by the optimizer's own name: Keras numbers them, on each rank by what it has made.
+        args = (self._hvd_options, self._hvd_local_layers)
+        self._hvd = Distribution(self._hvd_keras, self._hvd_name, *args)
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of ``var`` on this rank; call it alike on every rank, before training.

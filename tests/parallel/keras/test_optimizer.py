@@ -169,3 +169,10 @@ def test_apply_gradients_takes_them_as_they_are(sgd):
     tensors = [tf.constant(np.float32(g)) for g in gradients(hvd.rank())]
     sgd().apply_gradients(zip(tensors, variables, strict=True))
     np.testing.assert_allclose(cases.values_of(variables)[0], -gradients(hvd.rank())[0])
+
+
+def test_ranks_may_have_made_other_optimizers_before(sgd):
+    """Keras numbers what it makes; the operations' names must not follow."""
+    for _ in range(hvd.rank()):
+        RATES[0](1.0)
+    check(run(sgd()))
