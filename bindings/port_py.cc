@@ -14,11 +14,6 @@ constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
 EnginePort::Result refused(const Error& error) { return {.error = error, .outputs = {}}; }
 
-Error not_initialized() {
-  return Error(ErrorCode::kInvalidArgument,
-               "Horovod has not been initialized; use hvd.init() first");
-}
-
 }  // namespace
 
 void Port::attach(nb::object engine, Place place) {
@@ -31,6 +26,7 @@ void Port::attach(nb::object engine, Place place) {
   const std::lock_guard guard(mutex_);
   engine_.swap(shared);  // the old one, if any, goes after the lock
   place_ = place;
+  had_engine_ = true;
 }
 
 void Port::detach(const Engine& engine) {
@@ -44,10 +40,19 @@ std::shared_ptr<Engine> Port::engine() {
   return engine_;
 }
 
+Error Port::no_world() {
+  const std::lock_guard guard(mutex_);
+  if (had_engine_) {
+    return Error(ErrorCode::kAborted, "Horovod has been shut down; use hvd.init() to begin anew");
+  }
+  return Error(ErrorCode::kInvalidArgument,
+               "Horovod has not been initialized; use hvd.init() first");
+}
+
 void Port::start(int set, std::span<const Submission> submissions, Continuation then) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) {
-    then(refused(not_initialized()));
+    then(refused(no_world()));
     return;
   }
   try {
@@ -79,7 +84,7 @@ void Port::rethrow() {
 std::optional<EnginePort::Result> Port::run(int set, std::span<const Submission> submissions,
                                             Continuation late) {
   const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return refused(not_initialized());
+  if (engine == nullptr) return refused(no_world());
   HandleId handle = 0;
   try {
     handle = engine->submit(set, submissions, Intent::kWait);

@@ -31,10 +31,12 @@ class Port : public EnginePort {
  private:
   std::shared_ptr<Engine> engine();
   bool is_interrupted();
+  Error no_world();
 
   std::mutex mutex_;
   std::shared_ptr<Engine> engine_;  // keeps the Python object alive
   Place place_;
+  bool had_engine_ = false;
   std::unique_ptr<nanobind::python_error> raised_;  // under the GIL
 };
 

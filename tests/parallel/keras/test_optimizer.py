@@ -1,5 +1,7 @@
 """What a distributed optimizer makes of given gradients: SGD with rate 1 subtracts them."""
 
+import copy
+import pickle
 from contextlib import nullcontext
 
 import keras
@@ -176,3 +178,10 @@ def test_ranks_may_have_made_other_optimizers_before(sgd):
     for _ in range(hvd.rank()):
         RATES[0](1.0)
     check(run(sgd()))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_copies_are_refused(sgd, copied):
+    """Keras' own way would give a plain optimizer."""
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copied(sgd())
