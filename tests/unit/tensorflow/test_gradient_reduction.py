@@ -142,7 +142,7 @@ def test_names_are_equal_in_each_function_and_unique_in_one(ops, variables):
     for rows_ in (2, 3):  # a second trace
         ops.submissions.clear()
         twice(tf.ones([rows_]))
-        assert ops.names == [["step/0.a"], ["cond/step_1/0.a"]]
+        assert ops.names == [["step/0.a"], ["cond_true/cond/step_1/0.a"]]
 
 
 def test_alone_gradients_pass(world, variables):
