@@ -119,7 +119,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
     if call.is_group and any(is_used):  # a group runs whole
         is_used = [jnp.issubdtype(primal.dtype, jnp.inexact) for primal in primals]
     positions = [position for position, used in enumerate(is_used) if used]
-    derivatives: list[Any] = [ad.Zero.from_primal_value(result) for result in results]
+    derivatives: list[Any] = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
     if positions:
         chosen = [ad.instantiate_zeros(tangents[position]) for position in positions]
         reduced = bind(derivative_of(call, positions), chosen)
