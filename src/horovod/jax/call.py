@@ -1,4 +1,4 @@
-"""What a collective is inside of JAX's programs: the static part of a call, and what follows from it."""
+"""What a collective is inside of JAX's programs: the part that is known when they are traced."""
 
 from __future__ import annotations
 

@@ -132,7 +132,9 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in arrays]
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    rows = tuple(array.aval.shape[0] if array.aval.shape else 0 for array in map(_undefined, arrays))
+    rows = tuple(
+        array.aval.shape[0] if array.aval.shape else 0 for array in map(_undefined, arrays)
+    )
     transposed, factor = transpose_of(call, rows)
     results = bind(transposed, given)
     if factor != 1.0:
