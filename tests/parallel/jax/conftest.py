@@ -1,0 +1,18 @@
+"""Shared by the parallel JAX tests: the CPU, 64-bit types, and both ways in which code runs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_ENABLE_X64"] = "1"
+
+
+@pytest.fixture(params=["eager", "jit"])
+def mode(request):
+    """Makes a function of arrays run as Python runs it, or compiled."""
+    import jax
+
+    return jax.jit if request.param == "jit" else lambda function: function
