@@ -100,9 +100,10 @@ std::byte* address_of(const XLA_FFI_Buffer& buffer) {
 
 Job::Job(const XLA_FFI_CallFrame* frame) {
   read_attributes(frame->attrs);
-  const auto count = static_cast<std::size_t>(frame->args.size);
+  // The last argument only has to be large; see lowering.py.
+  const auto count = static_cast<std::size_t>(frame->args.size - 1);
   const std::size_t expected = request_.is_grouped ? 1 : count;
-  if (frame->rets.size != frame->args.size || names_.size() != expected) {
+  if (static_cast<std::size_t>(frame->rets.size) != count || names_.size() != expected) {
     refusal_ = std::string(name_of(request_.kind)) + ": the call has " + std::to_string(count) +
                " tensors, " + std::to_string(frame->rets.size) + " results and " +
                std::to_string(names_.size()) + " names";

@@ -40,19 +40,28 @@ class _Calls(Flights[Array]):
         outputs = None
         if call.kind in _KEEP_SHAPE:
             outputs = [self._adapter.empty_like(array) for array in arrays]
-        if call.is_group:
-            finish = self._allocated_all if outputs is None else self._given_all
-            args = (operation, names[0], arrays, outputs, finish, Intent.WAIT)
-            return list(self.synchronize(self._start_group(*args)))
+        if not call.is_group:
+            return self._run_each(operation, names, arrays, outputs)
+        finish = self._allocated_all if outputs is None else self._given_all
+        args = (operation, names[0], arrays, outputs, finish, Intent.WAIT)
+        return list(self.synchronize(self._start_group(*args)))
+
+    def _run_each(
+        self,
+        operation: _native.Operation,
+        names: Sequence[str | None],
+        arrays: list[Array],
+        outputs: list[Array] | None,
+    ) -> list[Array]:
         finish = self._allocated if outputs is None else None
-        outputs = outputs or [None] * len(arrays)
+        places: Sequence[Array | None] = outputs or [None] * len(arrays)
         handles: list[int] = []
         try:
-            for name, array, output in zip(names, arrays, outputs, strict=True):
+            for name, array, output in zip(names, arrays, places, strict=True):
                 handles.append(self._start(operation, name, array, output, finish))
-        except (ValueError, HorovodInternalError) as error:
+        except (ValueError, HorovodInternalError):
             self._synchronize_all(handles)
-            raise error
+            raise
         return self._synchronize_all(handles)
 
     def run_alltoall(self, call: Call, array: Array, splits: list[int]) -> tuple[Array, Array]:

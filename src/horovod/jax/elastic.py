@@ -48,7 +48,8 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
         try:
-            return jax.block_until_ready(func(*args, **kwargs))
+            result: R = jax.block_until_ready(func(*args, **kwargs))
+            return result
         except jax.errors.JaxRuntimeError as error:
             text = str(error)
             if "HorovodInternalError" not in text:

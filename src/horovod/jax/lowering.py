@@ -21,6 +21,12 @@ from horovod.operations import Kind
 __all__ = ["lower_to_plugin"]
 
 
+# XLA runs programs whose buffers all have up to 512 bytes, and those of up to 8 steps, one step
+# after the other: there a collective would wait for the one before it, and ranks whose programs
+# order them differently for each other. So each call gets a larger constant.
+_BALLAST = np.zeros(1024, np.uint8)
+
+
 class _Positions:
     """Numbers the collectives of one program; kept where JAX keeps what belongs to it."""
 
@@ -38,9 +44,11 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: Call) -> Any:
     keeps_shape = call.kind in (Kind.ALLREDUCE, Kind.BROADCAST)
     aliases = {position: position for position in range(len(operands))} if keeps_shape else {}
     lower = jax.ffi.ffi_lowering(TARGET, operand_output_aliases=aliases)
+    aval = jax.core.ShapedArray(_BALLAST.shape, _BALLAST.dtype)
     return lower(
-        ctx,
+        ctx.replace(avals_in=[*ctx.avals_in, aval]),
         *operands,
+        mlir.ir_constant(_BALLAST),
         names="\n".join(_names(ctx.module_context, call)),
         kind=np.int64(call.kind),
         op=np.int64(call.op),
@@ -76,10 +84,9 @@ def _positions(program: Any) -> _Positions:
 
 
 def _check_devices(program: Any, call: Call) -> None:
-    devices = getattr(program.axis_context, "num_devices", None)
-    if devices is None:
-        mesh = getattr(program.axis_context, "mesh", None)
-        devices = getattr(mesh, "size", 1)
+    context = program.axis_context  # of jit or of shard_map
+    mesh = getattr(context, "mesh", None)
+    devices: int = getattr(context, "num_devices", None) or getattr(mesh, "size", 1)
     if devices > 1:
         raise NotImplementedError(
             f"{call.kind.name.lower()}: the program runs on {devices} devices of this process; "

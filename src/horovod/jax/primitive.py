@@ -44,7 +44,6 @@ _collective.multiple_results = True
 _collective.def_impl(eager.run)
 
 
-@_collective.def_effectful_abstract_eval
 def _abstract_eval(*arrays: Any, call: Call) -> tuple[list[Any], Any]:
     _check_traceable(call, arrays)
     shapes = [_result_shape(call, i, array.shape) for i, array in enumerate(arrays)]
@@ -166,6 +165,7 @@ def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, call: Call) -> tuple[l
     return bind(call, moved), [axis if axis is None else 1 for axis in axes]
 
 
+_collective.def_effectful_abstract_eval(_abstract_eval)
 ad.primitive_jvps[_collective] = _jvp
 ad.primitive_transposes[_collective] = _transpose
 batching.primitive_batchers[_collective] = _batch

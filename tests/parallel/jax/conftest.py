@@ -16,3 +16,12 @@ def mode(request):
     import jax
 
     return jax.jit if request.param == "jit" else lambda function: function
+
+
+@pytest.fixture
+def several_ranks():
+    """For what needs somebody to disagree with, or to be left by."""
+    import horovod.jax as hvd
+
+    if hvd.size() == 1:
+        pytest.skip("one rank agrees with itself")

@@ -9,7 +9,7 @@ import pytest
 import horovod.jax as hvd
 from horovod.errors import MismatchError
 
-needs_two = pytest.mark.skipif("hvd.size() == 1", reason="one rank agrees with itself")
+needs_two = pytest.mark.usefixtures("several_ranks")
 
 
 def works():

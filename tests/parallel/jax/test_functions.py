@@ -120,7 +120,7 @@ def test_elastic_training_goes_on_after_a_failure_in_jit():
     assert total.tolist() == [4.0 * hvd.size()] * 2
 
 
-@pytest.mark.skipif("hvd.size() == 1", reason="one rank agrees with itself")
+@pytest.mark.usefixtures("several_ranks")
 def test_a_mismatch_is_not_tried_again():
     @hvd.elastic.run
     def train(state):

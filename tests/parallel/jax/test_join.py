@@ -8,7 +8,7 @@ import pytest
 
 import horovod.jax as hvd
 
-pytestmark = pytest.mark.skipif("hvd.size() == 1", reason="nobody is left behind")
+pytestmark = pytest.mark.usefixtures("several_ranks")
 
 
 def test_reductions_go_on_with_zeros(mode):
