@@ -2,8 +2,8 @@
 
 All return new arrays. Outside of ``jit`` they block and raise as ``horovod.torch`` does. Inside
 they are part of the program; shapes are static there, and what goes wrong surfaces as
-``jax.errors.JaxRuntimeError`` with the text of the ``HorovodInternalError``, when the program's
-results are waited for.
+``jax.errors.JaxRuntimeError`` (or ``ValueError``, where JAX runs a small program at once) with the
+text of the ``HorovodInternalError``, when the program's results are waited for.
 
 Common arguments. ``tensor``: an array, or a pytree of arrays, each an operation of its own; uint8,
 uint16, int8, int16, int32, int64, float16, bfloat16, float32, float64 or bool. ``name``: the same

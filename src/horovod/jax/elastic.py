@@ -50,7 +50,8 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         try:
             result: R = jax.block_until_ready(func(*args, **kwargs))
             return result
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            # A ValueError where JAX ran a small program on this thread.
             text = str(error)
             if "HorovodInternalError" not in text:
                 raise

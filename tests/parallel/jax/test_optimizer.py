@@ -111,7 +111,7 @@ def test_adasum_reduces_updates():
     current = params()
     gradients = jax.grad(loss)(current, *share())
     updates, _ = jax.jit(optimizer.update)(gradients, optimizer.init(current), current)
-    own = optax.sgd(0.1).update(gradients, (), current)[0]
+    own = optax.sgd(0.1).update(gradients, optax.sgd(0.1).init(current), current)[0]
     expected = hvd.allreduce(own, hvd.Adasum)
     assert_close(updates, expected)
 
