@@ -85,8 +85,8 @@ def _positions(program: Any) -> _Positions:
 
 def _check_devices(program: Any, call: Call) -> None:
     context = program.axis_context  # of jit or of shard_map
-    mesh = getattr(context, "mesh", None)
-    devices: int = getattr(context, "num_devices", None) or getattr(mesh, "size", 1)
+    mesh_size: int = getattr(getattr(context, "mesh", None), "size", 1)
+    devices = max(mesh_size, getattr(context, "num_devices", None) or 1)
     if devices > 1:
         raise NotImplementedError(
             f"{call.kind.name.lower()}: the program runs on {devices} devices of this process; "

@@ -94,16 +94,23 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
 
 def _call_back(call: Call, results: Sequence[Any], *arrays: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(result.shape, result.dtype) for result in results]
-    return io_callback(partial(_run_in_callback, call), shapes, *arrays, ordered=True)
+    return io_callback(partial(_run_in_callback, call, shapes), shapes, *arrays, ordered=True)
 
 
-def _run_in_callback(call: Call, *arrays: Any) -> list[Any]:
+def _run_in_callback(call: Call, shapes: Sequence[Any], *arrays: Any) -> list[Any]:
     # As in the plugin: of an exception JAX passes on no more than its text.
     try:
-        return eager.run_on_host(call, arrays)
+        results = eager.run_on_host(call, arrays)
     except HorovodInternalError as error:
         kind = type(error).__name__
         raise RuntimeError(f"HorovodInternalError ({kind}): {error}") from error
+    for result, expected in zip(results, shapes, strict=True):
+        if result.shape != expected.shape:
+            raise ValueError(
+                f"{call.prefix}: the result has shape {list(result.shape)}, the compiled program "
+                f"expects {list(expected.shape)}; inside jit every rank has to give as many rows"
+            )
+    return results
 
 
 try:
