@@ -64,7 +64,8 @@ const char* title_of(const Error& error) {
 
 void finish(const Job& job, const Promise& promise, const EnginePort::Result& result) {
   if (result.error) {
-    promise.fail(code_of(*result.error), title_of(*result.error) + std::string(result.error->what()));
+    promise.fail(code_of(*result.error),
+                 title_of(*result.error) + std::string(result.error->what()));
   } else if (const std::optional<std::string> misfit = job.store(result.outputs)) {
     promise.fail(XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + *misfit);
   } else {
@@ -81,9 +82,8 @@ XLA_FFI_Error* run(XLA_FFI_CallFrame* frame) {
   const Promise promise(frame->api);
   if (promise.future() == nullptr) return promise.error();
   frame->future = promise.future();
-  port.load()->start(
-      job->process_set(), job->submissions(),
-      [job, promise](EnginePort::Result result) { finish(*job, promise, result); });
+  port.load()->start(job->process_set(), job->submissions(),
+                     [job, promise](EnginePort::Result result) { finish(*job, promise, result); });
   return nullptr;
 }
 

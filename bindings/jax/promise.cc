@@ -4,8 +4,10 @@ namespace hvd::jax {
 
 XLA_FFI_Error* make_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code,
                           const std::string& text) {
-  XLA_FFI_Error_Create_Args args{
-      .struct_size = sizeof(args), .extension_start = nullptr, .message = text.c_str(), .errc = code};
+  XLA_FFI_Error_Create_Args args{.struct_size = sizeof(args),
+                                 .extension_start = nullptr,
+                                 .message = text.c_str(),
+                                 .errc = code};
   return api->Error_Create(&args);
 }
 
