@@ -14,13 +14,14 @@ import horovod.jax as hvd
 
 hvd.init()
 reduce = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum, "last"))
-reduce(jnp.ones(1000))
+jax.block_until_ready(reduce(jnp.ones(1000)))
 if hvd.rank() == 1:
     if sys.argv[1] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     elif sys.argv[1] == "leaves":
         hvd.shutdown()
     signal.pause()  # until rank 0 ends the job
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which comes when rank 1 is gone
 start = time.monotonic()
 try:
     jax.block_until_ready(reduce(jnp.ones(1000)))
