@@ -43,7 +43,9 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: Call) -> Any:
     _check_devices(ctx.module_context, call)
     keeps_shape = call.kind in (Kind.ALLREDUCE, Kind.BROADCAST)
     aliases = {position: position for position in range(len(operands))} if keeps_shape else {}
-    lower = jax.ffi.ffi_lowering(TARGET, operand_output_aliases=aliases)
+    # Else XLA removes a call whose result has no elements, which may be so on one rank only.
+    options = {"operand_output_aliases": aliases, "has_side_effect": True}
+    lower = jax.ffi.ffi_lowering(TARGET, **options)
     aval = jax.core.ShapedArray(_BALLAST.shape, _BALLAST.dtype)
     return lower(
         ctx.replace(avals_in=[*ctx.avals_in, aval]),

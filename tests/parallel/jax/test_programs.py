@@ -128,3 +128,10 @@ def test_of_arrays_that_lie_on_several_devices():
     if is_native():
         with pytest.raises(NotImplementedError, match="devices of this process"):
             jax.jit(hvd.allreduce)(x)
+
+
+def test_a_result_without_elements_on_some_ranks():
+    scattered = jax.jit(lambda x: hvd.reducescatter(x, hvd.Sum))(jnp.ones((1, 3)))
+    assert scattered.shape == ((hvd.rank() == 0) * 1, 3)
+    gathered = jax.jit(hvd.allgather)(scattered[:0])
+    assert gathered.shape == (0, 3)
