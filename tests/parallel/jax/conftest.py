@@ -1,4 +1,4 @@
-"""Shared by the parallel JAX tests: the CPU, 64-bit types, and both ways in which code runs."""
+"""Shared by the parallel JAX tests: two CPU devices, 64-bit types, and both ways in which code runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 
 @pytest.fixture(params=["eager", "jit"])
