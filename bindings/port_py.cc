@@ -14,11 +14,6 @@ constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
 EnginePort::Result refused(const Error& error) { return {.error = error, .outputs = {}}; }
 
-Error not_initialized() {
-  return Error(ErrorCode::kInvalidArgument,
-               "Horovod has not been initialized; use hvd.init() first");
-}
-
 }  // namespace
 
 void Port::attach(nb::object engine, Place place) {
@@ -29,14 +24,15 @@ void Port::attach(nb::object engine, Place place) {
     object.dec_ref();
   });
   const std::lock_guard guard(mutex_);
-  engine_ = std::move(shared);
+  engine_.swap(shared);  // the old one, if any, goes after the lock
   place_ = place;
+  had_engine_ = true;
 }
 
-void Port::detach() {
+void Port::detach(const Engine& engine) {
   std::shared_ptr<Engine> detached;
   const std::lock_guard guard(mutex_);
-  detached.swap(engine_);
+  if (engine_.get() == &engine) detached.swap(engine_);
 }
 
 std::shared_ptr<Engine> Port::engine() {
@@ -44,16 +40,27 @@ std::shared_ptr<Engine> Port::engine() {
   return engine_;
 }
 
+Error Port::no_world() {
+  const std::lock_guard guard(mutex_);
+  if (had_engine_) {
+    return Error(ErrorCode::kAborted, "Horovod has been shut down; use hvd.init() to begin anew");
+  }
+  return Error(ErrorCode::kInvalidArgument,
+               "Horovod has not been initialized; use hvd.init() first");
+}
+
 void Port::start(int set, std::span<const Submission> submissions, Continuation then) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) {
-    then(refused(not_initialized()));
+    then(refused(no_world()));
     return;
   }
   try {
     engine->submit(set, submissions, Intent::kCompute, then);
   } catch (const Error& error) {
     then(refused(error));
+  } catch (const std::exception& error) {
+    then(refused(Error(ErrorCode::kSystem, error.what())));
   }
 }
 
@@ -61,6 +68,7 @@ void Port::start(int set, std::span<const Submission> submissions, Continuation 
 // kept for rethrow().
 bool Port::is_interrupted() {
   const nb::gil_scoped_acquire acquire;
+  raised_.reset();  // of a call whose caller did not ask
   if (PyErr_CheckSignals() == 0) return false;
   raised_ = std::make_unique<nb::python_error>();
   return true;
@@ -76,12 +84,14 @@ void Port::rethrow() {
 std::optional<EnginePort::Result> Port::run(int set, std::span<const Submission> submissions,
                                             Continuation late) {
   const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return refused(not_initialized());
+  if (engine == nullptr) return refused(no_world());
   HandleId handle = 0;
   try {
     handle = engine->submit(set, submissions, Intent::kWait);
   } catch (const Error& error) {
     return refused(error);
+  } catch (const std::exception& error) {
+    return refused(Error(ErrorCode::kSystem, error.what()));
   }
   engine->enter_wait();
   bool is_done = false;
@@ -117,7 +127,7 @@ void bind_port(nb::module_& module) {
           },
           "engine"_a, "local_rank"_a, "local_size"_a)
       .def("rethrow", &Port::rethrow)
-      .def("detach", &Port::detach, nb::call_guard<nb::gil_scoped_release>())
+      .def("detach", &Port::detach, "engine"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("address", [](Port& port) {
         return reinterpret_cast<std::uintptr_t>(static_cast<EnginePort*>(&port));
       });

@@ -19,7 +19,7 @@ class Port : public EnginePort {
     int local_size = 1;
   };
   void attach(nanobind::object engine, Place place);
-  void detach();
+  void detach(const Engine& engine);  // unless another one is attached by now
   // Raises what a signal handler raised in run(), once.
   void rethrow();
 
@@ -31,10 +31,12 @@ class Port : public EnginePort {
  private:
   std::shared_ptr<Engine> engine();
   bool is_interrupted();
+  Error no_world();
 
   std::mutex mutex_;
   std::shared_ptr<Engine> engine_;  // keeps the Python object alive
   Place place_;
+  bool had_engine_ = false;
   std::unique_ptr<nanobind::python_error> raised_;  // under the GIL
 };
 

@@ -80,7 +80,7 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
   Lane* lane = nullptr;
   {
     const std::lock_guard guard(mutex_);
-    throw_if_over();
+    throw_if_over(submissions);
     lane = &lane_for(set, submissions);
     submitted_.clear();
     for (const Submission& submission : submissions) {
@@ -90,7 +90,8 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
     is_continued = static_cast<bool>(then);
     handle = handles_.open(submitted_.size(), std::move(then));
     if (is_continued) {
-      is_unattended_.store(true);
+      has_landed_.store(handles_.has_landed());  // of no operations
+      is_unattended_.store(handles_.continued_count() != 0);
       presence_.expect();
     }
     became_ready = arrive_all(*lane, submitted_, handle);
@@ -336,8 +337,14 @@ void Engine::throw_if_forked() const {
                                        "; Horovod goes on in the parent only");
 }
 
-void Engine::throw_if_over() const {
-  if (fatal_) throw *fatal_;
+void Engine::throw_if_over(std::span<const Submission> submissions) const {
+  if (!fatal_) return;
+  if (submissions.empty()) throw *fatal_;
+  const Submission& first = submissions.front();
+  const Request& request = first.requests.front();
+  const std::string what = first.name.empty() ? name_of(request) : title_of(first.name, request);
+  const std::string text = fatal_->what();
+  throw Error(fatal_->code(), text.starts_with(what) ? text : what + ": " + text);
 }
 
 bool Engine::contains(HandleId handle) {
@@ -353,7 +360,8 @@ void Engine::continue_with(HandleId handle, HandleTable::Continuation then) {
     has_landed_.store(handles_.has_landed());
     is_unattended_.store(handles_.continued_count() != 0);
   }
-  if (!deliver()) ring_background();
+  deliver();
+  ring_background();
 }
 
 bool Engine::deliver() {

@@ -134,7 +134,7 @@ class Engine {
   bool arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle);
   bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now);
   void wake_after_submit(const Lane& lane, bool became_ready, Intent intent);
-  void throw_if_over() const;
+  void throw_if_over(std::span<const Submission> submissions) const;
   void throw_if_forked() const;
 
   // Holder of the progress role.
@@ -237,8 +237,8 @@ class Engine {
 
   // Owned by the holder of the progress role.
   std::uint32_t alarms_seen_ = 0;
-  std::atomic<bool> has_departures_{false};  // ranks have left the world
 
+  std::atomic<bool> has_departures_{false};  // ranks have left the world
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
   std::atomic<std::uint64_t> sleeping_on_{0};  // what the thread with the role waits for, packed

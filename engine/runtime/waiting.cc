@@ -321,7 +321,11 @@ Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
   if (!had_role || is_over_.load()) return nap;
   {
     const std::lock_guard guard(mutex_);
-    if (!has_ready() && !missed_something()) return nap;
+    if (!has_ready() && !missed_something()) {
+      // What nobody waits for may need a rank that is gone.
+      const bool must_look = has_departures_.load() && is_unattended_.load();
+      return must_look ? std::min<Nanoseconds>(nap, kSlice) : nap;
+    }
   }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
   mood_.store(Mood::kAlert);

@@ -32,6 +32,7 @@ void Presence::expect() {
 }
 
 void Presence::tell(int rank) const {
+  if (attention(rank) != Attention::kExpectant) return;  // and leave the line to its owner
   auto expectant = static_cast<std::uint32_t>(Attention::kExpectant);
   if (lines_[rank].attention.compare_exchange_strong(
           expectant, static_cast<std::uint32_t>(Attention::kBackground))) {

@@ -122,7 +122,7 @@ def shutdown() -> None:
         close_registry()
     if world is not None:
         world.engine.shutdown()
-        _port.detach()
+        _port.detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
 

@@ -11,7 +11,7 @@ from horovod._keras.backends import backend_for
 from horovod._keras.library import is_keras3
 from horovod.compression import NoneCompressor
 from horovod.numpy import adapter
-from horovod.operations import Average, resolve_op
+from horovod.operations import resolve_op
 
 __all__ = ["allgather", "allreduce", "broadcast", "reducescatter"]
 
@@ -27,7 +27,7 @@ def allreduce(
     compression: Any,
 ) -> Any:
     """``value`` reduced over all ranks; see the fronts."""
-    chosen = resolve_op(average, op) if average is not None else Average if op is None else op
+    chosen = resolve_op(average, op)
     backend = backend_for(keras)
     array = _to_array(keras, value)
     if compression is not NoneCompressor:

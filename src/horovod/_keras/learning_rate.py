@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod import world
@@ -71,7 +72,7 @@ class LearningRateScheduleCallback:
         """Find out how many batches an epoch has."""
         if self.staircase or self.steps_per_epoch:
             return
-        steps = (self.params or {}).get("steps")
+        steps = _batches_in(self.params or {})
         if not steps:
             raise ValueError(
                 f"{type(self).__name__}: the number of batches in an epoch is unknown here; give "
@@ -192,3 +193,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
                 f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.",
                 flush=True,
             )
+
+
+def _batches_in(params: Mapping[str, Any]) -> int:
+    """The batches of an epoch, as ``fit`` tells them to callbacks; 0 if it does not know."""
+    if params.get("steps"):
+        return int(params["steps"])
+    # Keras 2 in a TF1 graph.
+    samples, batch_size = params.get("samples"), params.get("batch_size")
+    return math.ceil(samples / batch_size) if samples and batch_size else 0

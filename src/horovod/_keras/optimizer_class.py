@@ -85,9 +85,19 @@ class DistributedOptimizerMixin:
         self._hvd_distribute()
 
     def _hvd_distribute(self) -> None:
-        own_name = getattr(self, "name", None) or getattr(self, "_name", "optimizer")
-        name = f"{self._hvd_name}.{own_name}"
-        self._hvd = Distribution(self._hvd_keras, name, self._hvd_options, self._hvd_local_layers)
+        # Not by the optimizer's own name: Keras numbers them, on each rank by what it has made.
+        args = (self._hvd_options, self._hvd_local_layers)
+        self._hvd = Distribution(self._hvd_keras, self._hvd_name, *args)
+
+    def __reduce__(self) -> Any:
+        # Keras would make a plain optimizer of it, whose ranks drift apart without a word.
+        raise TypeError(
+            f"a distributed {type(self).__name__} cannot be copied or pickled; copy the optimizer "
+            "first and give the copy to DistributedOptimizer"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.__reduce__()
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of ``var`` on this rank; call it alike on every rank, before training.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 
-from horovod.launch.hosts import parse_hostfile, parse_hosts
+from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.job import JobPlan, run_job
 from horovod.launch.machine import local_slots
 from horovod.launch.options import add_options, chosen_settings, file_form, split_command
@@ -16,7 +16,9 @@ from horovod.settings import environment_of
 
 __all__ = ["main"]
 
-_USAGE = "horovodrun -np N [options] command [argument ...]"
+_USAGE = """\
+horovodrun -np N [options] command [argument ...]
+       horovodrun --experiment FILE [--dry-run] [options]"""
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
 
@@ -28,6 +30,19 @@ examples:
   horovodrun -np 2 -H localhost:4 python train.py    the same, limited to four slots
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
   horovodrun -np 2 --log-level debug --output-filename logs python train.py
+  horovodrun --experiment riseml.yml --dry-run       show what the file would run
+
+an experiment file (docs/experiments.md):
+  project: digits
+  train:
+    framework: tensorflow             # the section below is for programs of any framework
+    tensorflow: {horovod: {workers: 2}}
+    resources: {gpus: 0}
+    parameters: {lr: [0.01, 0.02]}    # one experiment for each combination of values
+    concurrency: 1                    # how many of them run at a time
+    run:                              # all processes run a line, wait for each other, go on
+      - python train.py --lr {{lr}}
+  Folders of the experiments are made in ./output; processes find theirs in OUTPUT_DIR.
 
 settings are environment variables of the workers. An option wins over the file of --config-file,
 which wins over the environment of horovodrun. The keys of the file, with their defaults:
@@ -61,6 +76,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if given.check_build:
         print(("\n" if given.verbose else "") + _build_table(), end="")
         return 0
+    if given.experiment is not None:
+        return _run_experiment(parser, given, command, os.environ if environ is None else environ)
+    if given.dry_run:
+        parser.error("--dry-run goes with --experiment FILE")
     if given.num_proc is None:
         parser.error("say with -np how many processes to start, for example -np 2")
     if not command:
@@ -79,6 +98,39 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return 130
 
 
+def _run_experiment(
+    parser: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
+    # Here, because only experiments need YAML and tables.
+    from horovod.launch.experiment.command import run_file
+    from horovod.launch.experiment.plan import JobOptions
+
+    if given.num_proc is not None:
+        parser.error("-np and --experiment: the file says how many processes there are")
+    if command:
+        parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
+    try:
+        return run_file(
+            Path(given.experiment),
+            hosts=_hosts(given),
+            options=JobOptions(
+                extra_environment=_settings_environment(given),
+                is_verbose=given.verbose,
+                output_directory=_output_directory(given),
+                is_timestamped=given.prefix_output_with_timestamp,
+            ),
+            is_dry_run=given.dry_run,
+            environ=environ,
+        )
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="horovodrun",
@@ -90,6 +142,17 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version number")
     add("-np", "--num-proc", type=_count, metavar="N", help="how many processes to start")
+    add(
+        "-f",
+        "--experiment",
+        metavar="FILE",
+        help="run the experiments of a file, instead of one command, on this machine; see below",
+    )
+    add(
+        "--dry-run",
+        action="store_true",
+        help="with --experiment: check the file and print what would run, and start nothing",
+    )
     add(
         "-cb",
         "--check-build",
@@ -104,18 +167,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
-    if given.hostfile is not None:
-        hosts = parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
-    else:
-        hosts = parse_hosts(given.hosts or f"localhost:{given.num_proc}")
+    hosts = _hosts(given) or parse_hosts(f"localhost:{given.num_proc}")
     return JobPlan(
         command=tuple(command),
         slots=local_slots(hosts, given.num_proc),
         extra_environment=_settings_environment(given),
         is_verbose=given.verbose,
-        output_directory=None if given.output_filename is None else Path(given.output_filename),
+        output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
     )
+
+
+def _hosts(given: argparse.Namespace) -> tuple[HostSlots, ...] | None:
+    """The hosts that were named; None if none were."""
+    if given.hostfile is not None:
+        return parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
+    return None if given.hosts is None else parse_hosts(given.hosts)
+
+
+def _output_directory(given: argparse.Namespace) -> Path | None:
+    return None if given.output_filename is None else Path(given.output_filename)
 
 
 def _settings_environment(given: argparse.Namespace) -> dict[str, str]:

@@ -9,12 +9,10 @@ notebook may call.
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from horovod.launch.call import (
@@ -27,22 +25,15 @@ from horovod.launch.call import (
     write_call,
 )
 from horovod.launch.call_error import job_error, unpickling_error
-from horovod.launch.job import JobOutcome, JobPlan
-from horovod.launch.processes import describe_exit
+from horovod.launch.job import JobPlan
 from horovod.launch.run_options import RunOptions, check_options
+from horovod.launch.supervision import python_words, read_outcome, send_assignment
 from horovod.launch.supervisor import Assignment
 from horovod.settings import environment_of
 
 __all__ = ["run"]
 
 T = TypeVar("T")
-
-# Whatever the first entry of the search path is, it must not replace a module of the interpreter;
-# the package is found where the caller has found it.
-_START = (
-    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
-    "from horovod.launch.{module} import main; main()"
-)
 
 
 def run(
@@ -128,7 +119,7 @@ def _run(call: Call, options: RunOptions) -> list[Any]:
         files = CallFiles(call_file.fileno(), tuple(answer.fileno() for answer in answers))
         assignment = Assignment(_plan(options, files), files, report.fileno())
         exit_code = _supervise(assignment, options)
-        outcome = _outcome(report, exit_code)
+        outcome = read_outcome(report, exit_code)
         if outcome.status != 0 or not all(map(is_result, files.answer_fds)):
             failures = [read_failure(answer) for answer in answers]
             raise job_error(outcome, failures)
@@ -138,7 +129,7 @@ def _run(call: Call, options: RunOptions) -> list[Any]:
 def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
     timeout_s = options.start_timeout_s
     return JobPlan(
-        command=tuple(_python(options.executable, "function_worker")),
+        command=tuple(python_words(options.executable, "function_worker")),
         slots=options.slots,
         extra_environment={}
         if timeout_s is None
@@ -149,42 +140,25 @@ def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
     )
 
 
-def _python(executable: str, module: str) -> list[str]:
-    package_root = str(Path(__file__).resolve().parents[2])
-    return [executable, "-c", _START.format(module=module), package_root]
-
-
 def _supervise(assignment: Assignment, options: RunOptions) -> int:
     """Run the job in a process of its own; its exit code."""
     # What this process has printed comes before what its workers print.
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
             stream.flush()
-    files = assignment.files
     with subprocess.Popen(
-        _python(sys.executable or options.executable, "supervisor"),
+        python_words(sys.executable or options.executable, "supervisor"),
         stdin=subprocess.PIPE,
         bufsize=0,  # closing it has nothing to write
-        pass_fds=(files.call_fd, *files.answer_fds, assignment.report_fd),
+        pass_fds=assignment.descriptors,
         start_new_session=True,
     ) as process:
         try:
-            _send(process, assignment)
+            send_assignment(process, assignment)
             return process.wait()
         except BaseException:
             _end(process)
             raise
-
-
-def _send(process: subprocess.Popen[bytes], assignment: Assignment) -> None:
-    """The plan. Standard input stays open: its end would end the job."""
-    assert process.stdin is not None
-    rest = memoryview(pickle.dumps(assignment))
-    try:
-        while rest:
-            rest = rest[process.stdin.write(rest) :]
-    except BrokenPipeError:
-        return  # it is dead; what it has not reported says so
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -195,15 +169,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
         except KeyboardInterrupt:
             continue
-
-
-def _outcome(report: BinaryIO, exit_code: int) -> JobOutcome:
-    report.seek(0)
-    data = report.read()
-    if data:
-        outcome: JobOutcome = pickle.loads(data)
-        return outcome
-    return JobOutcome(1, f"the launcher {describe_exit(exit_code)} before its job was over.")
 
 
 def _result(rank: int, answer: BinaryIO) -> Any:

@@ -36,7 +36,7 @@ from horovod.launch.watchdog import Watchdog
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.store_server import StoreServer
 
-__all__ = ["GRACE_S", "JobOutcome", "JobPlan", "run_job"]
+__all__ = ["GRACE_S", "JobOutcome", "JobPlan", "open_standard_files", "run_job"]
 
 # Between SIGTERM and SIGKILL, and again until the launcher gives up on what does not die.
 GRACE_S = 5.0
@@ -49,7 +49,8 @@ _NOT_FOUND = 127
 class JobPlan:
     """What to run where.
 
-    ``extra_environment`` goes to every worker on top of the launcher's. In ``output_directory``
+    ``extra_environment`` goes to every worker on top of the launcher's, and on top of that what
+    ``rank_environment`` has for its rank, unless that is empty. In ``output_directory``
     each rank's lines are kept as ``rank.<R>/stdout`` and ``stderr``. With ``call``, the files of
     ``horovod.run``, workers get their descriptors and no standard input, one that exits with 0
     without a result has failed, and the last lines of a failed job are left to the caller.
@@ -59,10 +60,16 @@ class JobPlan:
     command: tuple[str, ...]
     slots: tuple[Slot, ...]
     extra_environment: Mapping[str, str] = field(default_factory=dict)
+    rank_environment: tuple[Mapping[str, str], ...] = ()
     is_verbose: bool = False
     output_directory: Path | None = None
     call: CallFiles | None = None
     is_timestamped: bool = False
+
+    def environment_of(self, rank: int) -> dict[str, str]:
+        """What this rank's worker gets beside its place and the launcher's own environment."""
+        of_rank = self.rank_environment[rank] if self.rank_environment else {}
+        return {**self.extra_environment, **of_rank}
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
-    _open_standard_files()
+    open_standard_files()
     secret = os.urandom(SECRET_BYTES)
     with (
         closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
@@ -133,7 +140,7 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
             server.close()
 
 
-def _open_standard_files() -> None:
+def open_standard_files() -> None:
     """A pipe that got one of these numbers would end up as some worker's standard input."""
     for fd in (0, 1, 2):
         try:
@@ -167,9 +174,8 @@ class _Job:
         words = words_to_run(self._plan.command)
         self._say_verbose(f"starting {len(self._plan.slots)} processes: {shlex.join(words)}")
         for slot in self._plan.slots:
-            environment = worker_environment(
-                environ, slot, rendezvous, self._plan.extra_environment
-            )
+            extra = self._plan.environment_of(slot.rank)
+            environment = worker_environment(environ, slot, rendezvous, extra)
             call = self._plan.call
             try:
                 pipes = spawn(

@@ -1,9 +1,10 @@
 """The process between ``horovod.run`` and its workers: the launcher, in a process of its own.
 
 The launcher takes over signals, adopts orphans and reaps every child, which it must not do to a
-notebook, a test runner or a server. So the caller starts it as one child, gives it the plan through
-standard input and waits. Standard input stays open as long as the caller wants the job: when it
-closes, also because the caller died, the job ends.
+notebook, a test runner or a server, nor beside another launcher, as experiments have them. So the
+caller starts it as one child, gives it the plan through standard input and waits. Standard input
+stays open as long as the caller wants the job: when it closes, also because the caller died, the
+job ends.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ class Assignment:
     """What the caller asks for; the outcome is pickled into ``report_fd``."""
 
     plan: JobPlan
-    files: CallFiles
+    files: CallFiles | None
     report_fd: int
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the supervisor inherits."""
+        if self.files is None:
+            return (self.report_fd,)
+        return (self.files.call_fd, *self.files.answer_fds, self.report_fd)
 
 
 def main() -> NoReturn:
@@ -36,9 +44,12 @@ def main() -> NoReturn:
     _forget_signal_settings()
     with open(0, "rb", closefd=False) as stream:
         assignment: Assignment = pickle.load(stream)
-    for fd in (assignment.files.call_fd, *assignment.files.answer_fds, assignment.report_fd):
+    for fd in assignment.descriptors:
         os.set_inheritable(fd, False)
-    threading.Thread(target=_end_with_caller, name="horovod-lifeline", daemon=True).start()
+    lifeline = (_take_standard_input(),)
+    threading.Thread(
+        target=_end_with_caller, args=lifeline, name="horovod-lifeline", daemon=True
+    ).start()
     try:
         outcome = run_job(assignment.plan, os.environ)
     except OSError as error:  # no descriptors left, a log that cannot be written
@@ -54,7 +65,16 @@ def _forget_signal_settings() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _end_with_caller() -> None:
-    while os.read(0, 4096):
+def _take_standard_input() -> int:
+    """Move it out of the way of rank 0, which would read it."""
+    lifeline = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return lifeline
+
+
+def _end_with_caller(lifeline: int) -> None:
+    while os.read(lifeline, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -202,7 +202,7 @@ class TensorFlowKerasState(_VariablesState):
         super().__init__(**kwargs)
 
     def _variables(self) -> list[Any]:
-        found = [*self.model.variables, *_variables_of(self.optimizer)]
+        found = [*self.model.weights, *_variables_of(self.optimizer)]
         return list({id(variable): variable for variable in found}.values())
 
     def _read(self) -> list[Any]:

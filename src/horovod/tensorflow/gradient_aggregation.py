@@ -58,9 +58,11 @@ class LocalGradientAggregationHelper:
 
     @not_converted
     def compute_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Add the gradients of a pass; returns sums, in every n-th pass reduced ones.
+        """Add the gradients of a pass; returns reduced sums in every n-th pass, zeros in others.
 
-        Only the latter are meant to be applied, see ``apply_gradients``. None stays None.
+        Only the former are meant to be applied, see ``apply_gradients``. Zeros, because whoever
+        looks at gradients, as a loss scale does for infinite ones, must see the same on all ranks.
+        None stays None.
 
         Raises:
             ValueError: there are ``tf.IndexedSlices`` without ``sparse_as_dense``.
@@ -79,7 +81,7 @@ class LocalGradientAggregationHelper:
             totals = tf.cond(
                 tf.equal(count, 0),
                 lambda: self._reduced(passes, chosen),
-                lambda: [tf.identity(sum_.read_value()) for sum_ in passes.sums],
+                lambda: [tf.zeros_like(own) for own in dense],
             )
         result = list(gradients)
         for position, total in zip(there, totals, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 
 from horovod.settings import Settings
 from horovod.tensorflow.collective_ops import CollectiveOps
@@ -12,13 +13,21 @@ from horovod.tensorflow.python_ops import PythonOps
 __all__ = ["implementation"]
 
 
-@functools.cache
+_choice_lock = threading.Lock()  # a cached function may run once in each of several threads
+
+
 def implementation() -> CollectiveOps:
     """The implementation that this process uses, chosen when first asked for.
 
     The native one, unless ``HOROVOD_TENSORFLOW_NATIVE_OPS=0``, or the plugin does not work with
     this TensorFlow, which is said once.
     """
+    with _choice_lock:
+        return _chosen()
+
+
+@functools.cache
+def _chosen() -> CollectiveOps:
     if not Settings.from_env().tensorflow_native_ops:
         return PythonOps()
     # Here, so that who does without the plugin never meets what opens it.

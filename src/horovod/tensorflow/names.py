@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +17,9 @@ __all__ = ["derived", "group_name", "member_names", "name_of", "names_of", "node
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
 # What TensorFlow allows in the name of a node; a name begins with a letter, digit or dot.
-_NO_NODE = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+_NO_NODE = re.compile(r"[^A-Za-z0-9_./-]")
+_NODE_BEGIN = re.compile(r"[A-Za-z0-9.]")
+_RUNNING_NUMBER = re.compile(r"_\d+(?=_|$)", re.ASCII)
 
 
 def name_of(op_type: str, name: str | None, tensor: Any, ignore_name_scope: bool = False) -> str:
@@ -56,7 +57,8 @@ def member_names(name: str, count: int) -> list[str]:
 def derived(names: Sequence[str], suffix: str) -> list[str]:
     """Names for operations that follow from those named: gradients and what they need."""
     wanted = [f"{name}_{suffix}" for name in names]
-    return wanted if tf.executing_eagerly() else [_in_graph(name, False) for name in wanted]
+    # The names tell already where the operations stand that these follow.
+    return wanted if tf.executing_eagerly() else [_unique(name) for name in wanted]
 
 
 def node_name(op_type: str, names: Sequence[str], is_group: bool = False) -> str:
@@ -71,8 +73,44 @@ def node_name(op_type: str, names: Sequence[str], is_group: bool = False) -> str
 
 def _in_graph(name: str, ignore_name_scope: bool) -> str:
     graph = tf.compat.v1.get_default_graph()
-    with graph.name_scope(None) if ignore_name_scope else nullcontext():
-        unique: str = graph.unique_name(_NO_NODE.sub("_", name))
+    scope = "" if ignore_name_scope else graph.get_name_scope()
+    return _unique("/".join([*_functions_around(graph), *filter(None, [scope, name])]))
+
+
+def _functions_around(graph: Any) -> list[str]:
+    """The functions, branches and loop bodies that a graph is, but for the outermost.
+
+    They may run at the same time as what stands around them. Their own numbers count whatever this
+    process has traced, and differ between ranks.
+    """
+    names: list[str] = []
+    while _is_inner(graph):
+        word = _NO_WORD.sub("", _RUNNING_NUMBER.sub("", graph.name)).strip("_")
+        names.insert(0, word or "function")
+        graph = graph.outer_graph
+    return names
+
+
+def _is_inner(graph: Any) -> bool:
+    return isinstance(graph, tf.__internal__.FuncGraph) and (
+        isinstance(graph.outer_graph, tf.__internal__.FuncGraph)
+    )
+
+
+def _unique(name: str) -> str:
+    """``name``, or that with a number: unique in the graph and in all functions it is part of."""
+    outermost = graph = tf.compat.v1.get_default_graph()
+    while _is_inner(outermost):
+        outermost = outermost.outer_graph
+    taken: set[str] = getattr(outermost, "_horovod_names", set())
+    outermost._horovod_names = taken
+    name = _NO_NODE.sub("_", name)
+    name = name if _NODE_BEGIN.match(name) else f".{name}"
+    with graph.name_scope(None):
+        unique: str = graph.unique_name(name)
+        while unique in taken:
+            unique = graph.unique_name(name)
+    taken.add(unique)
     return unique
 
 

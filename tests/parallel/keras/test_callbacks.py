@@ -107,6 +107,14 @@ def test_what_a_schedule_cannot_do():
         train(model, [hvd.callbacks.LearningRateScheduleCallback(1.0, 2.0)])
 
 
+def test_batches_are_counted_where_only_samples_are_known():
+    """Keras 2 in a TF1 graph says no more."""
+    schedule = hvd.callbacks.LearningRateScheduleCallback(1.0, 2.0, staircase=False)
+    schedule.set_params({"steps": None, "samples": 65, "batch_size": 8})
+    schedule.on_train_begin()
+    assert schedule.steps_per_epoch == 9
+
+
 def momentum_kinds():
     kinds = [keras.optimizers.SGD]
     return kinds if cases.IS_KERAS3 else [*kinds, keras.optimizers.legacy.SGD]

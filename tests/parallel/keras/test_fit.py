@@ -216,3 +216,26 @@ def test_infinite_gradients_are_dropped_on_all_ranks_alike():
         assert np.abs(model.get_weights()[0] - before[0]).max() > 0
     finally:
         keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.skipif(cases.BACKEND not in ("keras2", "tensorflow"), reason="horovod.tensorflow")
+@pytest.mark.parametrize("bad_pass", [0, 1])
+def test_one_infinite_pass_of_several(bad_pass):
+    """What a rank adds up until the sums are reduced must not change what it does with them."""
+    from horovod.tensorflow.keras import DistributedOptimizer
+
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+        model = cases.make_model(optimizer)
+        before = model.get_weights()
+        for step in range(6):
+            images, labels = cases.share(BATCH, *cases.digits(BATCH))
+            if step == bad_pass and hvd.rank() == hvd.size() - 1:
+                images = np.full_like(images, np.inf)
+            model.train_on_batch(images, labels)
+        assert cases.are_equal_on_all_ranks(cases.values_of(model.weights))
+        assert np.isfinite(model.get_weights()[0]).all()
+        assert np.abs(model.get_weights()[0] - before[0]).max() > 0
+    finally:
+        keras.mixed_precision.set_global_policy("float32")

@@ -1,5 +1,7 @@
 """What a distributed optimizer makes of given gradients: SGD with rate 1 subtracts them."""
 
+import copy
+import pickle
 from contextlib import nullcontext
 
 import keras
@@ -169,3 +171,17 @@ def test_apply_gradients_takes_them_as_they_are(sgd):
     tensors = [tf.constant(np.float32(g)) for g in gradients(hvd.rank())]
     sgd().apply_gradients(zip(tensors, variables, strict=True))
     np.testing.assert_allclose(cases.values_of(variables)[0], -gradients(hvd.rank())[0])
+
+
+def test_ranks_may_have_made_other_optimizers_before(sgd):
+    """Keras numbers what it makes; the operations' names must not follow."""
+    for _ in range(hvd.rank()):
+        RATES[0](1.0)
+    check(run(sgd()))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_copies_are_refused(sgd, copied):
+    """Keras' own way would give a plain optimizer."""
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copied(sgd())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 import horovod.tensorflow as hvd  # noqa: E402
-from horovod.tensorflow import mpi_ops, names  # noqa: E402
+from horovod.tensorflow import implementation, mpi_ops, names  # noqa: E402
 from horovod.tensorflow.python_ops import PythonOps  # noqa: E402
 
 v1 = tf.compat.v1
@@ -75,7 +76,56 @@ def test_names_of_operations():
         assert names.name_of("HorovodX", "its own:0", place) == "s/its_own_0"
         assert names.name_of("HorovodX", "its", place, True) == "its"
         assert names.name_of("HorovodX", "its", place, True) == "its_1"
-        assert names.derived(["s/x"], "grad") == ["s/s/x_grad"]
+        assert names.derived(["s/x"], "grad") == ["s/x_grad"]
+
+
+def test_functions_inside_of_functions_have_names_of_their_own():
+    """What an inner function reduces may be under way with what the outer one does."""
+    inner = tf.function(lambda tensor: mpi_ops.allreduce(tensor, "mean", hvd.Sum))
+
+    @tf.function
+    def outer(tensor):
+        first = mpi_ops.allreduce(10 * tensor, "mean", hvd.Sum)
+        return (
+            first,
+            inner(tensor),
+            inner(2 * tensor[:1]),
+            tf.cond(
+                tf.reduce_any(tensor > 0),
+                lambda: mpi_ops.allreduce(3 * tensor, "mean", hvd.Sum),
+                lambda: tensor,
+            ),
+        )
+
+    for _ in range(5):
+        found = [float(value[0]) for value in outer(tf.ones(3))]
+        assert found == [factor * hvd.size() for factor in (10, 1, 2, 3)]
+
+
+def test_ranks_may_have_traced_other_functions_before():
+    for number in range(hvd.rank()):
+        tf.function(lambda t, n=number: mpi_ops.broadcast(t + n, 0)).get_concrete_function(
+            tf.ones(3)
+        )
+    inner = tf.function(lambda tensor: mpi_ops.allreduce(tensor, op=hvd.Sum))
+    outer = tf.function(lambda tensor: inner(tensor) + mpi_ops.allreduce(tensor, op=hvd.Sum))
+    np.testing.assert_array_equal(outer(tf.ones(2)), [2.0 * hvd.size()] * 2)
+
+
+def test_threads_choose_the_implementation_one_at_a_time(monkeypatch):
+    inside, met = threading.Lock(), []
+
+    def choose():
+        met.append(inside.acquire(blocking=False))
+        inside.release()
+
+    monkeypatch.setattr(implementation, "_chosen", choose)
+    threads = [threading.Thread(target=implementation.implementation) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert met == [True] * 8
 
 
 def test_a_tensor_from_outside_does_not_give_its_number_to_a_name():

@@ -178,6 +178,22 @@ TEST_CASE("a continuation hears of a rank that left, before or after the submiss
   }
 }
 
+TEST_CASE("no operations are done at once") {
+  WorldOfThreads world(2);
+  Landing landing;
+  world.engine(0).submit(0, {}, Intent::kCompute, landing.continuation());
+  CHECK(landing.calls.load() == 1);
+}
+
+TEST_CASE("after a loss every refusal names its operation") {
+  WorldOfThreads world(2);
+  std::vector<float> values(5);
+  world.engine(0).shutdown();
+  CHECK(error_of([&] {
+          submit(world.engine(0), in_place("allreduce.late", values));
+        }).starts_with("allreduce 'late': Horovod has been shut down"));
+}
+
 TEST_CASE("what cannot be submitted throws and calls no continuation") {
   WorldOfThreads world(1);
   std::vector<float> values(5);

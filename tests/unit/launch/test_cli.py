@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from horovod.launch import build_info, cli
+from horovod.launch.experiment.schema import read_experiment
 from horovod.launch.job import JobOutcome, JobPlan
 from horovod.launch.processes import describe_exit, words_to_run
 
@@ -168,3 +169,66 @@ def test_exits_in_words() -> None:
     assert describe_exit(3) == "exited with code 3"
     assert describe_exit(-9) == "was ended by SIGKILL"
     assert describe_exit(-50) == "was ended by signal 50"
+
+
+def test_help_shows_a_file_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    page = capsys.readouterr().out
+    lines = page[page.index("  project: ") :].splitlines()
+    file = read_experiment(
+        "\n".join(lines[: lines.index("      - python train.py --lr {{lr}}") + 1])
+    )
+    assert (file.worker_count, len(file.parameters)) == (2, 1)
+
+
+EXPERIMENT = "project: a\ntrain: {resources: {}, run: [x]}\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["-f FILE", "--experiment FILE", "--experiment=FILE", "--exp FILE"]
+)
+def test_an_experiment_is_shown_and_nothing_is_made(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "riseml.yml").write_text(EXPERIMENT)
+    arguments = [*words.replace("FILE", "riseml.yml").split(), "--dry-run"]
+    assert cli.main(arguments, {"PATH": ""}) == 0
+    assert "1. x" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["riseml.yml"]
+
+
+def test_problems_of_an_experiment_file_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "riseml.yml"
+    file.write_text(
+        EXPERIMENT.replace("resources: {}", "resources: {gpus: x}").replace("a", "7", 1)
+    )
+    assert cli.main(["-f", str(file)], {}) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{file}: 2 problems, nothing was started" in err
+    assert "  train.resources.gpus (line 2): found the text 'x', expected a whole number" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-f FILE -np 2", "-np and --experiment"),
+        ("-f FILE python x.py", "python: a command and --experiment"),
+        ("-np 2 --dry-run python x.py", "--dry-run goes with --experiment FILE"),
+        ("-f missing.yml", "No such file or directory: 'missing.yml'"),
+        ("-f FILE -H elsewhere.invalid:1", "'elsewhere.invalid' is not this machine"),
+    ],
+)
+def test_what_does_not_go_with_an_experiment(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "riseml.yml"
+    file.write_text(EXPERIMENT)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.replace("FILE", str(file)).split(), {})
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

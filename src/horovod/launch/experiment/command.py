@@ -1,0 +1,95 @@
+"""``horovodrun --experiment FILE``: from the file's name to an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod.launch.experiment.director import run_plan
+from horovod.launch.experiment.document import ExperimentError
+from horovod.launch.experiment.folders import free_number, make_folder, take_number
+from horovod.launch.experiment.machine_gpus import gpu_ids
+from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
+from horovod.launch.experiment.schema import ExperimentFile, read_experiment
+from horovod.launch.experiment.tables import show_plan, show_results
+from horovod.launch.hosts import HostSlots
+from horovod.launch.machine import local_slots
+
+__all__ = ["run_file"]
+
+_OUTPUT = "output"
+# As for a wrong command line: nothing was started.
+_REFUSED = 2
+
+
+def run_file(
+    path: Path,
+    *,
+    hosts: Sequence[HostSlots] | None,
+    options: JobOptions,
+    is_dry_run: bool,
+    environ: Mapping[str, str],
+) -> int:
+    """Run the experiments of the file, or say what would run; the exit status.
+
+    ``hosts``, if given, limits how many processes run at a time. Output goes to ``output`` in the
+    current folder, which is that of the commands, too.
+
+    Raises:
+        OSError: the file cannot be read, or a folder not be made.
+        ValueError: the hosts are other machines or too few.
+    """
+    text = path.read_bytes()
+    try:
+        file = read_experiment(text)
+    except ExperimentError as error:
+        _say(f"{path}: {_count(len(error.problems), 'problem')}, nothing was started")
+        for problem in error.problems:
+            print(f"  {problem}", file=sys.stderr)
+        return _REFUSED
+    site = _site(file, hosts, environ)
+    plan = make_plan(file, site, free_number(site.directory))
+    if is_dry_run:
+        show_plan(plan, sys.stdout)
+    if plan.missing_gpus:
+        _say(f"{path}: {plan.missing_gpus}")
+        return _REFUSED
+    if is_dry_run:
+        return 0
+    plan = make_plan(file, site, take_number(site.directory))
+    return _run(plan, text, options, environ)
+
+
+def _site(
+    file: ExperimentFile, hosts: Sequence[HostSlots] | None, environ: Mapping[str, str]
+) -> Site:
+    process_count = file.worker_count * file.processes_per_worker
+    some = (HostSlots("localhost", process_count),) if hosts is None else hosts
+    return Site(
+        directory=Path.cwd() / _OUTPUT / file.project,
+        slots=local_slots(some, process_count),
+        slot_limit=None if hosts is None else sum(host.slots for host in hosts),
+        gpu_ids=gpu_ids(environ) if file.gpus else (),
+    )
+
+
+def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mapping[str, str]) -> int:
+    for note in (*map(str, plan.file.unused), plan.limit):
+        if note:
+            _say(note)
+    count = _count(len(plan.experiments), "experiment")
+    processes = _count(len(plan.site.slots), "process", "es")
+    _say(f"{plan.file.project}: {count}, {plan.places} at a time, {processes} each")
+    sys.stderr.flush()
+    status, records = run_plan(plan, options, environ, lambda one: make_folder(one, text))
+    show_results(records, sys.stderr)
+    return status
+
+
+def _say(text: str) -> None:
+    print(f"horovodrun: {text}", file=sys.stderr)
+
+
+def _count(count: int, what: str, plural: str = "s") -> str:
+    return f"{count} {what}{plural if count != 1 else ''}"

@@ -1,0 +1,244 @@
+"""What an experiment file may hold, and what of it decides about a run here. Pure.
+
+Three kinds of fields: those that mean something on any machine are read; those that tell the
+platform how to build and schedule are checked, kept as ``unused`` and named to the user; all
+others are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from horovod.launch.experiment.document import Document, Field
+from horovod.launch.experiment.parameters import Parameter, placeholders, read_parameters
+
+__all__ = ["ExperimentFile", "Unused", "Workers", "read_experiment"]
+
+_MOST_PROCESSES = 99_999
+_LONGEST_NAME = 200  # bytes; a file system's limit is 255
+
+_TRAIN = ("framework", "tensorflow", "image", "install", "resources", "run")
+_SETS = ("parameters", "concurrency")
+_RUN = "a command, or a list of commands"
+_RESOURCES = "a mapping with cpus, mem, gpus"
+_WORKERS = "a number of workers, or a mapping with count and processes"
+_SPELLING = "the workers of a Horovod experiment are train.tensorflow.horovod.workers"
+_TOP_HINTS = dict.fromkeys(
+    ("image", "service"),
+    "files from before RiseML 0.8 have another format; expected project and train",
+)
+_WORKERS_HINTS = {"resources": "expected count, processes; resources are train.resources, for all"}
+_TENSORFLOW_HINTS = {"workers": _SPELLING}
+
+
+@dataclass(frozen=True)
+class Workers:
+    """``train.tensorflow.horovod.workers``; ``processes`` of each is None where not given."""
+
+    count: int
+    processes: int | None = None
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A field that is right and has no effect here, and why."""
+
+    path: str
+    line: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path} (line {self.line}) {self.why}"
+
+
+@dataclass(frozen=True)
+class ExperimentFile:
+    """A file as far as it decides about a run. ``workers`` is None without a horovod section."""
+
+    project: str
+    run: tuple[str, ...]
+    workers: Workers | None = None
+    gpus: int = 0
+    parameters: tuple[Parameter, ...] = ()
+    concurrency: int = 1
+    unused: tuple[Unused, ...] = ()
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers there are; one without Horovod."""
+        return self.workers.count if self.workers else 1
+
+    @property
+    def processes_per_worker(self) -> int:
+        """As given, else one per GPU, else one; one without Horovod."""
+        if self.workers is None:
+            return 1
+        return self.workers.processes or max(self.gpus, 1)
+
+
+def read_experiment(text: bytes | str) -> ExperimentFile:
+    """The experiment that ``text``, a YAML file, describes.
+
+    Raises:
+        ExperimentError: with every field that is wrong, unknown or missing, by its path.
+    """
+    document = Document()
+    root = document.read(text)
+    required = {"project": "a name", "train": "a mapping, the experiment"}
+    top = root.section(("project", "train"), required, _TOP_HINTS)
+    project = _project(top["project"]) if "project" in top else ""
+    reader = _Train()
+    experiment = reader.read(top["train"], project) if "train" in top else None
+    document.check()
+    assert experiment is not None
+    return experiment
+
+
+class _Train:
+    """Reads ``train``; collects on the way what has no effect here."""
+
+    def __init__(self) -> None:
+        self._unused: list[Unused] = []
+
+    def read(self, field: Field, project: str) -> ExperimentFile:
+        train = field.section((*_TRAIN, *_SETS), {"resources": _RESOURCES, "run": _RUN})
+        gpus = self._resources(train["resources"]) if "resources" in train else 0
+        workers = self._framework(field, train, gpus)
+        self._image(train.get("image"))
+        self._install(train.get("install"))
+        parameters = read_parameters(train["parameters"]) if "parameters" in train else ()
+        concurrency = train["concurrency"].whole_number(1) if "concurrency" in train else 1
+        names = train["parameters"].names if "parameters" in train else ()
+        return ExperimentFile(
+            project=project,
+            run=_run(train["run"], names) if "run" in train else (),
+            workers=workers,
+            gpus=gpus or 0,
+            parameters=parameters,
+            concurrency=concurrency or 1,
+            unused=tuple(sorted(self._unused, key=lambda unused: unused.line)),
+        )
+
+    def _leave(self, field: Field, why: str) -> None:
+        self._unused.append(Unused(field.path, field.line, why))
+
+    def _framework(self, field: Field, train: dict[str, Field], gpus: int | None) -> Workers | None:
+        framework, section = train.get("framework"), train.get("tensorflow")
+        if framework is None:
+            if section is not None:
+                section.say("is read only with framework: tensorflow; expected that in train, too")
+        elif not framework.is_text or framework.written != "tensorflow":
+            framework.expected("tensorflow, or no such field: run may start any program")
+        elif section is None:
+            field.say("found framework: tensorflow alone, expected a section tensorflow, too")
+        return self._tensorflow(section, gpus) if section is not None else None
+
+    def _tensorflow(self, field: Field, gpus: int | None) -> Workers | None:
+        names = ("version", "tensorboard", "distributed", "horovod")
+        section = field.section(names, hints=_TENSORFLOW_HINTS)
+        if "version" in section and section["version"].scalar("a version") is not None:
+            self._leave(section["version"], "has no effect: commands find what is installed here")
+        if "tensorboard" in section and section["tensorboard"].boolean():
+            why = "has no effect: start 'tensorboard --logdir output' beside the experiment"
+            self._leave(section["tensorboard"], why)
+        if "distributed" in section:
+            _refuse_distributed(section["distributed"])
+        return _horovod(section["horovod"], gpus) if "horovod" in section else None
+
+    def _resources(self, field: Field) -> int | None:
+        """The GPUs of a worker; None if they are wrong."""
+        section = field.section(("cpus", "mem", "gpus"))
+        for name, what in (("cpus", "a number of CPUs"), ("mem", "a number of megabytes")):
+            if name in section and section[name].amount(f"{what} above 0") is not None:
+                self._leave(section[name], "has no effect: nothing is reserved on this machine")
+        return section["gpus"].whole_number(0) if "gpus" in section else 0
+
+    def _image(self, field: Field | None) -> None:
+        if field is None:
+            return
+        what = "the name of an image"
+        if field.is_mapping:
+            section = field.section(("name",), {"name": what})
+            is_right = "name" in section and section["name"].string(what) is not None
+        else:
+            is_right = field.string(f"{what}, or a mapping with name") is not None
+        if is_right:
+            self._leave(field, "has no effect: commands run on this machine as it is")
+
+    def _install(self, field: Field | None) -> None:
+        if field is None:
+            return
+        if not field.is_list:
+            field.expected("a list of commands")
+            return
+        commands = [item.string("a command") for item in field.items()]
+        if None not in commands:
+            self._leave(field, "has no effect: install what it names before you start")
+
+
+def _project(field: Field) -> str:
+    """The project's name, which becomes the name of a folder."""
+    name = field.string("a name")
+    if name is None:
+        return ""
+    is_short = 0 < len(name.encode()) <= _LONGEST_NAME
+    if not is_short or not name.isprintable() or "/" in name or name[0] in ". " or name[-1] == " ":
+        field.expected("a name for a folder: no / in it, no . or blank in front, not too long")
+    return name
+
+
+def _run(field: Field, names: Sequence[str]) -> tuple[str, ...]:
+    items = field.items() if field.is_list else [field]
+    if not items:
+        field.expected(_RUN)
+    lines = (_line(item, names) for item in items)
+    return tuple(line for line in lines if line is not None)
+
+
+def _line(field: Field, names: Sequence[str]) -> str | None:
+    if field.is_mapping or field.is_list:
+        # What YAML makes of "- echo a: b" and of "- {{command}}".
+        field.expected("a command; put one that holds ': ' or begins with { or [ into quotes")
+        return None
+    line = field.string("a command")
+    if line is not None and not line.strip():
+        field.expected("a command")
+    for name in placeholders(line or ""):
+        if name not in names:
+            known = f"one of {', '.join(names)}" if names else "it in train.parameters"
+            field.say(f"found {{{{{name}}}}}, expected {known}")
+    return line
+
+
+def _refuse_distributed(field: Field) -> None:
+    if field.is_mapping or field.boolean():
+        field.expected(f"false, since there is no parameter-server training here; {_SPELLING}")
+
+
+def _horovod(field: Field, gpus: int | None) -> Workers | None:
+    """The workers; ``gpus`` of each, None if that is wrong itself."""
+    section = field.section(("workers",), {"workers": _WORKERS})
+    if "workers" not in section:
+        return None
+    workers = _workers(section["workers"], gpus)
+    if workers is not None and gpus is not None:
+        total = workers.count * (workers.processes or max(gpus, 1))
+        if total > _MOST_PROCESSES:
+            most = f"expected at most {_MOST_PROCESSES}"
+            section["workers"].say(f"found {total} processes in all, {most}")
+    return workers
+
+
+def _workers(field: Field, gpus: int | None) -> Workers | None:
+    if not field.is_mapping:
+        count = field.whole_number(1, "a number of workers")
+        return None if count is None else Workers(count)
+    required = {"count": "the number of workers"}
+    numbers = field.section(("count", "processes"), required, _WORKERS_HINTS)
+    count = numbers["count"].whole_number(1) if "count" in numbers else None
+    processes = numbers["processes"].whole_number(1) if "processes" in numbers else None
+    if processes and gpus and processes > gpus:
+        most = f"at most {gpus}, one for each of train.resources.gpus, or gpus: 0"
+        numbers["processes"].expected(most)
+    return None if count is None else Workers(count, processes)
