@@ -1,4 +1,4 @@
-"""Shared by the parallel JAX tests: two CPU devices, 64-bit types, and both ways in which code runs."""
+"""Shared by the parallel JAX tests: two CPU devices, 64-bit types, both ways in which code runs."""
 
 from __future__ import annotations
 
