@@ -251,6 +251,12 @@ def _writing(
     return run_on_new_output
 
 
+def _on_jax(name: str) -> Any:
+    import jax_contestants
+
+    return getattr(jax_contestants, name)()
+
+
 def _on_tensorflow(name: str) -> Any:
     import tensorflow_contestants
 
@@ -262,6 +268,9 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "gloo": Gloo,
     "alone": Alone,
     "mpi": Mpi,
+    "horovod on jax": partial(_on_jax, "HorovodOnJax"),
+    "jax.distributed": partial(_on_jax, "JaxDistributed"),
+    "alone on jax": partial(_on_jax, "AloneOnJax"),
     "horovod on tensorflow": partial(_on_tensorflow, "HorovodOnTensorFlow"),
     "multi-worker strategy": partial(_on_tensorflow, "MultiWorkerStrategy"),
     "alone on tensorflow": partial(_on_tensorflow, "AloneOnTensorFlow"),

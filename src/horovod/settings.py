@@ -221,6 +221,11 @@ class Settings:
         True,
         "run TensorFlow's collectives as Python operations instead of the native plugin's",
     )
+    jax_native_ops: bool = _setting(
+        "HOROVOD_JAX_NATIVE_OPS",
+        True,
+        "run collectives in JAX's compiled programs as host callbacks instead of native calls",
+    )
     log_level: str = _setting(
         "HOROVOD_LOG_LEVEL",
         "warning",

@@ -16,7 +16,9 @@ os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "40")
 os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
 
 # One environment has TensorFlow 2.15 and no torch: a binding's tests need its framework.
-collect_ignore = [name for name in ("torch", "tensorflow", "keras") if find_spec(name) is None]
+collect_ignore = [
+    name for name in ("torch", "tensorflow", "jax", "keras") if find_spec(name) is None
+]
 
 
 @pytest.fixture(scope="session", autouse=True)

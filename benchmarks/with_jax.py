@@ -1,0 +1,83 @@
+"""JAX: training steps with optax through one compiled program, against JAX's own collectives.
+
+Two ranks with one compute thread each, one jitted step with donated parameters: a deep network
+whose gradients are 602 tensors of 0.6 M elements, and a wide one with 25 M parameters in 8. Ours is
+``DistributedOptimizer``; the peer is ``jax.distributed`` with its CPU collectives (Gloo), where XLA
+sums the gradients of one program over both processes. Efficiency is the time of the same step
+without communication, on as many busy cores, divided by the step's. All contestants are alive at
+once and measured in turns; a figure is the median over rounds of the slowest rank's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from report import OURS, Bar, Table, format_percent, format_time, print_report
+from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+
+_PEER, _ALONE = "jax.distributed Gloo", "no communication"
+_SPECS = (
+    GroupSpec(OURS, "horovodrun", "horovod on jax"),
+    GroupSpec(_PEER, "processes", "jax.distributed"),
+    GroupSpec(_ALONE, "processes", "alone on jax"),
+)
+_RANK_COUNT = 2
+_MANY, _LARGE = "602 tensors, 0.6 M parameters", "8 tensors, 25 M parameters"
+_NETWORKS: dict[str, dict[str, Any]] = {
+    _MANY: {"width": 44, "layer_count": 301, "batch_size": 256},
+    _LARGE: {"width": 2499, "layer_count": 4, "batch_size": 128},
+}
+
+
+def main() -> int:
+    args = _parse_arguments()
+    steps = Table("training step, 2 ranks: time", [spec.name for spec in _SPECS], format_time)
+    with open_groups(_SPECS, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
+        for row, network in _NETWORKS.items():
+            print(f"measuring {row}", file=sys.stderr, flush=True)
+            steps.rows[row] = _measure(groups, network, args.quick)
+    return 0 if print_report([steps, _efficiency(steps)], args.json) else 1
+
+
+def _measure(
+    groups: Sequence[WorkerGroup], network: dict[str, Any], is_quick: bool
+) -> dict[str, list[float]]:
+    for group in groups:
+        sums = group.call("prepare_training", **network)
+        if group.name != _ALONE and len(set(sums)) != 1:
+            raise RuntimeError(f"{group.name}: the ranks' weights differ after two steps: {sums}")
+    times = measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.4 if is_quick else 1.0)
+    for group in groups:
+        group.call("release")
+    return times
+
+
+def _efficiency(steps: Table) -> Table:
+    bars = [
+        Bar(_MANY, None, 0.85),
+        Bar(_LARGE, None, 0.90),
+        *(Bar(row, _PEER, 1) for row in _NETWORKS),
+    ]
+    title = "efficiency: step without communication / step"
+    table = Table(title, [OURS, _PEER], format_percent, bars, is_more_better=True)
+    for row in _NETWORKS:
+        alone = steps.median(row, _ALONE)
+        medians = {name: steps.median(row, name) for name in table.contestants}
+        if alone is not None:
+            table.rows[row] = {name: [alone / step] for name, step in medians.items() if step}
+    return table
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

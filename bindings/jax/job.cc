@@ -1,0 +1,189 @@
+#include "bindings/jax/job.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace hvd::jax {
+
+namespace {
+
+std::optional<Dtype> dtype_of(XLA_FFI_DataType type) {
+  switch (type) {
+    case XLA_FFI_DataType_PRED:
+      return Dtype::kBool;
+    case XLA_FFI_DataType_S8:
+      return Dtype::kInt8;
+    case XLA_FFI_DataType_S16:
+      return Dtype::kInt16;
+    case XLA_FFI_DataType_S32:
+      return Dtype::kInt32;
+    case XLA_FFI_DataType_S64:
+      return Dtype::kInt64;
+    case XLA_FFI_DataType_U8:
+      return Dtype::kUint8;
+    case XLA_FFI_DataType_U16:
+      return Dtype::kUint16;
+    case XLA_FFI_DataType_F16:
+      return Dtype::kFloat16;
+    case XLA_FFI_DataType_F32:
+      return Dtype::kFloat32;
+    case XLA_FFI_DataType_F64:
+      return Dtype::kFloat64;
+    case XLA_FFI_DataType_BF16:
+      return Dtype::kBfloat16;
+  }
+  return std::nullopt;
+}
+
+// Looks attributes up by name; one that is missing or of another type is zero.
+class Attributes {
+ public:
+  explicit Attributes(const XLA_FFI_Attrs& attributes) : attributes_(attributes) {}
+
+  std::int64_t integer(std::string_view name) const { return scalar<std::int64_t>(name); }
+  double number(std::string_view name) const { return scalar<double>(name); }
+  std::string_view text(std::string_view name) const {
+    const void* value = find(name, XLA_FFI_AttrType_STRING);
+    if (value == nullptr) return {};
+    const auto& span = *static_cast<const XLA_FFI_ByteSpan*>(value);
+    return {span.ptr, span.len};
+  }
+
+ private:
+  template <typename T>
+  T scalar(std::string_view name) const {
+    T result{};
+    const void* value = find(name, XLA_FFI_AttrType_SCALAR);
+    if (value != nullptr) {
+      std::memcpy(&result, static_cast<const XLA_FFI_Scalar*>(value)->value, sizeof(T));
+    }
+    return result;
+  }
+  const void* find(std::string_view name, XLA_FFI_AttrType type) const {
+    for (std::int64_t i = 0; i < attributes_.size; ++i) {
+      const XLA_FFI_ByteSpan& found = *attributes_.names[i];
+      if (std::string_view(found.ptr, found.len) != name) continue;
+      return attributes_.types[i] == type ? attributes_.attrs[i] : nullptr;
+    }
+    return nullptr;
+  }
+
+  const XLA_FFI_Attrs& attributes_;
+};
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (true) {
+    const std::size_t end = text.find('\n');
+    lines.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return lines;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string list_shape(const std::int64_t* dims, std::size_t count) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < count; ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
+  }
+  return text + "]";
+}
+
+// XLA may give no address for nothing; the engine takes none for "allocate it".
+std::byte* address_of(const XLA_FFI_Buffer& buffer) {
+  alignas(64) static std::byte nothing[64];
+  return buffer.data == nullptr ? nothing : static_cast<std::byte*>(buffer.data);
+}
+
+}  // namespace
+
+Job::Job(const XLA_FFI_CallFrame* frame) {
+  read_attributes(frame->attrs);
+  // The last argument only has to be large; see lowering.py.
+  const auto count = static_cast<std::size_t>(frame->args.size - 1);
+  const std::size_t expected = request_.is_grouped ? 1 : count;
+  if (static_cast<std::size_t>(frame->rets.size) != count || names_.size() != expected) {
+    refusal_ = std::string(name_of(request_.kind)) + ": the call has " + std::to_string(count) +
+               " tensors, " + std::to_string(frame->rets.size) + " results and " +
+               std::to_string(names_.size()) + " names";
+    return;
+  }
+  for (std::size_t i = 0; i < count && !refusal_; ++i) {
+    add_tensor(*static_cast<const XLA_FFI_Buffer*>(frame->args.args[i]),
+               *static_cast<const XLA_FFI_Buffer*>(frame->rets.rets[i]));
+  }
+}
+
+void Job::read_attributes(const XLA_FFI_Attrs& attrs) {
+  const Attributes attributes(attrs);
+  request_.kind = static_cast<Kind>(attributes.integer("kind"));
+  request_.op = static_cast<ReduceOp>(attributes.integer("op"));
+  request_.is_grouped = attributes.integer("is_group") != 0;
+  request_.root = static_cast<std::int32_t>(attributes.integer("root_rank"));
+  request_.prescale = attributes.number("prescale_factor");
+  request_.postscale = attributes.number("postscale_factor");
+  process_set_ = static_cast<int>(attributes.integer("process_set_id"));
+  is_zeroed_ = attributes.integer("is_zeroed") != 0;
+  names_ = lines_of(attributes.text("names"));
+}
+
+bool Job::keeps_shape() const {
+  return request_.kind == Kind::kAllreduce || request_.kind == Kind::kBroadcast;
+}
+
+void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
+  Request request = request_;
+  const std::optional<Dtype> dtype = dtype_of(in.dtype);
+  if (!dtype || in.rank > Request::kMaxDims) {
+    refusal_ = name_of(request) + " '" + names_.front() + "': a tensor of this dtype, or of " +
+               std::to_string(in.rank) + " dimensions, is not supported";
+    return;
+  }
+  request.dtype = *dtype;
+  request.dims_count = static_cast<std::int32_t>(in.rank);
+  std::copy_n(in.dims, in.rank, request.dims.begin());
+  requests_.push_back(request);
+  tensors_.push_back({.in = address_of(in), .out = keeps_shape() ? address_of(out) : nullptr});
+  results_.push_back(&out);
+}
+
+std::vector<Submission> Job::submissions() const {
+  if (request_.is_grouped) {
+    return {{.name = names_.front(), .requests = requests_, .tensors = tensors_, .splits = {}}};
+  }
+  std::vector<Submission> submissions;
+  submissions.reserve(requests_.size());
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    submissions.push_back({.name = names_[i],
+                           .requests = {&requests_[i], 1},
+                           .tensors = {&tensors_[i], 1},
+                           .splits = {}});
+  }
+  return submissions;
+}
+
+std::optional<std::string> Job::store(const std::vector<Output>& outputs) const {
+  if (keeps_shape() && !is_zeroed_) return std::nullopt;
+  for (std::size_t i = 0; i < results_.size(); ++i) {
+    const XLA_FFI_Buffer& result = *results_[i];
+    if (is_zeroed_) {
+      if (result.data != nullptr) std::memset(result.data, 0, requests_[i].size_bytes());
+      continue;
+    }
+    const std::vector<std::int64_t>& shape = outputs[i].shape;
+    const auto rank = static_cast<std::size_t>(result.rank);
+    if (!std::equal(shape.begin(), shape.end(), result.dims, result.dims + rank)) {
+      return name_of(requests_[i]) + " '" + names_[request_.is_grouped ? 0 : i] +
+             "': the result has shape " + list_shape(shape.data(), shape.size()) +
+             ", the compiled program expects " + list_shape(result.dims, rank) +
+             "; inside jit every rank has to give as many rows";
+    }
+    std::size_t size_bytes = size_of(requests_[i].dtype);
+    for (const std::int64_t dim : shape) size_bytes *= static_cast<std::size_t>(dim);
+    if (size_bytes != 0) std::memcpy(result.data, outputs[i].bytes.get(), size_bytes);
+  }
+  return std::nullopt;
+}
+
+}  // namespace hvd::jax

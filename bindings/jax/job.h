@@ -1,0 +1,43 @@
+// One execution of a call in a compiled program: its buffers on the way into the engine, and its
+// results on the way out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/engine_port.h"
+#include "bindings/jax/c_api.h"
+
+namespace hvd::jax {
+
+// Buffers are read and written where XLA has them; it keeps them until the call's future is done.
+class Job {
+ public:
+  // Reads the call; afterwards refusal() says why it cannot run, if so.
+  explicit Job(const XLA_FFI_CallFrame* frame);
+
+  const std::optional<std::string>& refusal() const { return refusal_; }
+  int process_set() const { return process_set_; }
+  // What to submit; valid as long as the job.
+  std::vector<Submission> submissions() const;
+  // Copies what the engine allocated to where XLA wants it, or makes it zeros where the program
+  // wants that; says why it cannot, if so.
+  std::optional<std::string> store(const std::vector<Output>& outputs) const;
+
+ private:
+  void read_attributes(const XLA_FFI_Attrs& attributes);
+  void add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out);
+  bool keeps_shape() const;
+
+  Request request_;  // of each tensor, but for dtype and shape
+  int process_set_ = 0;
+  bool is_zeroed_ = false;  // of a call that keeps shapes: this rank takes part for the others
+  std::vector<std::string> names_;  // one for a group, else one for each tensor
+  std::vector<Request> requests_;
+  std::vector<Tensor> tensors_;
+  std::vector<const XLA_FFI_Buffer*> results_;
+  std::optional<std::string> refusal_;
+};
+
+}  // namespace hvd::jax

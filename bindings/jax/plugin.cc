@@ -1,0 +1,120 @@
+// The engine as calls of XLA programs: handlers that jax.ffi registers. One binary serves every
+// jaxlib that accepts handlers of the version in c_api.h.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "bindings/engine_port.h"
+#include "bindings/jax/c_api.h"
+#include "bindings/jax/job.h"
+#include "bindings/jax/promise.h"
+
+namespace hvd::jax {
+
+namespace {
+
+// XLA gives handlers no pointer of their owner's choice.
+std::atomic<EnginePort*> port{nullptr};
+
+// Whether XLA only asks which version of its interface the handler was made for.
+bool is_query(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Extension_Base* extension = frame->extension_start;
+  if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
+  XLA_FFI_Metadata& metadata = *reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
+  metadata.api_version = {.struct_size = sizeof(XLA_FFI_Api_Version),
+                          .extension_start = nullptr,
+                          .major_version = kXlaFfiMajor,
+                          .minor_version = kXlaFfiMinor};
+  metadata.traits = 0;
+  return true;
+}
+
+XLA_FFI_Error_Code code_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+      return XLA_FFI_Error_Code_INVALID_ARGUMENT;
+    case ErrorCode::kMismatch:
+      return XLA_FFI_Error_Code_FAILED_PRECONDITION;
+    case ErrorCode::kAborted:
+      return XLA_FFI_Error_Code_ABORTED;
+    default:
+      return XLA_FFI_Error_Code_INTERNAL;
+  }
+}
+
+// The names of the Python exceptions, since of an error XLA keeps the text only.
+const char* title_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+      return "ValueError: ";
+    case ErrorCode::kMismatch:
+      return "HorovodInternalError (MismatchError): ";
+    case ErrorCode::kPeerLost:
+      return "HorovodInternalError (PeerLostError): ";
+    case ErrorCode::kTimeout:
+      return "HorovodInternalError (StallError): ";
+    case ErrorCode::kAborted:
+      return "HorovodInternalError (ShutdownError): ";
+    default:
+      return "HorovodInternalError: ";
+  }
+}
+
+void finish(const Job& job, const Promise& promise, const EnginePort::Result& result) {
+  if (result.error) {
+    promise.fail(code_of(*result.error),
+                 title_of(*result.error) + std::string(result.error->what()));
+  } else if (const std::optional<std::string> misfit = job.store(result.outputs)) {
+    promise.fail(XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + *misfit);
+  } else {
+    promise.available();
+  }
+}
+
+XLA_FFI_Error* run(XLA_FFI_CallFrame* frame) {
+  const auto job = std::make_shared<const Job>(frame);
+  if (job->refusal()) {
+    return make_error(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
+                      "ValueError: " + *job->refusal());
+  }
+  const Promise promise(frame->api);
+  if (promise.future() == nullptr) return promise.error();
+  frame->future = promise.future();
+  port.load()->start(job->process_set(), job->submissions(),
+                     [job, promise](EnginePort::Result result) { finish(*job, promise, result); });
+  return nullptr;
+}
+
+// Returns its argument from another thread, after the call has returned.
+XLA_FFI_Error* run_self_test(XLA_FFI_CallFrame* frame) {
+  const auto& in = *static_cast<const XLA_FFI_Buffer*>(frame->args.args[0]);
+  auto& out = *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]);
+  const Promise promise(frame->api);
+  if (promise.future() == nullptr) return promise.error();
+  frame->future = promise.future();
+  std::thread([&in, &out, promise] {
+    *static_cast<std::int32_t*>(out.data) = *static_cast<const std::int32_t*>(in.data);
+    promise.available();
+  }).detach();
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace hvd::jax
+
+// `port` outlives the process' use of JAX.
+extern "C" [[gnu::visibility("default")]] void horovod_jax_attach(hvd::EnginePort* port) {
+  hvd::jax::port.store(port);
+}
+
+extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* horovod_jax_collective(
+    XLA_FFI_CallFrame* frame) {
+  return hvd::jax::is_query(frame) ? nullptr : hvd::jax::run(frame);
+}
+
+extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* horovod_jax_self_test(
+    XLA_FFI_CallFrame* frame) {
+  return hvd::jax::is_query(frame) ? nullptr : hvd::jax::run_self_test(frame);
+}

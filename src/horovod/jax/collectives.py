@@ -1,0 +1,267 @@
+"""The collectives over arrays and pytrees of JAX: in compiled programs and outside.
+
+All return new arrays. Outside of ``jit`` they block and raise as ``horovod.torch`` does. Inside
+they are part of the program; shapes are static there, and what goes wrong surfaces as
+``jax.errors.JaxRuntimeError`` (or ``ValueError``, where JAX runs a small program at once) with the
+text of the ``HorovodInternalError``, when the program's results are waited for.
+
+Common arguments. ``tensor``: an array, or a pytree of arrays, each an operation of its own; uint8,
+uint16, int8, int16, int32, int64, float16, bfloat16, float32, float64 or bool. ``name``: the same
+on all ranks; members of a pytree add their path. Without one, outside of ``jit`` the n-th unnamed
+operations of a kind belong together, and inside those in the same place of the same-named
+function. ``process_set``: the ranks that take part; this process is one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from horovod.compression import NoneCompressor, check_compressor
+from horovod.jax import eager
+from horovod.jax.call import Call, call_on
+from horovod.jax.primitive import bind
+from horovod.numpy.adapter import NumpyAdapter
+from horovod.operations import (
+    Average,
+    Kind,
+    make_allreduce,
+    make_broadcast,
+    make_operation,
+    make_reducescatter,
+)
+from horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_batch",
+    "alltoall",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+
+
+def allreduce(
+    tensor: Any,
+    op: int | None = None,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Any = NoneCompressor,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce over all ranks; differentiable with ``Average`` and ``Sum``.
+
+    Args:
+        tensor: any shape, the same on all ranks.
+        op: Average (default), Sum, Min, Max, Product, or Adasum for floats; the same on all ranks.
+        prescale_factor: multiplies every input before the reduction.
+        postscale_factor: multiplies the result.
+        compression: what travels, for example ``Compression.fp16``.
+
+    Returns:
+        The same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: an argument is unusable.
+        MismatchError: ranks disagree; the engine stays usable.
+        HorovodInternalError: a rank was lost; only a new ``init`` helps.
+    """
+    names, arrays, structure = _flatten(tensor, name)
+    factors = (prescale_factor, postscale_factor)
+    reduced = allreduce_batch(arrays, names, op, *factors, compression, process_set)
+    return structure.unflatten(reduced)
+
+
+def grouped_allreduce(
+    tensors: Any,
+    op: int | None = None,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Any = NoneCompressor,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Like ``allreduce`` of a list or another pytree, as one operation: whole or not at all."""
+    _, arrays, structure = _flatten(tensors, None)
+    factors = (prescale_factor, postscale_factor)
+    args = (_group(arrays), [name], op, *factors, compression, process_set, True)
+    return structure.unflatten(allreduce_batch(*args))
+
+
+def allreduce_batch(
+    arrays: Sequence[Any],
+    names: Sequence[str | None],
+    op: int | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    compression: Any,
+    process_set: ProcessSet,
+    is_group: bool = False,
+) -> list[Any]:
+    """Reduce arrays in one call: one operation each, or with ``is_group`` one for all."""
+    make_allreduce(op, prescale_factor, postscale_factor, process_set)  # refuses what cannot be
+    check_compressor(compression)
+    call = call_on(
+        process_set,
+        Kind.ALLREDUCE,
+        names,
+        op=Average if op is None else op,
+        prescale=float(prescale_factor),
+        postscale=float(postscale_factor),
+        is_group=is_group,
+    )
+    compressed = [compression.compress(array) for array in arrays]
+    reduced = bind(call, [wire for wire, _ in compressed]) if compressed else []
+    pairs = zip(reduced, compressed, strict=True)
+    return [compression.decompress(wire, context) for wire, (_, context) in pairs]
+
+
+def allgather(
+    tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Join all ranks' arrays along the first dimension; differentiable.
+
+    Args:
+        tensor: [n, ...]; n may differ between ranks and be 0, the rest not. Inside of ``jit`` n is
+            the same on all ranks.
+    """
+    return _each(tensor, name, _plain_call(Kind.ALLGATHER, process_set))
+
+
+def grouped_allgather(
+    tensors: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Like ``allgather`` of a list or another pytree, as one operation."""
+    return _whole(tensors, name, _plain_call(Kind.ALLGATHER, process_set))
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Give all ranks the values of ``root_rank``, a rank of the world; differentiable.
+
+    Args:
+        tensor: any shape, the same on all ranks.
+    """
+    make_broadcast(root_rank, process_set)
+    names, arrays, structure = _flatten(tensor, name)
+    call = call_on(process_set, Kind.BROADCAST, names, root_rank=root_rank)
+    return structure.unflatten(bind(call, arrays) if arrays else [])
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send each rank its part of the first dimension; differentiable without ``splits``.
+
+    Args:
+        tensor: one array, [n, ...]; n may differ between ranks, the rest not. Inside of ``jit`` n
+            is the same on all ranks, a multiple of their number.
+        splits: outside of ``jit`` only. int32 vector or list: rows for each rank of the set.
+
+    Returns:
+        The rows received, in rank order; with ``splits`` also how many came from whom, int32.
+    """
+    make_operation(Kind.ALLTOALL, process_set)
+    call = call_on(process_set, Kind.ALLTOALL, [name])
+    array = _to_array(tensor)
+    if splits is None:
+        return bind(call, [array])[0]
+    if isinstance(array, jax.core.Tracer) or isinstance(splits, jax.core.Tracer):
+        raise ValueError("alltoall: inside of jit and grad there are equal parts only, no splits")
+    parts = NumpyAdapter().split_list(jax.device_get(splits))
+    if not parts:
+        raise ValueError("alltoall: splits is empty; it needs one entry for each rank")
+    return eager.run_alltoall(call, array, parts)
+
+
+def reducescatter(
+    tensor: Any,
+    op: int = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce over all ranks and keep this rank's part of the rows; differentiable.
+
+    Args:
+        tensor: [n, ...], the same shape on all ranks. Every rank gets n // size rows in rank
+            order, the first n % size ranks one more.
+        op: Average or Sum; the same on all ranks.
+        prescale_factor: multiplies every input before the reduction.
+        postscale_factor: multiplies the result.
+    """
+    factors = (prescale_factor, postscale_factor)
+    return _each(tensor, name, _reducescatter_call(op, *factors, process_set))
+
+
+def grouped_reducescatter(
+    tensors: Any,
+    op: int = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Like ``reducescatter`` of a list or another pytree, as one operation."""
+    factors = (prescale_factor, postscale_factor)
+    return _whole(tensors, name, _reducescatter_call(op, *factors, process_set))
+
+
+def _plain_call(kind: Kind, process_set: ProcessSet) -> Call:
+    make_operation(kind, process_set)
+    return call_on(process_set, kind, [])
+
+
+def _reducescatter_call(
+    op: int, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
+) -> Call:
+    make_reducescatter(op, prescale_factor, postscale_factor, process_set)
+    factors = {"prescale": float(prescale_factor), "postscale": float(postscale_factor)}
+    op = Average if op is None else op
+    return call_on(process_set, Kind.REDUCESCATTER, [], op=op, **factors)
+
+
+def _each(tree: Any, name: str | None, call: Call) -> Any:
+    names, arrays, structure = _flatten(tree, name)
+    results = bind(replace(call, names=tuple(names)), arrays) if arrays else []
+    return structure.unflatten(results)
+
+
+def _whole(tree: Any, name: str | None, call: Call) -> Any:
+    _, arrays, structure = _flatten(tree, None)
+    results = bind(replace(call, names=(name,), is_group=True), _group(arrays))
+    return structure.unflatten(results)
+
+
+def _flatten(tree: Any, name: str | None) -> tuple[list[str | None], list[Any], Any]:
+    """Names, arrays and structure of a pytree; a single array has the name itself."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    names = [None if name is None else name + jax.tree_util.keystr(path) for path, _ in leaves]
+    return names, [_to_array(leaf) for _, leaf in leaves], structure
+
+
+def _to_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+
+
+def _group(arrays: list[Any]) -> list[Any]:
+    if not arrays:
+        raise IndexError("a grouped operation needs at least one tensor")
+    return arrays

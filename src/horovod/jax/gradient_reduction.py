@@ -1,0 +1,124 @@
+"""Reducing a pytree of gradients: which leave together, and under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from horovod.compatibility import split_list
+from horovod.jax.collectives import allreduce_batch
+from horovod.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.process_sets import ProcessSet, check_process_set
+from horovod.world import engine
+
+__all__ = ["GradientReduction", "Groups", "check_groups"]
+
+Groups = int | Sequence[Sequence[str]] | None
+
+_BATCH_BYTES = 1 << 20  # as much as the engine starts at once while a core is spare
+
+
+@dataclass(frozen=True)
+class GradientReduction:
+    """How gradients are reduced; equal on all ranks. Meanings as in ``DistributedOptimizer``."""
+
+    name: str
+    compression: Any
+    op: int
+    gradient_predivide_factor: float
+    groups: Groups
+    process_set: ProcessSet
+
+    def __post_init__(self) -> None:
+        if self.op not in (Average, Sum, Adasum, Min, Max, Product):
+            raise ValueError(f"DistributedOptimizer: unknown op {self.op!r}")
+        if self.gradient_predivide_factor <= 0:
+            raise ValueError(
+                "gradient_predivide_factor must be positive, found "
+                f"{self.gradient_predivide_factor}"
+            )
+        if self.gradient_predivide_factor != 1.0 and self.op != Average:
+            raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
+        check_process_set(self.process_set)
+
+    def __call__(self, gradients: Any) -> Any:
+        """The reduced gradients, in the same structure; this rank's own where it has no others."""
+        if not self.process_set.included() or self.process_set.size() == 1:
+            return gradients
+        found, structure = jax.tree_util.tree_flatten_with_path(gradients)
+        paths = [jax.tree_util.keystr(path) for path, _ in found]
+        leaves = [leaf for _, leaf in found]
+        groups, singles = _split(self.groups, paths)
+        for group in groups:
+            self._reduce(leaves, group, [f"{self.name}.group{paths[group[0]]}"], True)
+        for batch in _batches(singles, leaves):
+            self._reduce(leaves, batch, [f"{self.name}{paths[i]}" for i in batch], False)
+        return structure.unflatten(leaves)
+
+    def _reduce(
+        self, leaves: list[Any], positions: list[int], names: Sequence[str], is_group: bool
+    ) -> None:
+        factors = (1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor)
+        chosen = [leaves[position] for position in positions]
+        args = (chosen, names, self.op, *factors, self.compression, self.process_set, is_group)
+        for position, reduced in zip(positions, allreduce_batch(*args), strict=True):
+            leaves[position] = reduced
+
+
+def check_groups(groups: Any) -> Groups:
+    """``groups`` as a number > 0 or lists of paths; None if nothing is grouped.
+
+    Raises:
+        ValueError: it is neither, or a path is in two groups.
+    """
+    if groups is None or groups == 0:
+        return None
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
+        return groups
+    if isinstance(groups, list | tuple) and all(
+        isinstance(group, list | tuple) for group in groups
+    ):
+        paths = [path for group in groups for path in group]
+        if all(isinstance(path, str) for path in paths) and len(set(paths)) == len(paths):
+            return tuple(tuple(group) for group in groups)
+    raise ValueError(
+        "groups must be a number > 0 or lists of paths as of jax.tree_util.keystr, each in one "
+        f"group only, found {groups!r}"
+    )
+
+
+def _split(groups: Groups, paths: list[str]) -> tuple[list[list[int]], list[int]]:
+    """Positions in groups, none of which is empty, and those that are in no group."""
+    if groups is None:
+        return [], list(range(len(paths)))
+    if isinstance(groups, int):
+        pieces = split_list(list(range(len(paths))), groups)
+        return [list(piece) for piece in pieces if piece], []
+    position_of = {path: position for position, path in enumerate(paths)}
+    unknown = [path for group in groups for path in group if path not in position_of]
+    if unknown:
+        raise ValueError(f"groups: there is no gradient {unknown[0]!r}; there are {paths}")
+    chosen = [[position_of.pop(path) for path in group] for group in groups if group]
+    return chosen, sorted(position_of.values())
+
+
+def _batches(positions: list[int], leaves: list[Any]) -> list[list[int]]:
+    """Into how many calls of a program the gradients go.
+
+    One call starts when all its inputs are there. Where a core is spare, a call for every MiB
+    starts what is ready while the rest is still being computed; elsewhere one call costs least.
+    """
+    if not positions or not engine().has_spare_cores:
+        return [positions] if positions else []
+    batches: list[list[int]] = [[]]
+    size_bytes = 0
+    for position in positions:
+        if size_bytes >= _BATCH_BYTES:
+            batches.append([])
+            size_bytes = 0
+        batches[-1].append(position)
+        size_bytes += leaves[position].size * leaves[position].dtype.itemsize
+    return batches

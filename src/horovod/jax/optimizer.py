@@ -1,0 +1,137 @@
+"""``DistributedOptimizer``: any optax transformation on the gradients of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from horovod.compression import NoneCompressor, check_compressor
+from horovod.jax.gradient_reduction import GradientReduction, Groups, check_groups
+from horovod.operations import Adasum, Average
+from horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = ["DistributedOptimizer", "PassesState"]
+
+
+class PassesState(NamedTuple):
+    """The state of an optimizer with several backward passes per step.
+
+    Attributes:
+        count: passes since the last step; int32.
+        sums: the gradients of these passes, added up.
+        inner_state: of the wrapped transformation.
+    """
+
+    count: Any
+    sums: Any
+    inner_state: Any
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str = "gradient",
+    compression: Any = NoneCompressor,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Wrap an optax transformation so that it sees the gradients of all ranks.
+
+    The result is an optax transformation itself: use it in ``optax.chain``, a flax ``TrainState``
+    and so on, inside of ``jit`` or outside. Every rank has to give gradients of the same structure,
+    and start from equal parameters (``broadcast_parameters``).
+
+    Args:
+        optimizer: any optax ``GradientTransformation``.
+        name: begins the names of the gradients; give each its own where one program has several
+            distributed optimizers.
+        compression: what travels, for example ``Compression.fp16``.
+        backward_passes_per_step: gradients of so many calls of ``update`` are added up (not
+            averaged) before each reduction; the calls between return zeros.
+        op: ``Average``, ``Sum``, ``Min``, ``Max``, ``Product``, or ``Adasum``: the original update
+            is made of this rank's gradients, and the updates are reduced.
+        gradient_predivide_factor: splits the averaging: gradients are divided by it before the sum
+            and multiplied by ``factor / size`` after it; only with ``Average``.
+        groups: gradients of a group are reduced as one operation. A number > 0: all gradients are
+            split evenly in so many groups. Lists of paths, as ``jax.tree_util.keystr`` writes them:
+            those groups; the others are reduced one by one.
+        process_set: the ranks that reduce; others step on their own gradients.
+
+    Returns:
+        An ``optax.GradientTransformationExtraArgs``. Without several passes its state is that of
+        ``optimizer``, else a ``PassesState``.
+
+    Raises:
+        ImportError: optax is not installed.
+        ValueError: an argument is unusable.
+    """
+    optax = _optax()
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ValueError(
+            f"DistributedOptimizer: expected an optax transformation, found {optimizer!r}"
+        )
+    passes = backward_passes_per_step
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1, found {passes!r}")
+    check_compressor(compression)
+    chosen = check_groups(groups)
+    reduce = GradientReduction(
+        name, compression, op, gradient_predivide_factor, chosen, process_set
+    )
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if op == Adasum:
+            updates, state = inner.update(gradients, state, params, **extra)
+            return reduce(updates), state
+        updates, state = inner.update(reduce(gradients), state, params, **extra)
+        return updates, state
+
+    if passes == 1:
+        return optax.GradientTransformationExtraArgs(inner.init, update)
+    return _every(passes, optax.GradientTransformationExtraArgs(inner.init, update))
+
+
+def _every(passes: int, inner: Any) -> Any:
+    """``inner`` on the sums of so many passes."""
+
+    def init(params: Any) -> PassesState:
+        sums = jax.tree_util.tree_map(jnp.zeros_like, params)
+        return PassesState(jnp.zeros((), jnp.int32), sums, inner.init(params))
+
+    def update(
+        gradients: Any, state: PassesState, params: Any = None, **extra: Any
+    ) -> tuple[Any, PassesState]:
+        sums = jax.tree_util.tree_map(jnp.add, state.sums, gradients)
+
+        def step(sums: Any, inner_state: Any) -> tuple[Any, Any, Any]:
+            updates, inner_state = inner.update(sums, inner_state, params, **extra)
+            return updates, jax.tree_util.tree_map(jnp.zeros_like, sums), inner_state
+
+        def skip(sums: Any, inner_state: Any) -> tuple[Any, Any, Any]:
+            shapes = jax.eval_shape(step, sums, inner_state)[0]
+            zeros = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+            return zeros, sums, inner_state
+
+        count = (state.count + 1) % passes
+        updates, sums, inner_state = jax.lax.cond(count == 0, step, skip, sums, state.inner_state)
+        return updates, PassesState(count, sums, inner_state)
+
+    return type(inner)(init, update)
+
+
+def _optax() -> Any:
+    try:
+        import optax
+    except ModuleNotFoundError as error:
+        if error.name != "optax":
+            raise
+        raise ImportError(
+            "DistributedOptimizer needs optax, which is not installed here: "
+            "pip install 'horovod[jax]'"
+        ) from error
+    return optax

@@ -1,0 +1,28 @@
+"""Shared by the parallel JAX tests: two CPU devices, 64-bit types, both ways in which code runs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+
+
+@pytest.fixture(params=["eager", "jit"])
+def mode(request):
+    """Makes a function of arrays run as Python runs it, or compiled."""
+    import jax
+
+    return jax.jit if request.param == "jit" else lambda function: function
+
+
+@pytest.fixture
+def several_ranks():
+    """For what needs somebody to disagree with, or to be left by."""
+    import horovod.jax as hvd
+
+    if hvd.size() == 1:
+        pytest.skip("one rank agrees with itself")

@@ -1,0 +1,125 @@
+"""Derivatives and batches of collectives, eagerly and compiled."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import horovod.jax as hvd
+from horovod.jax.plugin import is_native
+
+
+def gradient(mode, function, array):
+    return np.asarray(mode(jax.grad(lambda x: jnp.sum(function(x))))(array))
+
+
+def own(*shape):
+    return jnp.arange(1.0, np.prod(shape) + 1).reshape(shape) * (hvd.rank() + 1)
+
+
+@pytest.mark.parametrize(("op", "expected"), [(hvd.Sum, 1.0), (hvd.Average, None)])
+def test_of_allreduce(mode, op, expected):
+    weight = hvd.rank() + 1.0
+    total = sum(range(1, hvd.size() + 1))
+    found = gradient(mode, lambda x: hvd.allreduce(x, op) * weight, own(3, 2))
+    np.testing.assert_allclose(found, np.full((3, 2), total if expected else total / hvd.size()))
+
+
+def test_of_a_group_with_integers(mode):
+    def loss(x):
+        reduced = hvd.grouped_allreduce([x, jnp.arange(3), x * 2], hvd.Sum)
+        return jnp.sum(reduced[0]) + jnp.sum(reduced[2])
+
+    np.testing.assert_allclose(gradient(mode, loss, own(4)), np.full(4, 3.0 * hvd.size()))
+
+
+def test_of_allgather(mode):
+    weights = jnp.arange(3.0 * hvd.size()) * (hvd.rank() + 1)
+    mean = np.mean(range(1, hvd.size() + 1))
+    found = gradient(mode, lambda x: hvd.allgather(x) * weights, own(3))
+    np.testing.assert_allclose(found, mean * np.arange(3 * hvd.rank(), 3 * hvd.rank() + 3))
+
+
+def test_of_broadcast(mode):
+    root = hvd.size() - 1
+    mean = np.mean(range(1, hvd.size() + 1)) if hvd.rank() == root else 0.0
+    found = gradient(mode, lambda x: hvd.broadcast(x, root) * (hvd.rank() + 1), own(5))
+    np.testing.assert_allclose(found, np.full(5, mean))
+
+
+def test_of_alltoall(mode):
+    found = gradient(mode, lambda x: hvd.alltoall(x) * (hvd.rank() + 1), own(2 * hvd.size()))
+    np.testing.assert_allclose(found, np.repeat(np.arange(1.0, hvd.size() + 1), 2))
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_of_reducescatter(mode, op):
+    rows = 2 * hvd.size() + 1
+    found = gradient(mode, lambda x: hvd.reducescatter(x, op) * (hvd.rank() + 1), own(rows))
+    factor = hvd.size() if op == hvd.Sum else 1
+    counts = [2 + (rank < 1) for rank in range(hvd.size())]
+    np.testing.assert_allclose(found, factor * np.repeat(np.arange(1.0, hvd.size() + 1), counts))
+
+
+def test_forward_mode(mode):
+    ranks = np.arange(1.0, hvd.size() + 1)
+    push = mode(lambda x, t: jax.jvp(lambda x: hvd.allreduce(x * x, hvd.Sum), (x,), (t,)))
+    value, tangent = push(jnp.array(hvd.rank() + 1.0), jnp.array(1.0))
+    assert float(value) == (ranks**2).sum()
+    assert float(tangent) == 2 * ranks.sum()
+
+
+def test_of_the_gradient(mode):
+    second = jax.grad(jax.grad(lambda x: hvd.allreduce(x, hvd.Sum) ** 3))
+    found = mode(second)(jnp.array(2.0))
+    np.testing.assert_allclose(found, 6 * 2.0 * hvd.size() ** 3)
+
+
+def test_of_what_is_not_linear():
+    with pytest.raises(NotImplementedError, match="only Average and Sum"):
+        jax.grad(lambda x: hvd.allreduce(x, hvd.Max))(1.0)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_of_scan(remat):
+    if remat and not is_native():
+        pytest.skip("JAX's checkpoint takes no ordered callbacks")
+
+    def body(carry, x):
+        carry = hvd.allreduce(carry * x)
+        return carry, None
+
+    def loss(carry, xs):
+        return jax.lax.scan(jax.checkpoint(body) if remat else body, carry, xs)[0].sum()
+
+    xs = jnp.full((4, 1), 2.0)
+    found = jax.jit(jax.grad(loss))(jnp.ones(2), xs)
+    np.testing.assert_allclose(found, [16.0, 16.0])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_of_batches(mode, axis):
+    batch = jnp.arange(4.0 * hvd.size() * 3).reshape(2 * hvd.size(), 2, 3) + hvd.rank()
+
+    def all_of_them(x):
+        one, two = x, x * 2
+        return [
+            hvd.allreduce(one, hvd.Max),
+            hvd.grouped_allreduce([one, jnp.ones(2)], hvd.Sum)[0],
+            hvd.allgather(one),
+            hvd.broadcast(two, 0),
+            hvd.alltoall(jnp.concatenate([one] * hvd.size())),
+            hvd.reducescatter(two, hvd.Sum),
+        ]
+
+    batched = mode(jax.vmap(all_of_them, axis, axis))(batch)
+    singly = [all_of_them(x) for x in jnp.moveaxis(batch, axis, 0)]
+    for found, *expected in zip(batched, *singly, strict=True):
+        np.testing.assert_array_equal(found, jnp.stack(expected, axis))
+
+
+def test_no_batch_of_adasum():
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        jax.vmap(lambda x: hvd.allreduce(x, hvd.Adasum))(jnp.ones((2, 2)))

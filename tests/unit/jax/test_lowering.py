@@ -1,0 +1,49 @@
+"""Names and calls in compiled programs."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import horovod.jax as hvd
+
+pytestmark = pytest.mark.usefixtures("world")
+
+
+def names_in(function, *arrays):
+    text = jax.jit(function).lower(*arrays).as_text()
+    return re.findall(r'names = "([^"]*)"', text)
+
+
+def test_names_are_positions_in_the_program():
+    def step(x):
+        return hvd.allreduce(x) + hvd.broadcast(x, 0) + hvd.allreduce(x * 2, name="mine")
+
+    expected = ["allreduce.jit_step.0", "broadcast.jit_step.1", "allreduce.mine"]
+    assert names_in(step, jnp.ones(2)) == expected
+    assert names_in(step, jnp.ones(3)) == expected
+
+
+def test_names_of_gradients_follow_from_those_given():
+    def step(x):
+        return jax.grad(lambda x: jnp.sum(hvd.allreduce(x, name="x") ** 2))(x)
+
+    assert names_in(step, jnp.ones(2)) == ["allreduce.x", "allreduce.x.grad"]
+
+
+def test_a_pytree_is_one_call_with_a_name_for_each_array():
+    tree = {"a": jnp.ones(2), "b": [jnp.ones(3)]}
+    (names,) = names_in(lambda tree: hvd.allreduce(tree, name="t"), tree)
+    assert names.split(r"\0A") == ["allreduce.t['a']", "allreduce.t['b'][0]"]
+    assert names_in(lambda tree: hvd.grouped_allreduce(tree, name="g"), tree) == [
+        "grouped_allreduce.g"
+    ]
+
+
+def test_reductions_may_be_in_place():
+    text = jax.jit(hvd.allreduce).lower(jnp.ones(2)).as_text()
+    assert "output_operand_alias" in text
+    assert "output_operand_alias" not in jax.jit(hvd.allgather).lower(jnp.ones(2)).as_text()

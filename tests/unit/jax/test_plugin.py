@@ -1,0 +1,69 @@
+"""Whether the native plugin is used: chosen, tried out elsewhere, refused without harm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from horovod.jax import plugin
+
+REFUSED = """
+import jax, jax.numpy as jnp
+from pathlib import Path
+import horovod.jax as hvd
+from horovod.jax import plugin
+plugin._TRIED = ((0, 0), (0, 0))
+plugin._TEST_SCRIPT = {script!r}
+hvd.init()
+assert jax.jit(lambda x: hvd.allreduce(x + 1))(jnp.ones(2)).tolist() == [2.0, 2.0]
+assert jax.grad(lambda x: hvd.allreduce(x) ** 2)(3.0) == 6.0
+print(plugin.is_native())
+"""
+
+
+@pytest.fixture
+def untried(monkeypatch, tmp_path):
+    """A version of JAX that nobody has tried, with nothing remembered."""
+    monkeypatch.setattr(plugin, "_TRIED", ((0, 0), (0, 0)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_an_untried_version_is_tried_in_a_process_of_its_own_once(untried, monkeypatch):
+    assert not plugin._is_tried()
+    assert plugin._passes_elsewhere()
+    monkeypatch.setattr(plugin, "_run_elsewhere", lambda: pytest.fail("it is remembered"))
+    assert plugin._passes_elsewhere()
+    (verdict,) = untried.rglob("jax-*")
+    assert verdict.name.startswith(f"jax-{jax.__version__}-")
+
+
+@pytest.mark.parametrize("script", ["raise SystemExit(1)", "import os; os.abort()"])
+def test_what_fails_elsewhere_is_never_registered(untried, script):
+    job = subprocess.run(
+        [sys.executable, "-c", REFUSED.format(script=script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert job.stdout.split() == ["False"], job.stderr
+    assert job.stderr.count("run as host callbacks") == 1
+
+
+@pytest.mark.parametrize(("value", "native"), [("0", "False"), ("1", "True")])
+def test_the_setting(monkeypatch, value, native):
+    monkeypatch.setenv("HOROVOD_JAX_NATIVE_OPS", value)
+    script = "from horovod.jax.plugin import is_native; print(is_native())"
+    job = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert job.stdout.split() == [native]
+
+
+def test_a_missing_library_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(plugin, "_LIBRARY", tmp_path / "nothing.so")
+    with pytest.raises(ImportError, match="cannot be opened"):
+        plugin._register()
