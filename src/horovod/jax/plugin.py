@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
-import os
-import subprocess
-import sys
+import threading
 from pathlib import Path
 
 import jax
 
+from horovod.plugins import works
 from horovod.settings import Settings
 from horovod.world import port_address
 
@@ -28,8 +26,9 @@ TARGET = "horovod_jax_collective"
 _LIBRARY = Path(__file__).parent.parent / "libhorovod_jax.so"
 _TRIED = ((0, 6), (0, 10))  # the oldest and the newest version in our tests
 _TEST_VALUE = 7
-_TEST_TIMEOUT_S = 120
 _TEST_SCRIPT = f"""
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
 import ctypes, sys, jax, jax.numpy as jnp
 handler = jax.ffi.pycapsule(ctypes.CDLL(sys.argv[1]).horovod_jax_self_test)
 jax.ffi.register_ffi_target("horovod_jax_self_test", handler, platform="cpu")
@@ -39,13 +38,21 @@ with jax.default_device(jax.devices("cpu")[0]):
 """
 
 
-@functools.cache
+_choice_lock = threading.Lock()  # a cached function may run once in each of several threads
+
+
 def is_native() -> bool:
     """Whether compiled programs call the plugin; decided, and said if not, when first asked for.
 
     They do, unless ``HOROVOD_JAX_NATIVE_OPS=0``, or the plugin does not work with this jaxlib, or
     the default device is not a CPU. Then one ordered host callback after the other does the work.
     """
+    with _choice_lock:
+        return _is_chosen()
+
+
+@functools.cache
+def _is_chosen() -> bool:
     if not Settings.from_env().jax_native_ops or jax.default_backend() != "cpu":
         return False
     try:
@@ -59,7 +66,7 @@ def is_native() -> bool:
 
 
 def _register() -> None:
-    if not _is_tried() and not _passes_elsewhere():
+    if not works(_LIBRARY, "jax", jax.__version__, _TRIED, _TEST_SCRIPT):
         raise ImportError(f"the plugin does not work with JAX {jax.__version__}")
     try:
         library = ctypes.CDLL(str(_LIBRARY))
@@ -69,43 +76,3 @@ def _register() -> None:
     attach.argtypes, attach.restype = [ctypes.c_void_p], None
     attach(port_address())
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform="cpu")
-
-
-def _is_tried() -> bool:
-    version = tuple(int(part) for part in jax.__version__.split(".")[:2])
-    return _TRIED[0] <= version <= _TRIED[1]
-
-
-def _passes_elsewhere() -> bool:
-    """Whether the test passes in a process of its own; remembered by version and build."""
-    try:
-        verdict = _verdict_path()
-        return verdict.read_text() == "passed"
-    except OSError:
-        pass  # never asked, or nowhere to remember, or no plugin
-    passed = _run_elsewhere()
-    try:
-        verdict = _verdict_path()
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        verdict.write_text("passed" if passed else "failed")
-    except OSError:
-        pass
-    return passed
-
-
-def _run_elsewhere() -> bool:
-    command = [sys.executable, "-c", _TEST_SCRIPT, str(_LIBRARY)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    try:
-        test = subprocess.run(
-            command, capture_output=True, timeout=_TEST_TIMEOUT_S, check=False, env=environment
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return test.returncode == 0
-
-
-def _verdict_path() -> Path:
-    build = hashlib.sha256(_LIBRARY.read_bytes()).hexdigest()[:16]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "horovod" / f"jax-{jax.__version__}-{build}"

@@ -8,17 +8,13 @@ be a crash.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from horovod.plugins import works
 from horovod.world import port_address
 
 __all__ = ["load_plugin"]
@@ -26,7 +22,6 @@ __all__ = ["load_plugin"]
 _LIBRARY = Path(__file__).parent.parent / "libhorovod_tensorflow.so"
 _TRIED = ((2, 15), (2, 21))  # the oldest and the newest version in our tests
 _TEST_VALUE = 7
-_TEST_TIMEOUT_S = 120
 _TEST_SCRIPT = (
     "import sys, tensorflow as tf; "
     "plugin = tf.load_op_library(sys.argv[1]); "
@@ -40,7 +35,7 @@ def load_plugin() -> Any:
     Raises:
         ImportError: it is not there, cannot be opened, or does not pass its test.
     """
-    if not _is_tried() and not _passes_elsewhere():
+    if not works(_LIBRARY, "tensorflow", tf.__version__, _TRIED, _TEST_SCRIPT):
         raise ImportError(f"the plugin does not work with TensorFlow {tf.__version__}")
     try:
         plugin = tf.load_op_library(str(_LIBRARY))
@@ -73,39 +68,3 @@ def _test(plugin: Any) -> None:
         raise ImportError(f"the plugin's test failed: {error}") from error
     if value != _TEST_VALUE:
         raise ImportError(f"the plugin's test gave {value}, expected {_TEST_VALUE}")
-
-
-def _is_tried() -> bool:
-    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
-    return _TRIED[0] <= version <= _TRIED[1]
-
-
-def _passes_elsewhere() -> bool:
-    """Whether the test passes in a process of its own; success is remembered by version and build.
-
-    Failure is not: the machine may just have been too busy.
-    """
-    proof = _proof_path()
-    if proof.exists():
-        return True
-    passed = _run_elsewhere()
-    if passed:
-        with contextlib.suppress(OSError):  # nowhere to remember
-            proof.parent.mkdir(parents=True, exist_ok=True)
-            proof.touch()
-    return passed
-
-
-def _run_elsewhere() -> bool:
-    command = [sys.executable, "-c", _TEST_SCRIPT, str(_LIBRARY)]
-    try:
-        test = subprocess.run(command, capture_output=True, timeout=_TEST_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return test.returncode == 0
-
-
-def _proof_path() -> Path:
-    build = hashlib.sha256(_LIBRARY.read_bytes()).hexdigest()[:16]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "horovod" / f"tensorflow-{tf.__version__}-{build}"
