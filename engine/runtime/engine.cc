@@ -1,5 +1,6 @@
-// Construction, submission, results and the end. What runs collectives is in progress.cc, what
-// waits in waiting.cc, what looks after stalled tensors and lost peers in health.cc.
+// Construction, submission, results and the end. Process sets are in process_sets.cc, what runs
+// collectives is in progress.cc, what waits in waiting.cc, what looks after stalled tensors and
+// lost peers in health.cc.
 #include "runtime/engine.h"
 
 #include <algorithm>
@@ -12,7 +13,6 @@ namespace hvd {
 
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr auto kSpin = std::chrono::microseconds(50);
 // When the background thread starts what is ready while no thread waits for it. With a core to
 // spare soon, to overlap with the computation; without one it would only take turns with it, so it
@@ -37,16 +37,7 @@ EngineConfig checked(EngineConfig config) {
   return config;
 }
 
-// The world's words come first, then one part for each process set.
-std::size_t words_bytes(int size) {
-  return (Presence::region_bytes(size) + Alarms::region_bytes() + kPage - 1) / kPage * kPage;
-}
-
 }  // namespace
-
-std::size_t Engine::space_bytes(int size) {
-  return words_bytes(size) + kMaxProcessSets * Lane::region_bytes(size);
-}
 
 Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
                std::vector<WatchedProcess> processes)
@@ -99,98 +90,6 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
   wake_after_submit(*lane, became_ready, intent);
   if (is_continued) deliver();  // what could not be submitted
   return handle;
-}
-
-Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
-  if (set >= 0 && set < kMaxProcessSets) {
-    if (Lane* lane = lanes_[static_cast<std::size_t>(set)].load()) return *lane;
-  }
-  const std::string what =
-      submissions.empty() ? "submit" : name_of(submissions.front().requests.front());
-  const auto found = sets_.find(set);
-  if (found == sets_.end()) {
-    throw Error(ErrorCode::kInvalidArgument, what + ": process set " + std::to_string(set) +
-                                                 " is not registered; add it on all ranks first");
-  }
-  const std::vector<int>& members = found->second;
-  if (!std::ranges::binary_search(members, config_.rank)) {
-    throw Error(ErrorCode::kInvalidArgument, what + ": rank " + std::to_string(config_.rank) +
-                                                 " is not a member of process set " +
-                                                 std::to_string(set) + " (ranks " + list(members) +
-                                                 ")");
-  }
-  return open_lane(set, members);
-}
-
-Lane& Engine::open_lane(int set, const std::vector<int>& members) {
-  const auto index = static_cast<std::size_t>(set);
-  const std::size_t offset = words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
-  const int size = static_cast<int>(members.size());
-  const auto own = std::ranges::lower_bound(members, config_.rank) - members.begin();
-  const auto check = [this, members](int holder, Nanoseconds waited) {
-    check_holder(members[static_cast<std::size_t>(holder)], waited);
-  };
-  LaneConfig config{.id = set,
-                    .members = members,
-                    .board = {.rank = static_cast<int>(own),
-                              .size = size,
-                              .members = members,
-                              .cache_capacity = config_.cache_capacity,
-                              .fusion_threshold_bytes = config_.fusion_threshold_bytes,
-                              .fuse_groups = config_.fuse_groups,
-                              .check_holder = check}};
-  auto lane = std::make_unique<Lane>(std::move(config),
-                                     space_->map(offset, Lane::region_bytes(size)), presence_);
-  lanes_[index].store(lane.get(), std::memory_order_release);
-  if (lane_count_.load() <= index) lane_count_.store(index + 1, std::memory_order_release);
-  return *lane.release();
-}
-
-void Engine::add_process_set(int set, std::vector<int> members) {
-  if (set <= 0 || set >= kMaxProcessSets) {
-    throw Error(ErrorCode::kInvalidArgument, "at most " + std::to_string(kMaxProcessSets - 1) +
-                                                 " process sets may exist at one time");
-  }
-  const std::lock_guard guard(mutex_);
-  sets_[set] = std::move(members);
-}
-
-void Engine::remove_process_set(int set) {
-  while (!take_role(true)) {
-    if (stopping_.load()) return;
-  }
-  std::unique_ptr<Lane> lane;
-  {
-    const std::lock_guard guard(mutex_);
-    sets_.erase(set);
-    lane.reset(lanes_[static_cast<std::size_t>(set)].exchange(nullptr));
-    if (lane != nullptr) {
-      fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));
-    }
-  }
-  lane.reset();
-  if (release_role()) ring_background();
-  deliver();
-}
-
-void Engine::discard_process_set(int set) {
-  const std::size_t part_bytes = Lane::region_bytes(config_.size);
-  const std::size_t offset = words_bytes(config_.size) + static_cast<std::size_t>(set) * part_bytes;
-  const std::lock_guard guard(mutex_);
-  if (space_ != nullptr) space_->discard(offset, part_bytes);
-}
-
-std::vector<int> Engine::members_of(int set) {
-  const std::lock_guard guard(mutex_);
-  const auto found = sets_.find(set);
-  return found == sets_.end() ? std::vector<int>{} : found->second;
-}
-
-int Engine::flights(int set) {
-  if (set < 0 || set >= kMaxProcessSets) return 0;
-  const std::lock_guard guard(mutex_);
-  const Lane* lane = lanes_[static_cast<std::size_t>(set)].load();
-  return lane == nullptr ? 0 : lane->flights.load();
 }
 
 Entry& Engine::prepare(Lane& lane, const Submission& submission) {

@@ -124,6 +124,9 @@ class Engine {
     kUrgent    // now
   };
 
+  // Of the shared space: the world's words, before one part for each process set.
+  static std::size_t words_bytes(int size);
+
   // Submission, under mutex_.
   Lane& lane_for(int set, std::span<const Submission> submissions);
   Lane& open_lane(int set, const std::vector<int>& members);

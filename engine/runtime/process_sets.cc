@@ -1,0 +1,115 @@
+// Process sets of an engine: where each lies in the shared space, and their lanes.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+}  // namespace
+
+std::size_t Engine::words_bytes(int size) {
+  return (Presence::region_bytes(size) + Alarms::region_bytes() + kPage - 1) / kPage * kPage;
+}
+
+std::size_t Engine::space_bytes(int size) {
+  return words_bytes(size) + kMaxProcessSets * Lane::region_bytes(size);
+}
+
+Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
+  if (set >= 0 && set < kMaxProcessSets) {
+    if (Lane* lane = lanes_[static_cast<std::size_t>(set)].load()) return *lane;
+  }
+  const std::string what =
+      submissions.empty() ? "submit" : name_of(submissions.front().requests.front());
+  const auto found = sets_.find(set);
+  if (found == sets_.end()) {
+    throw Error(ErrorCode::kInvalidArgument, what + ": process set " + std::to_string(set) +
+                                                 " is not registered; add it on all ranks first");
+  }
+  const std::vector<int>& members = found->second;
+  if (!std::ranges::binary_search(members, config_.rank)) {
+    throw Error(ErrorCode::kInvalidArgument, what + ": rank " + std::to_string(config_.rank) +
+                                                 " is not a member of process set " +
+                                                 std::to_string(set) + " (ranks " + list(members) +
+                                                 ")");
+  }
+  return open_lane(set, members);
+}
+
+Lane& Engine::open_lane(int set, const std::vector<int>& members) {
+  const auto index = static_cast<std::size_t>(set);
+  const std::size_t offset = words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
+  const int size = static_cast<int>(members.size());
+  const auto own = std::ranges::lower_bound(members, config_.rank) - members.begin();
+  const auto check = [this, members](int holder, Nanoseconds waited) {
+    check_holder(members[static_cast<std::size_t>(holder)], waited);
+  };
+  LaneConfig config{.id = set,
+                    .members = members,
+                    .board = {.rank = static_cast<int>(own),
+                              .size = size,
+                              .members = members,
+                              .cache_capacity = config_.cache_capacity,
+                              .fusion_threshold_bytes = config_.fusion_threshold_bytes,
+                              .fuse_groups = config_.fuse_groups,
+                              .check_holder = check}};
+  auto lane = std::make_unique<Lane>(std::move(config),
+                                     space_->map(offset, Lane::region_bytes(size)), presence_);
+  lanes_[index].store(lane.get(), std::memory_order_release);
+  if (lane_count_.load() <= index) lane_count_.store(index + 1, std::memory_order_release);
+  return *lane.release();
+}
+
+void Engine::add_process_set(int set, std::vector<int> members) {
+  if (set <= 0 || set >= kMaxProcessSets) {
+    throw Error(ErrorCode::kInvalidArgument, "at most " + std::to_string(kMaxProcessSets - 1) +
+                                                 " process sets may exist at one time");
+  }
+  const std::lock_guard guard(mutex_);
+  sets_[set] = std::move(members);
+}
+
+void Engine::remove_process_set(int set) {
+  while (!take_role(true)) {
+    if (stopping_.load()) return;
+  }
+  std::unique_ptr<Lane> lane;
+  {
+    const std::lock_guard guard(mutex_);
+    sets_.erase(set);
+    lane.reset(lanes_[static_cast<std::size_t>(set)].exchange(nullptr));
+    if (lane != nullptr) {
+      fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));
+    }
+  }
+  lane.reset();
+  if (release_role()) ring_background();
+  deliver();
+}
+
+void Engine::discard_process_set(int set) {
+  const std::size_t part_bytes = Lane::region_bytes(config_.size);
+  const std::size_t offset = words_bytes(config_.size) + static_cast<std::size_t>(set) * part_bytes;
+  const std::lock_guard guard(mutex_);
+  if (space_ != nullptr) space_->discard(offset, part_bytes);
+}
+
+std::vector<int> Engine::members_of(int set) {
+  const std::lock_guard guard(mutex_);
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? std::vector<int>{} : found->second;
+}
+
+int Engine::flights(int set) {
+  if (set < 0 || set >= kMaxProcessSets) return 0;
+  const std::lock_guard guard(mutex_);
+  const Lane* lane = lanes_[static_cast<std::size_t>(set)].load();
+  return lane == nullptr ? 0 : lane->flights.load();
+}
+
+}  // namespace hvd
