@@ -15,6 +15,7 @@ from typing import Any
 from horovod import _native
 from horovod.errors import HorovodInternalError
 from horovod.process_sets import ProcessSet, check_process_set
+from horovod.world import rocm_built
 
 __all__ = [
     "Adasum",
@@ -26,6 +27,7 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "check_predivide",
     "full_name",
     "make_allreduce",
     "make_broadcast",
@@ -107,6 +109,24 @@ def resolve_op(average: bool | None, op: int | None) -> int:
         raise ValueError("give op or average, not both; op replaces average")
     warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning, 3)
     return Average if average else Sum
+
+
+def check_predivide(op: int, gradient_predivide_factor: float) -> None:
+    """Refuse a factor that would not cancel out: what splits an averaging into two divisions.
+
+    Raises:
+        ValueError: it is not 1, and ``op`` is not Average, or this is ROCm; or it is not positive.
+    """
+    if gradient_predivide_factor == 1.0:
+        return
+    if gradient_predivide_factor <= 0:
+        raise ValueError(
+            f"gradient_predivide_factor must be positive, found {gradient_predivide_factor}"
+        )
+    if op != Average:
+        raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
+    if rocm_built():
+        raise ValueError("gradient_predivide_factor other than 1 is not supported on ROCm")
 
 
 _ALLREDUCE = Kind.ALLREDUCE  # looking up an enum's member takes half as long as making a call

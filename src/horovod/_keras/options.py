@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod._keras.library import variable_key
-from horovod.operations import Adasum, Average, Sum
+from horovod.operations import Adasum, Average, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
-from horovod.world import rocm_built
 
 __all__ = ["Groups", "Options", "make_options"]
 
@@ -85,16 +84,7 @@ def _check_op(op: int, gradient_predivide_factor: float) -> None:
         raise ValueError("op=Adasum is not supported for Keras optimizers; use Average or Sum")
     if op not in (Average, Sum):
         raise ValueError(f"op must be Average or Sum, found {op!r}")
-    if gradient_predivide_factor == 1.0:
-        return
-    if gradient_predivide_factor <= 0:
-        raise ValueError(
-            f"gradient_predivide_factor must be positive, found {gradient_predivide_factor}"
-        )
-    if op != Average:
-        raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
-    if rocm_built():
-        raise ValueError("gradient_predivide_factor other than 1 is not supported on ROCm")
+    check_predivide(op, gradient_predivide_factor)
 
 
 def _choose_groups(groups: Any, num_groups: int) -> Groups | None:

@@ -10,7 +10,7 @@ import jax
 
 from horovod.compatibility import split_list
 from horovod.jax.collectives import allreduce_batch
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set
 from horovod.world import engine
 
@@ -35,13 +35,7 @@ class GradientReduction:
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum, Adasum, Min, Max, Product):
             raise ValueError(f"DistributedOptimizer: unknown op {self.op!r}")
-        if self.gradient_predivide_factor <= 0:
-            raise ValueError(
-                "gradient_predivide_factor must be positive, found "
-                f"{self.gradient_predivide_factor}"
-            )
-        if self.gradient_predivide_factor != 1.0 and self.op != Average:
-            raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
+        check_predivide(self.op, self.gradient_predivide_factor)
         check_process_set(self.process_set)
 
     def __call__(self, gradients: Any) -> Any:

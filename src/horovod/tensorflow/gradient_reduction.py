@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.compression import check_compressor
-from horovod.operations import Average, resolve_op
+from horovod.operations import check_predivide, resolve_op
 from horovod.process_sets import ProcessSet, check_process_set
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.autograph import not_converted
@@ -27,9 +27,8 @@ from horovod.tensorflow.sparse import (
     is_sparse,
 )
 from horovod.tensorflow.variables import key_of, operation_names, unique_scope
-from horovod.world import rocm_built
 
-__all__ = ["Reducer", "check_predivide", "make_reducer"]
+__all__ = ["Reducer", "make_reducer"]
 
 Reducer = Callable[..., list[Any]]
 
@@ -91,24 +90,6 @@ def make_reducer(
         scale_local_gradients,
         use_generic_names,
     )
-
-
-def check_predivide(op: int, gradient_predivide_factor: float) -> None:
-    """Refuse a factor that would not cancel out.
-
-    Raises:
-        ValueError: it is not 1, and ``op`` is not Average, or this is ROCm; or it is not positive.
-    """
-    if gradient_predivide_factor == 1.0:
-        return
-    if gradient_predivide_factor <= 0:
-        raise ValueError(
-            f"gradient_predivide_factor must be positive, found {gradient_predivide_factor}"
-        )
-    if op != Average:
-        raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
-    if rocm_built():
-        raise ValueError("gradient_predivide_factor other than 1 is not supported on ROCm")
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Adasum, Average, resolve_op
+from horovod.operations import Adasum, Average, check_predivide, resolve_op
 from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import AdasumOptimizer
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, check_passes
 from horovod.tensorflow.gradient_groups import Groups, check_groups
-from horovod.tensorflow.gradient_reduction import check_predivide, make_reducer
+from horovod.tensorflow.gradient_reduction import make_reducer
 from horovod.tensorflow.wrapped_optimizer import WrappedOptimizer
 
 __all__ = ["DistributedOptimizer"]

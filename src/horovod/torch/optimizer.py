@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from horovod.compression import check_compressor
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
 from horovod.torch.adasum_optimizer import make_adasum_optimizer
@@ -28,7 +28,7 @@ from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameter_groups import check_groups, choose_groups
 from horovod.torch.parameter_names import choose_names, operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, check_passes, wrap
-from horovod.world import rocm_built, size
+from horovod.world import size
 
 __all__ = ["DistributedOptimizer"]
 
@@ -307,13 +307,4 @@ def _check_compression(compression: AnyCompression) -> None:
 def _check_op(op: int, gradient_predivide_factor: float) -> None:
     if op not in (Average, Sum, Adasum, Min, Max, Product):
         raise ValueError(f"DistributedOptimizer: unknown op {op!r}")
-    if gradient_predivide_factor == 1.0:
-        return
-    if gradient_predivide_factor <= 0:
-        raise ValueError(
-            f"gradient_predivide_factor must be positive, found {gradient_predivide_factor}"
-        )
-    if op != Average:
-        raise ValueError("gradient_predivide_factor other than 1 needs op=Average")
-    if rocm_built():
-        raise ValueError("gradient_predivide_factor other than 1 is not supported on ROCm")
+    check_predivide(op, gradient_predivide_factor)
