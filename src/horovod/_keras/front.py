@@ -12,9 +12,10 @@ from horovod._keras import collectives
 from horovod._keras.backends import backend_for
 from horovod._keras.loading import load_model
 from horovod._keras.optimizer import distribute
-from horovod._keras.options import Groups, make_options
+from horovod._keras.options import make_options
 from horovod._keras.variables import broadcast_variables
 from horovod.compression import NoneCompressor
+from horovod.gradient_groups import Groups
 from horovod.operations import Average
 from horovod.process_sets import ProcessSet, global_process_set
 
@@ -48,7 +49,7 @@ class Front:
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         num_groups: int = 0,
-        groups: Groups | None = None,
+        groups: Groups = None,
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> Any:
@@ -118,7 +119,7 @@ class Front:
         op: int = Average,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
-        groups: Groups | None = None,
+        groups: Groups = None,
         process_set: ProcessSet = global_process_set,
         local_layers: Any = None,
         scale_local_gradients: bool = True,

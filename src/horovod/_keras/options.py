@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from horovod._keras.library import variable_key
+from horovod.gradient_groups import Groups, check_groups
 from horovod.operations import Adasum, Average, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 
-__all__ = ["Groups", "Options", "make_options"]
-
-Groups = int | Sequence[Sequence[Any]]
+__all__ = ["Options", "make_options"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Options:
     gradient_predivide_factor: float
     backward_passes_per_step: int
     average_aggregated_gradients: bool
-    groups: Groups | None
+    groups: Groups
     process_set: ProcessSet
     scale_local_gradients: bool
 
@@ -46,7 +43,7 @@ def make_options(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
-    groups: Groups | None = None,
+    groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Options:
@@ -73,7 +70,7 @@ def make_options(
         gradient_predivide_factor,
         backward_passes_per_step,
         average_aggregated_gradients,
-        _choose_groups(groups, num_groups),
+        check_groups(groups, num_groups, variable_key),
         process_set,
         scale_local_gradients,
     )
@@ -85,42 +82,3 @@ def _check_op(op: int, gradient_predivide_factor: float) -> None:
     if op not in (Average, Sum):
         raise ValueError(f"op must be Average or Sum, found {op!r}")
     check_predivide(op, gradient_predivide_factor)
-
-
-def _choose_groups(groups: Any, num_groups: int) -> Groups | None:
-    if num_groups:
-        text = "num_groups is deprecated; give DistributedOptimizer the number as groups"
-        warnings.warn(text, DeprecationWarning, stacklevel=5)
-        groups = num_groups if groups is None else groups
-    if groups is None:
-        return None
-    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
-        return groups
-    if not isinstance(groups, list | tuple):
-        raise ValueError(
-            f"groups must be a positive number or a list of lists of variables, found {groups!r}"
-        )
-    _check_lists(groups)
-    return groups
-
-
-def _check_lists(groups: Sequence[Any]) -> None:
-    seen: dict[int, int] = {}
-    for number, group in enumerate(groups):
-        if not isinstance(group, list | tuple):
-            raise ValueError(
-                f"groups must be lists of variables, found {type(group).__name__} as group {number}"
-            )
-        for variable in group:
-            if not hasattr(variable, "assign"):
-                raise ValueError(
-                    f"groups must hold variables only, found {type(variable).__name__} "
-                    f"in group {number}"
-                )
-            key = variable_key(variable)
-            if key in seen:
-                raise ValueError(
-                    f"a variable can be in one group only; {variable.name!r} is in groups "
-                    f"{seen[key]} and {number}"
-                )
-            seen[key] = number

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from horovod._keras.library import variable_key
-from horovod._keras.options import Groups
+from horovod.gradient_groups import Groups, split_into_groups
 
 __all__ = ["Plan", "make_plan"]
 
@@ -19,9 +18,7 @@ class Plan(NamedTuple):
     groups: list[tuple[str, list[int]]]  # under names to be completed
 
 
-def make_plan(
-    name: str, indices: Sequence[int], variables: Sequence[Any], groups: Groups | None
-) -> Plan:
+def make_plan(name: str, indices: Sequence[int], variables: Sequence[Any], groups: Groups) -> Plan:
     """Names and groups for the gradients of ``variables``.
 
     Args:
@@ -31,24 +28,7 @@ def make_plan(
         groups: a number of groups of nearly equal length, or lists of variables; the variables in
             none of these are reduced one by one.
     """
-    chosen = _positions(variables, groups)
-    in_group = {position for group in chosen for position in group}
-    singles = [
-        (f"allreduce.{name}.gradient_{index}", position)
-        for position, index in enumerate(indices)
-        if position not in in_group
-    ]
+    keys = {variable_key(variable): position for position, variable in enumerate(variables)}
+    chosen, rest = split_into_groups(groups, keys, variable_key)
+    singles = [(f"allreduce.{name}.gradient_{indices[position]}", position) for position in rest]
     return Plan(singles, [(f"{name}.group_{indices[group[0]]}", group) for group in chosen])
-
-
-def _positions(variables: Sequence[Any], groups: Groups | None) -> list[list[int]]:
-    if groups is None:
-        return []
-    if isinstance(groups, int):
-        count = min(groups, len(variables))
-        bounds = [len(variables) * number // count for number in range(count + 1)] if count else []
-        return [list(range(start, end)) for start, end in pairwise(bounds)]
-    position_of = {variable_key(variable): p for p, variable in enumerate(variables)}
-    keys = [[variable_key(variable) for variable in group] for group in groups]
-    found = [[position_of[key] for key in group if key in position_of] for group in keys]
-    return [group for group in found if group]

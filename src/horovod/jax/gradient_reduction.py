@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from horovod.compatibility import split_list
+from horovod.gradient_groups import split_into_groups
 from horovod.jax.collectives import allreduce_batch
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set
@@ -86,17 +86,12 @@ def check_groups(groups: Any) -> Groups:
 
 def _split(groups: Groups, paths: list[str]) -> tuple[list[list[int]], list[int]]:
     """Positions in groups, none of which is empty, and those that are in no group."""
-    if groups is None:
-        return [], list(range(len(paths)))
-    if isinstance(groups, int):
-        pieces = split_list(list(range(len(paths))), groups)
-        return [list(piece) for piece in pieces if piece], []
     position_of = {path: position for position, path in enumerate(paths)}
-    unknown = [path for group in groups for path in group if path not in position_of]
+    listed = [] if groups is None or isinstance(groups, int) else groups
+    unknown = [path for group in listed for path in group if path not in position_of]
     if unknown:
         raise ValueError(f"groups: there is no gradient {unknown[0]!r}; there are {paths}")
-    chosen = [[position_of.pop(path) for path in group] for group in groups if group]
-    return chosen, sorted(position_of.values())
+    return split_into_groups(groups, position_of, str)
 
 
 def _batches(positions: list[int], leaves: list[Any]) -> list[list[int]]:

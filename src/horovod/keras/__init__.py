@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod._keras.front import Front
-from horovod._keras.options import Groups
+from horovod.gradient_groups import Groups
 from horovod.keras import callbacks, elastic
 from horovod.operations import (
     Adasum,
@@ -112,7 +112,7 @@ def DistributedOptimizer(  # noqa: N802
     gradient_predivide_factor: float = 1.0,
     op: int = Average,
     num_groups: int = 0,
-    groups: Groups | None = None,
+    groups: Groups = None,
 ) -> Any:
     """Make an optimizer that steps on the gradients of all ranks.
 

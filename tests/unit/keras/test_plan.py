@@ -18,7 +18,7 @@ def test_one_by_one():
 def test_number_of_groups():
     plan = make_plan("opt", INDICES, VARIABLES, 2)
     assert plan.singles == []
-    assert plan.groups == [("opt.group_10", [0, 1]), ("opt.group_12", [2, 3, 4])]
+    assert plan.groups == [("opt.group_10", [0, 1, 2]), ("opt.group_13", [3, 4])]
     assert len(make_plan("opt", INDICES, VARIABLES, 9).groups) == 5
 
 
