@@ -1,10 +1,10 @@
 """Hosts on this machine: namespaces of their own, joined by virtual cables and switches.
 
 A host has its own network, hostname, processes, /dev/shm, /run and name resolution; files and
-cores are shared. All of it belongs to one process per host, which reads a pipe from the process that
-made the host: at the end of that pipe, whatever the reason, the kernel ends every process of
-the host and takes its namespaces and cables away. So nothing has a name on this machine, and
-nothing is left to clean up. Needs root; ``missing`` tells what else is not there.
+cores are shared. All of it belongs to one process per host, its keeper, which reads a pipe from the
+process that made the host: at the end of that pipe, whatever the reason, the kernel ends every
+process of the host and takes its namespaces and cables away. So nothing has a name on this
+machine, and nothing is left to clean up. Needs root; ``missing`` tells what else is not there.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Host:
         self._filter(f'iifname != "lo" numgen random mod 100 < {percent} drop')
 
     def refuse_connections_from(self, other: Host) -> None:
-        """Drop the first packet of every TCP connection that ``other`` opens, until ``hear_all``."""
+        """Drop the first packet of TCP connections that ``other`` opens, until ``hear_all``."""
         rules = []
         for address in other.addresses:
             family = "ip6" if ":" in address else "ip"

@@ -1,7 +1,7 @@
 """An ssh server on every host of a network, with keys that are made for it and then forgotten.
 
-Any host reaches any other as ``ssh -p PORT -i KEY HOST`` (``options``); nothing is asked, and nobody's
-own keys, known hosts or configuration are read or written.
+Any host reaches any other as ``ssh -p PORT -i KEY HOST`` (``options``); nothing is asked, and
+nobody's own keys, known hosts or configuration are read or written.
 """
 
 from __future__ import annotations
