@@ -1,7 +1,7 @@
 """Starts workers on several hosts, which ``tests/hosts/support`` makes on this machine.
 
-``RanksOnHosts`` is the ``Starter`` of a worker group whose ranks are spread evenly over the hosts of
-a network; the driver's sockets are files, which the hosts share.
+``RanksOnHosts`` is the ``Starter`` of a worker group whose ranks are spread evenly over hosts of
+the network; the driver's sockets are files, which the hosts share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BIN = Path(sys.executable).parent
 
 @contextmanager
 def open_hosts(count: int) -> Iterator[tuple[Network, SshServers]]:
-    """Hosts that reach each other by ssh, ended at the end; ``RuntimeError`` where there are none."""
+    """Hosts that reach each other by ssh; ``RuntimeError`` where there can be none."""
     if reason := missing() or missing_ssh():
         raise RuntimeError(reason)
     with Network(plain_cabling(count)) as network, SshServers(network) as servers:

@@ -165,7 +165,7 @@ class Host:
         self.in_network(["tc", "qdisc", "replace", "dev", interface, "root", *shape])
 
     def lose_packets(self, percent: int) -> None:
-        """Drop this share of what arrives, at random, until ``hear_all``."""
+        """Drop this share of what arrives, 99 at most, at random, until ``hear_all``."""
         self._filter(f'iifname != "lo" numgen random mod 100 < {percent} drop')
 
     def refuse_connections_from(self, other: Host) -> None:
