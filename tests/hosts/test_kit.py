@@ -30,11 +30,11 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
 SEND = """
 import socket, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-    sender.connect((sys.argv[1], int(sys.argv[2])))
+    target = (sys.argv[1], int(sys.argv[2]))
     for _ in range(100):
-        sender.send(b"x")
+        sender.sendto(b"x", target)
     for _ in range(20):  # one of them arrives
-        sender.send(b"e")
+        sender.sendto(b"e", target)
 """
 MAKER = """
 import subprocess, sys

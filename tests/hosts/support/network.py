@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ _TOOLS = ("ip", "tc", "nft", "mount", "nsenter", "unshare")
 _PACKAGES = "iproute2 mount nftables util-linux"
 _START_TIMEOUT_S = 30.0
 _COMMAND_TIMEOUT_S = 30.0
+_LISTENING = "0A"  # a TCP state in /proc
 _OWN_NAMESPACES = ("--mount", "--uts", "--ipc", "--net", "--pid")
 
 # bbr, which some machines have as default, paces a virtual link to a third of its rate.
@@ -155,6 +157,21 @@ class Host:
                 numbers = [int(text) for text in counters.split()]
                 return Traffic(sent_bytes=numbers[8], received_bytes=numbers[0])
         raise KeyError(f"{self.name} has no interface {interface}")
+
+    def listeners(self) -> list[tuple[str, int]]:
+        """Addresses and ports where processes of the host wait for TCP connections."""
+        found = []
+        for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+            for line in Path(f"/proc/{self._keeper}/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if state == _LISTENING:
+                    address, _, port = local.partition(":")
+                    # Words of the address are in the machine's order.
+                    words = [
+                        bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8)
+                    ]
+                    found.append((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+        return found
 
     def limit_rate(self, mbit_per_s: float | None, interface: str = "eth0") -> None:
         """Let ``interface`` send no faster than this; None: as fast as it can."""

@@ -1,0 +1,54 @@
+"""Training on several hosts, over good links and bad ones."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from lab import ROOT, Lab
+
+DIGITS = str(ROOT / "examples" / "pytorch" / "digits.py")
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.mark.parametrize("ranks_per_host", [(1, 1), (2, 1), (1, 1, 1, 1)])
+def test_digits(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
+    job = lab.start(ranks_per_host, [DIGITS])
+    output = job.check(timeout_s=140)[0]
+    assert f"bitwise equal on all {sum(ranks_per_host)} rank(s)" in output
+
+
+def test_a_slow_link(lab: Lab) -> None:
+    lab.open(2)
+    for host in lab.hosts:
+        host.limit_rate(50)
+    job = lab.start((1, 1), [DIGITS, "--epochs", "2", "--min-accuracy", "0"])
+    output = job.check(timeout_s=140)[0]
+    assert len(re.findall("loss", output)) == 2
+    assert "bitwise equal" in output
+
+
+def test_a_link_that_loses_every_fifth_packet(lab: Lab) -> None:
+    lab.open(2)
+    for host in lab.hosts:
+        host.lose_packets(20)
+    # Ranks may wait for seconds until TCP tries again; the default limits bear it.
+    job = lab.start_worker((1, 1), "steady.py", "64", "10")
+    job.check(timeout_s=140)
+    for report in lab.read_from(range(2), "report", job).values():
+        assert report == {"error": None, "later": None}
+
+
+def test_a_link_that_is_gone_for_a_moment(lab: Lab) -> None:
+    network = lab.open(2)
+    job = lab.start_worker((1, 1), "steady.py", "4096", "300")
+    lab.read_from(range(2), "ready", job)
+    network.disconnect(lab.hosts[1])
+    before = lab.hosts[0].traffic()
+    # Nothing comes any more; whatever is sent is lost.
+    assert lab.hosts[0].traffic().received_bytes - before.received_bytes < 1 << 20
+    network.connect(lab.hosts[1])
+    job.check(timeout_s=140)
+    for report in lab.read_from(range(2), "report", job).values():
+        assert report == {"error": None, "later": None}
