@@ -35,8 +35,8 @@ class Lab:
     """Hosts of one test and what runs there, until ``close``; ``folder`` is the test's own."""
 
     def __init__(self, folder: Path) -> None:
-        self._notes = folder / "notes"
-        self._notes.mkdir()
+        self.notes = folder / "notes"
+        self.notes.mkdir()
         self._stack = ExitStack()
         self.network: Network
 
@@ -78,20 +78,20 @@ class Lab:
     def environment(self) -> dict[str, str]:
         """What all processes of the test get on top of this one's environment."""
         return {
-            "NOTES": str(self._notes),
+            "NOTES": str(self.notes),
             "PYTHONPATH": str(_NOTES_MODULE),
             "OPENBLAS_NUM_THREADS": "1",
         }
 
     def leave(self, name: str, fact: Any = None) -> None:
         """Write a note for the ranks."""
-        unfinished = self._notes / f".{name}"
+        unfinished = self.notes / f".{name}"
         unfinished.write_text(json.dumps(fact))
-        unfinished.rename(self._notes / name)
+        unfinished.rename(self.notes / name)
 
     def read(self, name: str, job: Job) -> Any:
         """What a note of a rank of ``job`` says, once it is there."""
-        path = self._notes / name
+        path = self.notes / name
 
         def is_there() -> bool:
             failed = [rank.number for rank in job.ranks if (rank.poll() or 0) > 0]

@@ -364,4 +364,4 @@ def _run(words: Sequence[str], **options: Any) -> str:
     done = subprocess.run(words, capture_output=True, text=True, **limits)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
-    return done.stdout
+    return str(done.stdout)

@@ -38,7 +38,7 @@ class Rank:
     @property
     def pid(self) -> int:
         (child,) = psutil.Process(self._entered.pid).children()
-        return child.pid
+        return int(child.pid)
 
     def signal(self, signum: int) -> None:
         """Send a signal to the rank's own process."""
