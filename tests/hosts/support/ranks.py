@@ -6,7 +6,9 @@ goes to files, so that no rank waits for a reader.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -53,7 +55,9 @@ class Rank:
         if self.poll() is not None:
             return
         for process in psutil.Process(self._entered.pid).children(recursive=True):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._entered.send_signal(signal.SIGCONT)  # nsenter stops when its child is stopped
         self._entered.wait(timeout=30)
 
     @property
