@@ -110,8 +110,8 @@ def test_a_host_that_cannot_be_reached(lab: Lab, launcher: Launcher) -> None:
 def test_nothing_outlives_the_launcher(
     lab: Lab, launcher: Launcher, signum: signal.Signals
 ) -> None:
-    words = ["-np", "4", sys.executable, STEADY, "64", "1000000"]
-    process = launcher.start("host0:2,host1:1,host2:1", *words)
+    script = 'sleep 1000 & : > "$NOTES/ready.$HOROVOD_RANK"; sleep 1000'
+    process = launcher.start("host0:2,host1:1,host2:1", "-np", "4", "sh", "-c", script)
     with process:
         wait_until(
             lambda: (

@@ -14,7 +14,7 @@ from horovod.rendezvous.store_server import StoreServer
 
 def main() -> None:
     secret = base64.b64decode(sys.stdin.readline())
-    with StoreServer(secret) as store:
+    with StoreServer(secret, addresses=[(sys.argv[1], 0)]) as store:
         print(store.address[1], flush=True)
         sys.stdin.read()
 
