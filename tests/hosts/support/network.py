@@ -187,11 +187,10 @@ class Host:
 
     def refuse_connections_from(self, other: Host) -> None:
         """Drop the first packet of TCP connections that ``other`` opens, until ``hear_all``."""
-        rules = []
-        for address in other.addresses:
-            family = "ip6" if ":" in address else "ip"
-            rules.append(f"{family} saddr {address} tcp flags & (syn | ack) == syn drop")
-        self._filter("\n".join(rules))
+        # Not by IP address: an interface has link-local ones, too.
+        count = len(other.interfaces)
+        sources = ", ".join(_hardware_address(other.index, index) for index in range(count))
+        self._filter(f"ether saddr {{ {sources} }} tcp flags & (syn | ack) == syn drop")
 
     def hear_all(self) -> None:
         """End ``lose_packets`` and ``refuse_connections_from``."""
@@ -309,6 +308,10 @@ def _port(host_index: int, interface_index: int) -> str:
     return f"port{host_index}.{interface_index}"
 
 
+def _hardware_address(host_index: int, interface_index: int) -> str:
+    return f"02:00:00:00:{host_index:02x}:{interface_index:02x}"
+
+
 def _cables(cabling: Sequence[Sequence[Interface]], pids: Sequence[int]) -> str:
     """Commands of ``ip`` for the switch."""
     segments = {interface.segment for interfaces in cabling for interface in interfaces}
@@ -318,8 +321,9 @@ def _cables(cabling: Sequence[Sequence[Interface]], pids: Sequence[int]) -> str:
     for host_index, interfaces in enumerate(cabling):
         for index, interface in enumerate(interfaces):
             port = _port(host_index, index)
-            ends = f"type veth peer name {interface.name} netns {pids[host_index]}"
-            lines.append(f"link add {port} {ends}")
+            hardware = _hardware_address(host_index, index)
+            end = f"peer name {interface.name} address {hardware} netns {pids[host_index]}"
+            lines.append(f"link add {port} type veth {end}")
             if interface.segment:
                 lines.append(f"link set {port} master {interface.segment}")
             lines.append(f"link set {port} up")
