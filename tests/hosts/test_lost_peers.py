@@ -31,8 +31,9 @@ def assert_all_report(
         assert seconds < limit_s
 
 
-def finish(job: Job, survivors: Sequence[int]) -> None:
-    """The survivors have ended with 0."""
+def finish(lab: Lab, job: Job, survivors: Sequence[int]) -> None:
+    """The survivors may leave, and end with 0."""
+    lab.leave("leave")
     statuses = job.wait(timeout_s=60)
     assert [statuses[rank] for rank in survivors] == [0] * len(survivors), job.told()
 
@@ -52,7 +53,7 @@ def test_a_killed_rank_is_named_on_all_hosts(
     reports = lab.read_from(survivors, "report", job)
     text = f"rank {victim} (pid {pids[victim]} on host{victim // 2})"
     assert_all_report(reports, "PeerLostError", [text], killed, DETECTION_S)
-    finish(job, survivors)
+    finish(lab, job, survivors)
 
 
 def test_a_killed_rank_of_three_hosts(lab: Lab) -> None:
@@ -63,7 +64,7 @@ def test_a_killed_rank_of_three_hosts(lab: Lab) -> None:
     reports = lab.read_from((0, 2), "report", job)
     text = f"rank 1 (pid {pids[1]} on host1)"
     assert_all_report(reports, "PeerLostError", [text], killed, DETECTION_S)
-    finish(job, (0, 2))
+    finish(lab, job, (0, 2))
 
 
 @pytest.mark.parametrize("ranks_per_host", [(1, 1), (2, 1), (1, 1, 1)])
@@ -82,7 +83,7 @@ def test_a_link_that_breaks_in_mid_collective(lab: Lab, ranks_per_host: tuple[in
     assert_all_report(there, "PeerLostError", ["host1"], broken, LIMIT_S + DETECTION_S)
     others = [host.name for host in lab.hosts if host.name != "host1"]
     assert_all_report(here, "PeerLostError", others, broken, LIMIT_S + DETECTION_S)
-    finish(job, list(ranks))
+    finish(lab, job, list(ranks))
 
 
 @pytest.mark.parametrize("victim", [1, 2])
@@ -98,8 +99,11 @@ def test_a_stopped_rank_is_a_stall_everywhere(lab: Lab, victim: int) -> None:
     survivors = [rank for rank in range(3) if rank != victim]
     reports = lab.read_from(survivors, "report", job)
     name = f"rank {victim} (pid {pids[victim]} on host1)"
+    near = {rank: reports[rank] for rank in survivors if rank > 0}
     texts = [f"{name} has not moved for", f"Missing ranks: {victim} ({name}"]
-    assert_all_report(reports, "StallError", texts, stopped, 2 + DETECTION_S)
+    assert_all_report(near, "StallError", texts, stopped, 2 + DETECTION_S)
+    # From another host one sees who of that host does not answer.
+    assert_all_report({0: reports[0]}, "StallError", ["on host1)"], stopped, 2 + DETECTION_S)
     assert any(name in job.ranks[rank].errors for rank in survivors)  # the warning
 
 

@@ -1,6 +1,6 @@
 """All ranks wait, outside of any call, for the note ``go``; each tells what its next calls say.
 
-Notes: ``ready.R`` (the pid), ``report.R`` at the end.
+Notes: ``ready.R`` (the pid), ``report.R`` at the end. All leave after the note ``leave``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ def main() -> None:
     notes.leave(f"ready.{rank}", os.getpid())
     notes.read("go")
     notes.leave(f"report.{rank}", {"error": error_of(hvd.barrier), "later": error_of(hvd.barrier)})
+    notes.read("leave")
     hvd.shutdown()
 
 

@@ -1,7 +1,8 @@
 """All ranks sum a tensor again and again, until something ends it; then each tells what it saw.
 
 steady.py KILOBYTES ROUNDS: stops after so many rounds if nothing happens before. Notes: ``ready.R``
-(the pid) once some rounds are through, ``report.R`` at the end. Sums are checked.
+(the pid) once some rounds are through, ``report.R`` at the end. Sums are checked. After an error
+all wait for the note ``leave``: whoever leaves first must not be the reason of another's error.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def main() -> None:
     hvd.init()
     rank = hvd.rank()
     first = error_of(lambda: sum_up(kilobytes, rounds))
-    later = error_of(hvd.barrier)
+    notes.leave(f"report.{rank}", {"error": first, "later": error_of(hvd.barrier)})
+    if first is not None:
+        notes.read("leave")
     hvd.shutdown()
-    notes.leave(f"report.{rank}", {"error": first, "later": later})
 
 
 if __name__ == "__main__":
