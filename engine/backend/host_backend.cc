@@ -40,13 +40,6 @@ bool is_adasum(std::span<const Work> works) {
 
 }  // namespace
 
-RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
-  const std::int64_t least = dim0 / size;
-  const std::int64_t longer = dim0 % size;  // so many ranks get a row more
-  return {.begin = owner * least + std::min<std::int64_t>(owner, longer),
-          .count = least + (owner < longer ? 1 : 0)};
-}
-
 HostBackend::HostBackend(Peers& peers)
     : peers_(peers),
       allreduce_(peers),

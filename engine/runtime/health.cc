@@ -85,7 +85,7 @@ bool Engine::is_over_for(const Lane& lane, int departed) const {
   if (rank < 0) return false;
   const PeerWait done{.rank = rank,
                       .counter = Counter::kFinished,
-                      .target = static_cast<std::uint32_t>(lane.backend.end_block())};
+                      .target = static_cast<std::uint32_t>(lane.backend->end_block())};
   if (lane.is_running) return !lane.peers.reached(done);
   return !lane.board.has_ready() && !lane.board.has_bucket(lane.cursor);
 }
@@ -121,8 +121,7 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
 }
 
 void Engine::note_blocked(Lane& lane, const PeerWait& wait) {
-  const PeerWait& before = lane.blocked_on;
-  if (wait.rank != before.rank || wait.counter != before.counter || wait.target != before.target) {
+  if (wait != lane.blocked_on) {
     lane.blocked_since_ns = now_ns();
     lane.blocked_reported = false;
     const int rank = lane.members[static_cast<std::size_t>(wait.rank)];

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/host_backend.h"
+
 namespace hvd {
 
 std::size_t Lane::region_bytes(int size) {
@@ -16,7 +18,7 @@ Lane::Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& pr
       board(this->region->data(), std::move(config.board)),
       peers(this->region->data() + Board::region_bytes(size()), set_rank_of(presence.rank()),
             size()),
-      backend(peers),
+      backend(std::make_unique<HostBackend>(peers)),
       auto_names(2 * kKindCount, 0) {
   peers.connect(presence, members);
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/host_backend.h"
+#include "backend/backend.h"
 #include "control/board.h"
 #include "runtime/tensor_table.h"
 #include "transport/peers.h"
@@ -55,7 +55,7 @@ class Lane {
   const std::shared_ptr<Region> region;
   Board board;
   Peers peers;
-  HostBackend backend;
+  const std::unique_ptr<Backend> backend;
   TensorTable tensors;
   std::vector<std::uint64_t> auto_names;  // by kind, single and grouped
   std::atomic<int> flights{0};            // entries in flight

@@ -83,12 +83,12 @@ Engine::Step Engine::step_lanes(bool may_form) {
 Engine::Step Engine::run_or_form(Lane& lane, bool may_form) {
   if (lane.is_running) {
     PeerWait blocked;
-    if (!lane.backend.advance(blocked)) {
+    if (!lane.backend->advance(blocked)) {
       note_blocked(lane, blocked);
       return Step::kBlocked;
     }
     if (std::exchange(lane.must_meet, false)) {
-      lane.backend.begin_meeting();
+      lane.backend->begin_meeting();
     } else {
       end_bucket(lane);
     }
@@ -117,7 +117,7 @@ void Engine::begin_bucket(Lane& lane) {
   }
   lane.blocked_on = {};
   const auto works = std::span(lane.works).first(lane.works_count);
-  lane.backend.begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
+  lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
 }
 
 void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now) {
