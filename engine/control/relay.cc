@@ -34,9 +34,17 @@ bool Relay::has_unsent() const {
          std::ranges::any_of(children_, [](const Child& c) { return c.link.has_unsent(); });
 }
 
+std::optional<std::pair<int, std::string>> Relay::loss() const {
+  if (parent_ && !parent_->loss().empty()) return {{parent_->rank(), parent_->loss()}};
+  for (const Child& child : children_) {
+    if (!child.link.loss().empty()) return {{child.link.rank(), child.link.loss()}};
+  }
+  return std::nullopt;
+}
+
 void Relay::add_polls(std::vector<pollfd>& polls) const {
-  if (parent_) polls.push_back(parent_->poll_entry());
-  for (const Child& child : children_) polls.push_back(child.link.poll_entry());
+  if (parent_) parent_->add_poll(polls);
+  for (const Child& child : children_) child.link.add_poll(polls);
 }
 
 void Relay::hear_child(Child& child, std::span<const std::byte> message) {

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "control/board.h"
@@ -28,13 +30,15 @@ class Relay {
 
   Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children);
 
-  // Reads, merges, forwards, announces. True when anything moved. Throws LinkLost.
+  // Reads, merges, forwards, announces. True when anything moved.
   bool pump();
   // Tells the boards below of buckets that were cut here, before this rank runs them.
   void announce();
   // Is there something of this host to pass on?
   bool has_work() const;
   bool has_unsent() const;
+  // A link that broke: set rank at its other end, and why. It matters once it is needed.
+  std::optional<std::pair<int, std::string>> loss() const;
   void add_polls(std::vector<pollfd>& polls) const;
 
   // A slot waits for long: tells the board above who has arrived, or asks it who has not, once a
