@@ -107,7 +107,7 @@ struct ClusterWorld {
 
   HostMap map;
   std::vector<std::unique_ptr<DataWorld>> hosts;
-  std::vector<std::vector<DataLink>> links;  // by rank
+  std::vector<std::vector<DataLink>> links;             // by rank
   std::vector<std::unique_ptr<ClusterRunner>> runners;  // by rank
 
  private:
