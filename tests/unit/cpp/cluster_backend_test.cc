@@ -86,5 +86,105 @@ TEST_CASE("cluster: broadcast from every root") {
   });
 }
 
+TEST_CASE("cluster: factors before and after, integers cut off where one host would") {
+  std::mt19937 random(7);
+  constexpr Factors kFactors[] = {{0.5, 1.0}, {1.0, 0.3}, {-1.7, 2.5}};
+  constexpr Dtype kDtypes[] = {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kInt32, Dtype::kUint8};
+  for_each_layout([&](const HostMap& map, int size) {
+    std::vector<Bucket> buckets;
+    for (const Factors factors : kFactors) {
+      for (const Dtype dtype : kDtypes) {
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+          buckets.push_back({allreduce_over(map, size, dtype, op, 77, {}, random, factors)});
+          Tensor large = allreduce_over(map, size, dtype, op, 70'001, {}, random, factors);
+          const bool is_dealt = map.hosts[0].size() > 1 && map.hosts[0][1] != 1;
+          // Integer sums do not depend on the order, so here one host is the model.
+          if (size_of(dtype) != 2 && dtype != Dtype::kFloat32 && !is_dealt) {
+            REQUIRE(large.expected[0] == reduced(large));
+          }
+          buckets.push_back({std::move(large)});
+        }
+      }
+    }
+    check_stepped(map, buckets, 8);
+  });
+}
+
+std::vector<std::int64_t> uneven_rows(int size, std::int64_t rows, std::mt19937& random) {
+  std::vector<std::int64_t> uneven;
+  for (int rank = 0; rank < size; ++rank) {
+    uneven.push_back(random() % 3 == 0 ? 0 : static_cast<std::int64_t>(random()) % (rows + 1));
+  }
+  return uneven;
+}
+
+TEST_CASE("cluster: allgather of equal, uneven and empty rows") {
+  std::mt19937 random(9);
+  for_each_layout([&](const HostMap& map, int size) {
+    std::vector<Bucket> buckets;
+    for (const std::size_t bytes : kSizes) {
+      const auto rows = static_cast<std::int64_t>(bytes);
+      const std::vector<std::int64_t> equal(size, rows);
+      buckets.push_back({allgather_tensor(equal, Dtype::kUint8, 1, random)});
+      buckets.push_back(
+          {allgather_tensor(uneven_rows(size, rows, random), Dtype::kInt8, 1, random),
+           allgather_tensor(uneven_rows(size, 9, random), Dtype::kFloat64, 3, random),
+           allgather_tensor(equal, Dtype::kFloat16, 0, random)});
+    }
+    check_stepped(map, buckets, 10);
+  });
+}
+
+std::vector<std::int64_t> random_splits(int size, std::int64_t most, std::mt19937& random) {
+  std::vector<std::int64_t> splits;
+  for (int i = 0; i < size * size; ++i) {
+    const bool is_empty = random() % 3 == 0;
+    splits.push_back(is_empty ? 0 : static_cast<std::int64_t>(random()) % (most + 1));
+  }
+  return splits;
+}
+
+TEST_CASE("cluster: alltoall of equal, uneven and empty splits") {
+  std::mt19937 random(11);
+  for_each_layout([&](const HostMap& map, int size) {
+    std::vector<Bucket> buckets;
+    const std::size_t pairs = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
+    for (const std::size_t bytes : kSizes) {
+      const auto rows = static_cast<std::int64_t>(bytes) / 4;
+      buckets.push_back({alltoall_tensor(size, std::vector<std::int64_t>(pairs, rows),
+                                         Dtype::kUint8, 1, random)});
+      buckets.push_back(
+          {alltoall_tensor(size, random_splits(size, rows, random), Dtype::kInt16, 3, random),
+           alltoall_tensor(size, random_splits(size, 5, random), Dtype::kFloat64, 7, random)});
+    }
+    check_stepped(map, buckets, 12);
+  });
+}
+
+TEST_CASE("cluster: an absent rank gives zeros and gets nothing, but passes on") {
+  std::mt19937 random(13);
+  for_each_layout([&](const HostMap& map, int size) {
+    std::vector<Bucket> buckets;
+    for (const std::size_t bytes : kSizes) {
+      const ReduceOp op = kElementOps[random() % std::size(kElementOps)];
+      const int absent = static_cast<int>(random() % static_cast<unsigned>(size));
+      const int root = (absent + 1) % size;
+      buckets.push_back(
+          {allreduce_over(map, size, Dtype::kFloat32, op, bytes, {absent}, random),
+           allreduce_over(map, size, Dtype::kInt16, op, 33, {}, random, {2.0, 0.5}),
+           allreduce_over(map, size, Dtype::kBfloat16, op, bytes / 5, {0, size - 1}, random)});
+      Tensor broadcast = broadcast_tensor(size, root, bytes, random);
+      broadcast.absent = {absent};
+      std::vector<std::int64_t> rows(size, static_cast<std::int64_t>(bytes));
+      rows[absent] = 0;
+      Tensor gather = allgather_tensor(rows, Dtype::kUint8, 1, random);
+      gather.absent = {absent};
+      buckets.push_back({broadcast, broadcast});
+      buckets.push_back({gather, gather});
+    }
+    check_stepped(map, buckets, 14);
+  });
+}
+
 }  // namespace
 }  // namespace hvd

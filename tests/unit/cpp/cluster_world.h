@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include <functional>
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "backend/cluster_backend.h"
@@ -190,9 +192,17 @@ inline Bytes reduced_by_hosts(const Tensor& tensor, const HostMap& map) {
   return result;
 }
 
+struct Factors {
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
 inline Tensor allreduce_over(const HostMap& map, int size, Dtype dtype, ReduceOp op,
-                             std::size_t count, std::set<int> absent, std::mt19937& random) {
+                             std::size_t count, std::set<int> absent, std::mt19937& random,
+                             Factors factors = {}) {
   Tensor tensor = allreduce_tensor(size, dtype, op, count, std::move(absent), random);
+  tensor.request.prescale = factors.prescale;
+  tensor.request.postscale = factors.postscale;
   const Bytes result = reduced_by_hosts(tensor, map);
   for (Bytes& bytes : tensor.expected) bytes = result;
   return tensor;
@@ -221,6 +231,41 @@ inline void wipe(std::vector<Bucket>& buckets) {
   for (Bucket& bucket : buckets) {
     for (Tensor& tensor : bucket) tensor.wipe();
   }
+}
+
+// Every rank is a thread that sleeps in poll(2), at most a moment since counters of other ranks are
+// not in there.
+inline void run_threads(ClusterWorld& world) {
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  std::atomic<int> unfinished{0};
+  std::vector<std::thread> threads;
+  for (auto& runner : world.runners) {
+    threads.emplace_back([&] {
+      std::vector<pollfd> polls;
+      for (PeerWait blocked; !runner->advance(blocked);) {
+        polls.clear();
+        runner->backend.add_polls(polls);
+        if (Clock::now() > deadline) {
+          ++unfinished;
+          return;
+        }
+        if (blocked.rank >= 0) {
+          runner->peers.sleep(blocked, std::chrono::microseconds(polls.empty() ? 10'000 : 100));
+        } else {
+          poll(polls.data(), polls.size(), 100);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(unfinished == 0);
+}
+
+inline void check_threaded(const HostMap& map, std::vector<Bucket> buckets) {
+  wipe(buckets);
+  ClusterWorld world(map, buckets);
+  run_threads(world);
+  check_results(buckets);
 }
 
 inline void check_stepped(const HostMap& map, std::vector<Bucket> buckets, unsigned seed,
