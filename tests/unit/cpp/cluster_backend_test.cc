@@ -3,6 +3,7 @@
 
 #include <iterator>
 
+#include "adasum_reference.h"
 #include "cluster_world.h"
 
 namespace hvd {
@@ -12,12 +13,6 @@ using namespace test;
 
 const std::vector<std::vector<int>> kLayouts{{1, 1},    {2, 2},       {3, 1},
                                              {1, 2, 3}, {2, 2, 2, 2}, {1, 1, 1, 1, 1, 1, 1, 1}};
-
-int size_of_layout(const std::vector<int>& counts) {
-  int size = 0;
-  for (const int count : counts) size += count;
-  return size;
-}
 
 template <typename Check>
 void for_each_layout(Check&& check) {
@@ -126,22 +121,12 @@ TEST_CASE("cluster: allgather of equal, uneven and empty rows") {
       const auto rows = static_cast<std::int64_t>(bytes);
       const std::vector<std::int64_t> equal(size, rows);
       buckets.push_back({allgather_tensor(equal, Dtype::kUint8, 1, random)});
-      buckets.push_back(
-          {allgather_tensor(uneven_rows(size, rows, random), Dtype::kInt8, 1, random),
-           allgather_tensor(uneven_rows(size, 9, random), Dtype::kFloat64, 3, random),
-           allgather_tensor(equal, Dtype::kFloat16, 0, random)});
+      buckets.push_back({allgather_tensor(uneven_rows(size, rows, random), Dtype::kInt8, 1, random),
+                         allgather_tensor(uneven_rows(size, 9, random), Dtype::kFloat64, 3, random),
+                         allgather_tensor(equal, Dtype::kFloat16, 0, random)});
     }
     check_stepped(map, buckets, 10);
   });
-}
-
-std::vector<std::int64_t> random_splits(int size, std::int64_t most, std::mt19937& random) {
-  std::vector<std::int64_t> splits;
-  for (int i = 0; i < size * size; ++i) {
-    const bool is_empty = random() % 3 == 0;
-    splits.push_back(is_empty ? 0 : static_cast<std::int64_t>(random()) % (most + 1));
-  }
-  return splits;
 }
 
 TEST_CASE("cluster: alltoall of equal, uneven and empty splits") {
@@ -183,6 +168,74 @@ TEST_CASE("cluster: an absent rank gives zeros and gets nothing, but passes on")
       buckets.push_back({gather, gather});
     }
     check_stepped(map, buckets, 14);
+  });
+}
+
+TEST_CASE("cluster: reducescatter gives the bits of an allreduce") {
+  std::mt19937 random(15);
+  for_each_layout([&](const HostMap& map, int size) {
+    std::vector<Bucket> buckets;
+    for (const std::size_t bytes : kSizes) {
+      const auto rows = static_cast<std::int64_t>(bytes);
+      const int absent = static_cast<int>(random() % static_cast<unsigned>(size));
+      buckets.push_back(
+          {reducescatter_over(map, size, Dtype::kFloat32, ReduceOp::kSum, rows, 1, {}, random)});
+      buckets.push_back(
+          {reducescatter_over(map, size, Dtype::kFloat16, ReduceOp::kAverage, rows / 5, 3, {},
+                              random),
+           reducescatter_over(map, size, Dtype::kInt32, ReduceOp::kMax, 3, 11, {}, random),
+           reducescatter_over(map, size, Dtype::kFloat64, ReduceOp::kAverage, size + 1, 1, {absent},
+                              random),
+           reducescatter_over(map, size, Dtype::kUint8, ReduceOp::kSum, rows, 2, {absent},
+                              random)});
+    }
+    check_stepped(map, buckets, 16);
+  });
+}
+
+TEST_CASE("cluster: Adasum of orthogonal tensors is their sum") {
+  std::mt19937 random(17);
+  for_each_layout([&](const HostMap& map, int size) {
+    std::vector<Bucket> buckets;
+    for (const std::size_t count : kSizes) {
+      const int absent = static_cast<int>(random() % static_cast<unsigned>(size));
+      buckets.push_back(
+          {orthogonal_adasum_tensor(size, Dtype::kFloat32, count, {}, random),
+           orthogonal_adasum_tensor(size, Dtype::kBfloat16, count / 7, {absent}, random),
+           orthogonal_adasum_tensor(size, Dtype::kFloat64, 0, {}, random)});
+    }
+    buckets.push_back({orthogonal_adasum_tensor(size, Dtype::kFloat64, 0, {}, random)});
+    check_stepped(map, buckets, 18);
+  });
+}
+
+float float_at(const Bytes& bytes, std::size_t index) {
+  float value;
+  std::memcpy(&value, bytes.data() + index * sizeof value, sizeof value);
+  return value;
+}
+
+TEST_CASE("cluster: Adasum is what its definition says, with the same bits everywhere") {
+  constexpr std::size_t kCount = 5000;
+  std::mt19937 random(19);
+  for_each_layout([&](const HostMap& map, int size) {
+    Tensor tensor = allreduce_tensor(size, Dtype::kFloat32, ReduceOp::kSum, kCount, {}, random);
+    tensor.request.op = ReduceOp::kAdasum;
+    tensor.request.postscale = 0.5;
+    std::vector<Bucket> buckets{{tensor}};
+    wipe(buckets);
+    ClusterWorld world(map, buckets);
+    run_stepped(world, random);
+    std::vector<Values> vectors(size, Values(kCount));
+    for (int rank = 0; rank < size; ++rank) {
+      for (std::size_t i = 0; i < kCount; ++i) vectors[rank][i] = float_at(tensor.in[rank], i);
+    }
+    const Values wanted = adasum_reference(vectors);
+    const Tensor& done = buckets[0][0];
+    for (int rank = 1; rank < size; ++rank) REQUIRE(done.out[rank] == done.out[0]);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      REQUIRE(float_at(done.out[0], i) == doctest::Approx(0.5 * wanted[i]).epsilon(1e-4));
+    }
   });
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -109,7 +110,7 @@ struct ClusterWorld {
 
   HostMap map;
   std::vector<std::unique_ptr<DataWorld>> hosts;
-  std::vector<std::vector<DataLink>> links;  // by rank
+  std::vector<std::vector<DataLink>> links;             // by rank
   std::vector<std::unique_ptr<ClusterRunner>> runners;  // by rank
 
  private:
@@ -190,6 +191,33 @@ inline Bytes reduced_by_hosts(const Tensor& tensor, const HostMap& map) {
           .divisor = tensor.size()},
          sum_sources, result.data(), nullptr, count);
   return result;
+}
+
+inline Tensor reducescatter_over(const HostMap& map, int size, Dtype dtype, ReduceOp op,
+                                 std::int64_t dim0, std::int64_t width, std::set<int> absent,
+                                 std::mt19937& random) {
+  Tensor tensor = reducescatter_tensor(size, dtype, op, dim0, width, std::move(absent), random);
+  const Bytes result = reduced_by_hosts(tensor, map);
+  auto begin = result.begin();
+  for (Bytes& bytes : tensor.expected) {
+    const auto end = begin + static_cast<std::ptrdiff_t>(bytes.size());
+    bytes.assign(begin, end);
+    begin = end;
+  }
+  return tensor;
+}
+
+inline std::vector<std::int64_t> random_splits(int size, std::int64_t most, std::mt19937& random) {
+  std::vector<std::int64_t> splits;
+  for (int i = 0; i < size * size; ++i) {
+    const bool is_empty = random() % 3 == 0;
+    splits.push_back(is_empty ? 0 : static_cast<std::int64_t>(random()) % (most + 1));
+  }
+  return splits;
+}
+
+inline int size_of_layout(const std::vector<int>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), 0);
 }
 
 struct Factors {
