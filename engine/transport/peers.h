@@ -48,6 +48,7 @@ struct PeerWait {
   std::uint32_t target = 0;
   int remote = -1;  // set rank on another host whose bytes are awaited, instead or too; -1: none
 
+  bool is_for_rank() const { return rank >= 0 || remote >= 0; }
   bool operator==(const PeerWait&) const = default;
 };
 
