@@ -18,16 +18,17 @@ from typing import NamedTuple
 from horovod.errors import InitError
 from horovod.rendezvous import torchrun
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.membership import Deadline, SetLinks
 from horovod.rendezvous.mesh import Mesh, connect
 from horovod.rendezvous.store import StoreClient
 from horovod.rendezvous.torchrun import TorchStore
 
-__all__ = ["Identity", "Mesh", "identify", "meet"]
+__all__ = ["Identity", "Mesh", "SetLinks", "identify", "meet"]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _SECRET = "_HOROVOD_SECRET_KEY"
+_INTERFACES = "HOROVOD_GLOO_IFACE"
 
 
 class _Contact(NamedTuple):
@@ -48,14 +49,16 @@ def meet(
     region_bytes: int,
     timeout_s: float,
     environ: Mapping[str, str],
+    link_timeout_s: float = 30.0,
 ) -> Mesh:
     """Meet the other ranks through the store that this job's launcher keeps; see ``mesh.connect``.
 
-    Every rank counts ``generation`` up by one for each attempt, failed ones included. Blocks for
-    about ``timeout_s`` at most. One thread of a process at a time.
+    ``HOROVOD_GLOO_IFACE`` in ``environ`` names the interfaces to other hosts, separated by commas;
+    without it all are tried. Every rank counts ``generation`` up by one for each attempt, failed
+    ones included. Blocks for about ``timeout_s`` at most. One thread of a process at a time.
 
     Raises:
-        InitError: no store, wrong secret, or not all ranks came.
+        InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
     """
     deadline = Deadline(timeout_s)
     with _lock:
@@ -67,6 +70,8 @@ def meet(
             generation,
             region_bytes,
             timeout_s,
+            link_timeout_s=link_timeout_s,
+            interfaces=[name for name in environ.get(_INTERFACES, "").split(",") if name],
         )
 
 
