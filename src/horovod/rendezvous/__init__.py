@@ -100,7 +100,9 @@ def _open_contact(
     if identity.launcher == "torchrun":
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
-            secret = torchrun.agree_on_secret(identity, torch_store, deadline.remaining_s())
+            secret = _given_secret(environ) or torchrun.agree_on_secret(
+                identity, torch_store, deadline.remaining_s()
+            )
         except TimeoutError:
             raise InitError(
                 f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
@@ -124,13 +126,22 @@ def _launcher_store(
         )
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise InitError(f"init: {_PORT}={port!r}: expected a port from 1 to 65535")
-    try:
-        secret = base64.b64decode(environ.get(_SECRET, ""), validate=True)
-    except binascii.Error:
-        secret = b""
+    secret = _given_secret(environ)
     if not secret:
-        raise InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
+        raise _bad_secret()
     return (address, int(port)), secret
+
+
+def _given_secret(environ: Mapping[str, str]) -> bytes:
+    """The secret in the environment; empty if there is none."""
+    try:
+        return base64.b64decode(environ.get(_SECRET, ""), validate=True)
+    except binascii.Error:
+        raise _bad_secret() from None
+
+
+def _bad_secret() -> InitError:
+    return InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
 
 
 @atexit.register
