@@ -1,9 +1,10 @@
 """The store inside our launcher: one thread, one selector, no work while nobody asks.
 
 Bound to the loopback interface or to the addresses given, never to all. A connection proves that
-it knows the job's secret before anything it sends is interpreted; one that is slow, wrong, oversized
-or broken off in the middle is dropped, reported once per address, and the others never notice. What
-strangers and clients can make it keep is bounded. ``get`` of an absent key waits until it is set.
+it knows the job's secret before anything it sends is interpreted; one that is slow, wrong, too
+large or broken off in the middle is dropped and reported once per address, and the others never
+notice. What strangers and clients can make it keep is bounded. ``get`` of an absent key is parked
+here until it is set.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class StoreServer:
 
     From construction on, ``addresses`` are where; ``address`` is the first of them. ``start``
     begins to serve on a thread of its own, ``close`` ends that thread and every connection.
-    ``io_timeout_s`` bounds the hello and each frame, not the silence between frames. ``report`` gets
-    a line for the first connection dropped of each address, on the server's thread.
+    ``io_timeout_s`` bounds the hello and each frame, not the silence between frames. ``report``
+    gets a line for the first connection dropped of each address, on the server's thread.
 
     Raises:
         OSError: an address is not this machine's or is taken.
