@@ -12,7 +12,9 @@
 #include <cstring>
 #include <memory>
 
+#include "bindings/external_backend_py.h"
 #include "bindings/submission_py.h"
+#include "kernels/reduce.h"
 #include "runtime/engine.h"
 
 namespace nb = nanobind;
@@ -73,9 +75,9 @@ std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::v
 }
 
 void make_engine(Engine* self, const EngineConfig& config, int space_fd,
-                 const std::vector<int>& pidfds, const std::vector<int>& pids) {
+                 const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object carrier) {
   auto space = space_fd < 0 ? SharedSpace::in_process() : SharedSpace::of_file(space_fd);
-  new (self) Engine(config, std::move(space), watched(pidfds, pids));
+  new (self) Engine(config, std::move(space), watched(pidfds, pids), carrier_of(carrier));
 }
 
 // The engine's memory handed to Python; freed with the last array over it.
@@ -280,7 +282,7 @@ void bind_engine(nb::module_& module) {
   module.def("kernel_isa", &kernel_isa);
   nb::class_<Engine>(module, "Engine")
       .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1, "pidfds"_a = std::vector<int>(),
-           "pids"_a = std::vector<int>())
+           "pids"_a = std::vector<int>(), "carrier"_a = nb::none())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
            "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
@@ -295,7 +297,12 @@ void bind_engine(nb::module_& module) {
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a.none(),
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
       .def("gather", &gather_bytes, "name"_a, "payload"_a)
-      .def("add_process_set", &Engine::add_process_set, "process_set"_a, "ranks"_a)
+      .def(
+          "add_process_set",
+          [](Engine& engine, int set, std::vector<int> ranks, nb::object carrier) {
+            engine.add_process_set(set, std::move(ranks), carrier_of(carrier));
+          },
+          "process_set"_a, "ranks"_a, "carrier"_a = nb::none())
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)

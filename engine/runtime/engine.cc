@@ -40,8 +40,9 @@ EngineConfig checked(EngineConfig config) {
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
-               std::vector<WatchedProcess> processes)
+               std::vector<WatchedProcess> processes, std::shared_ptr<Carrier> carrier)
     : config_(checked(std::move(config))),
+      is_carried_(carrier != nullptr),
       space_(std::move(space)),
       region_(space_->map(0, words_bytes(config_.size))),
       presence_(region_->data(), config_.rank, config_.size),
@@ -51,7 +52,8 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       handles_(config_.generation) {
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
-  open_lane(0, sets_[0] = std::move(world));
+  note_unattended();
+  open_lane(0, sets_[0] = {.members = std::move(world), .carrier = std::move(carrier)});
   watcher_ =
       std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });
   background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
@@ -82,7 +84,7 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
     handle = handles_.open(submitted_.size(), std::move(then));
     if (is_continued) {
       has_landed_.store(handles_.has_landed());  // of no operations
-      is_unattended_.store(handles_.continued_count() != 0);
+      note_unattended();
       presence_.expect();
     }
     became_ready = arrive_all(*lane, submitted_, handle);
@@ -196,9 +198,9 @@ void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent inten
     const std::lock_guard guard(mutex_);
     kick_sleeper();
   }
-  if (intent == Intent::kWait) return;
+  if (intent == Intent::kWait && !is_carried_) return;
   const bool must_run =
-      became_ready && (intent == Intent::kCompute || has_spare_cores()) && is_left_to_background();
+      became_ready && (intent != Intent::kMore || has_spare_cores()) && is_left_to_background();
   Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
   if (must_run) wanted = is_enough(lane.board.ready_bytes()) ? Mood::kUrgent : Mood::kAlert;
   // It may need a rank that is gone, which somebody must find out.
@@ -257,7 +259,7 @@ void Engine::continue_with(HandleId handle, HandleTable::Continuation then) {
     const std::lock_guard guard(mutex_);
     handles_.continue_with(handle, std::move(then));
     has_landed_.store(handles_.has_landed());
-    is_unattended_.store(handles_.continued_count() != 0);
+    note_unattended();
   }
   deliver();
   ring_background();

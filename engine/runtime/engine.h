@@ -64,15 +64,17 @@ class Engine {
   static std::size_t space_bytes(int size);
 
   Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
-         std::vector<WatchedProcess> processes);
+         std::vector<WatchedProcess> processes, std::shared_ptr<Carrier> carrier = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Process sets: set 0 is the world. All ranks of the world add and remove the same sets, and see
   // to it themselves that all have added a set before one uses it, and that nobody uses a set while
-  // it is removed. `members`: world ranks, rising.
-  void add_process_set(int set, std::vector<int> members);
+  // it is removed. `members`: world ranks, rising. Where the world has a carrier, sets of several
+  // ranks have theirs.
+  void add_process_set(int set, std::vector<int> members,
+                       std::shared_ptr<Carrier> carrier = nullptr);
   void remove_process_set(int set);
   // After all ranks have removed it, one of them gives its memory back.
   void discard_process_set(int set);
@@ -124,12 +126,17 @@ class Engine {
     kUrgent    // now
   };
 
+  struct ProcessSet {
+    std::vector<int> members;
+    std::shared_ptr<Carrier> carrier;
+  };
+
   // Of the shared space: the world's words, before one part for each process set.
   static std::size_t words_bytes(int size);
 
   // Submission, under mutex_.
   Lane& lane_for(int set, std::span<const Submission> submissions);
-  Lane& open_lane(int set, const std::vector<int>& members);
+  Lane& open_lane(int set, const ProcessSet& process_set);
   Entry& prepare(Lane& lane, const Submission& submission);
   std::string running_name(Lane& lane, const Request& request) const;
   void refuse_impossible(const Lane& lane, const Submission& submission) const;
@@ -172,6 +179,8 @@ class Engine {
   // Calls the continuations of what is done, outside of the progress role. False for none.
   bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
+  void await_background(const Pending& pending, std::int64_t deadline_ns);
+  void note_unattended();
   // True when it left off for the sake of continuations, with more to do perhaps.
   bool drive_in_background();
   bool may_form_in_background();
@@ -216,6 +225,9 @@ class Engine {
   bool can_progress(bool may_form) const;
 
   const EngineConfig config_;
+  // A carrier's calls may take a lock of its language, and a signal may come in the middle of one:
+  // then the background thread alone makes progress.
+  const bool is_carried_;
   std::shared_ptr<SharedSpace> space_;    // null after shutdown
   const std::shared_ptr<Region> region_;  // presence and alarms
   Presence presence_;
@@ -227,7 +239,7 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable changed_;  // a handle is done, or the role is free
   HandleTable handles_;
-  std::map<int, std::vector<int>> sets_;    // members
+  std::map<int, ProcessSet> sets_;
   std::atomic<bool> has_landed_{false};     // handles_ has
   std::atomic<bool> is_unattended_{false};  // handles are under way that nobody will wait for
   std::optional<Error> fatal_;
@@ -244,6 +256,7 @@ class Engine {
   std::atomic<bool> has_departures_{false};  // ranks have left the world
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
+  std::atomic<int> onlookers_{0};  // threads that wait and leave progress to the background thread
   std::atomic<std::uint64_t> sleeping_on_{0};  // what the thread with the role waits for, packed
   std::atomic<bool> stopping_{false};
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread

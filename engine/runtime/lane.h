@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/carrier.h"
 #include "control/board.h"
 #include "runtime/tensor_table.h"
 #include "transport/peers.h"
@@ -25,6 +26,7 @@ struct LaneConfig {
   int id = 0;                // of the process set
   std::vector<int> members;  // world rank by set rank
   BoardConfig board;
+  std::shared_ptr<Carrier> carrier;  // none: the engine moves the data itself
 };
 
 class Lane {
@@ -70,6 +72,7 @@ class Lane {
   bool must_meet = false;  // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
+  std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
   std::int64_t bucket_done_ns = 0;  // when the last one was
 };

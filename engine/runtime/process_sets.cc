@@ -31,17 +31,18 @@ Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
     throw Error(ErrorCode::kInvalidArgument, what + ": process set " + std::to_string(set) +
                                                  " is not registered; add it on all ranks first");
   }
-  const std::vector<int>& members = found->second;
+  const std::vector<int>& members = found->second.members;
   if (!std::ranges::binary_search(members, config_.rank)) {
     throw Error(ErrorCode::kInvalidArgument, what + ": rank " + std::to_string(config_.rank) +
                                                  " is not a member of process set " +
                                                  std::to_string(set) + " (ranks " + list(members) +
                                                  ")");
   }
-  return open_lane(set, members);
+  return open_lane(set, found->second);
 }
 
-Lane& Engine::open_lane(int set, const std::vector<int>& members) {
+Lane& Engine::open_lane(int set, const ProcessSet& process_set) {
+  const std::vector<int>& members = process_set.members;
   const auto index = static_cast<std::size_t>(set);
   const std::size_t offset = words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
   const int size = static_cast<int>(members.size());
@@ -57,7 +58,8 @@ Lane& Engine::open_lane(int set, const std::vector<int>& members) {
                               .cache_capacity = config_.cache_capacity,
                               .fusion_threshold_bytes = config_.fusion_threshold_bytes,
                               .fuse_groups = config_.fuse_groups,
-                              .check_holder = check}};
+                              .check_holder = check},
+                    .carrier = process_set.carrier};
   auto lane = std::make_unique<Lane>(std::move(config),
                                      space_->map(offset, Lane::region_bytes(size)), presence_);
   lanes_[index].store(lane.get(), std::memory_order_release);
@@ -65,13 +67,13 @@ Lane& Engine::open_lane(int set, const std::vector<int>& members) {
   return *lane.release();
 }
 
-void Engine::add_process_set(int set, std::vector<int> members) {
+void Engine::add_process_set(int set, std::vector<int> members, std::shared_ptr<Carrier> carrier) {
   if (set <= 0 || set >= kMaxProcessSets) {
     throw Error(ErrorCode::kInvalidArgument, "at most " + std::to_string(kMaxProcessSets - 1) +
                                                  " process sets may exist at one time");
   }
   const std::lock_guard guard(mutex_);
-  sets_[set] = std::move(members);
+  sets_[set] = {.members = std::move(members), .carrier = std::move(carrier)};
 }
 
 void Engine::remove_process_set(int set) {
@@ -79,9 +81,13 @@ void Engine::remove_process_set(int set) {
     if (stopping_.load()) return;
   }
   std::unique_ptr<Lane> lane;
+  ProcessSet removed;  // its carrier goes without the mutex
   {
     const std::lock_guard guard(mutex_);
-    sets_.erase(set);
+    if (const auto found = sets_.find(set); found != sets_.end()) {
+      removed = std::move(found->second);
+      sets_.erase(found);
+    }
     lane.reset(lanes_[static_cast<std::size_t>(set)].exchange(nullptr));
     if (lane != nullptr) {
       fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));
@@ -102,7 +108,7 @@ void Engine::discard_process_set(int set) {
 std::vector<int> Engine::members_of(int set) {
   const std::lock_guard guard(mutex_);
   const auto found = sets_.find(set);
-  return found == sets_.end() ? std::vector<int>{} : found->second;
+  return found == sets_.end() ? std::vector<int>{} : found->second.members;
 }
 
 int Engine::flights(int set) {

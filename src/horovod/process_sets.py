@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from horovod import _native
+from horovod.backends.plane import DataPlane
 from horovod.errors import InitError, MismatchError
 
 __all__ = [
@@ -104,10 +105,18 @@ class _GlobalProcessSet(ProcessSet):
 class _Registry:
     """The process sets of one world; the same on all its ranks."""
 
-    def __init__(self, engine: _native.Engine, rank: int, size: int, is_dynamic: bool) -> None:
+    def __init__(
+        self,
+        engine: _native.Engine,
+        rank: int,
+        size: int,
+        is_dynamic: bool,
+        data_plane: DataPlane | None,
+    ) -> None:
         self.rank = rank
         self.is_dynamic = is_dynamic
         self._engine = engine
+        self._data_plane = data_plane
         self._size = size
         self._sets: dict[int, ProcessSet] = {0: global_process_set}
         global_process_set.ranks = list(range(size))
@@ -124,13 +133,13 @@ class _Registry:
         problem = self._problem_of_all(process_sets)
         self._agree("init", "process_sets.init", proposal, problem, InitError)
         for process_set in process_sets:
-            self._register(process_set)
+            self._register("init", process_set, InitError)
 
     def add(self, process_set: ProcessSet) -> None:
         proposal = {"add": process_set.ranks}
         problem = self._problem(process_set)
         self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
-        self._register(process_set)
+        self._register("add_process_set", process_set, ValueError)
 
     def remove(self, process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
@@ -150,6 +159,8 @@ class _Registry:
         del self._sets[number]
         process_set.process_set_id = None
         self._engine.remove_process_set(number)
+        if self._data_plane is not None:
+            self._data_plane.disconnect(number)
         self._engine.gather("process_sets.removed", b"")
         if self.rank == 0:
             self._engine.discard_process_set(number)
@@ -164,12 +175,27 @@ class _Registry:
                 process_set.process_set_id = None
         global_process_set.ranks = None
 
-    def _register(self, process_set: ProcessSet) -> None:
+    def _register(self, operation: str, process_set: ProcessSet, error: type[Exception]) -> None:
         number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
         assert process_set.ranks is not None
-        self._engine.add_process_set(number, process_set.ranks)
+        carrier = self._connect(operation, number, process_set.ranks, error)
+        self._engine.add_process_set(number, process_set.ranks, carrier)
         process_set.process_set_id = number
         self._sets[number] = process_set
+
+    def _connect(
+        self, operation: str, number: int, ranks: list[int], error: type[Exception]
+    ) -> _native.Carrier | None:
+        """What carries the set's data, if the engine does not; raises on all ranks alike."""
+        if self._data_plane is None:
+            return None
+        carrier, problem = None, None
+        try:
+            carrier = self._data_plane.connect(number, ranks)
+        except InitError as failure:
+            problem = f"failed: {failure}"
+        self._agree(operation, "process_sets.connect", {"connect": number}, problem, error)
+        return carrier
 
     def _problem(self, process_set: ProcessSet) -> str | None:
         """Why this set cannot be registered; None if it can."""
@@ -281,6 +307,7 @@ def open_registry(
     size: int,
     process_sets: Sequence[ProcessSet],
     is_dynamic: bool,
+    data_plane: DataPlane | None = None,
 ) -> None:
     """Begin a world's process sets: the global one and these; blocks until all ranks agree.
 
@@ -288,7 +315,7 @@ def open_registry(
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
     """
     global _registry
-    registry = _Registry(engine, rank, size, is_dynamic)
+    registry = _Registry(engine, rank, size, is_dynamic, data_plane)
     try:
         registry.register_at_start(process_sets)
     except BaseException:

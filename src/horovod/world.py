@@ -18,9 +18,11 @@ from typing import Any
 
 from horovod import _native
 from horovod.affinity import core_of, on_core
+from horovod.backends import Backend, mpi
+from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import InitError
 from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous import Identity, Mesh, identify, meet
+from horovod.rendezvous import Identity, Mesh, identify, job_address, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
 
 __all__ = [
@@ -51,11 +53,24 @@ __all__ = [
     "size",
 ]
 
+# The name of MPI as a data plane.
+_MPI = "mpi"
+
 
 @dataclass(frozen=True)
 class _World:
     identity: Identity
     engine: _native.Engine
+    data_plane: DataPlane | None  # None: the engine's own
+
+    @property
+    def data_plane_name(self) -> str:
+        return NATIVE if self.data_plane is None else self.data_plane.name
+
+    def end(self) -> None:
+        self.engine.shutdown()
+        if self.data_plane is not None:
+            self.data_plane.close()
 
 
 _world: _World | None = None
@@ -99,15 +114,21 @@ def init(
         ranks = _ranks_of(comm)
         if ranks:
             identity = identity.restricted_to(ranks)
-        engine = _start_engine(identity, settings)
+        world = _begin(identity, settings)
         try:
-            is_dynamic = settings.dynamic_process_sets
-            open_registry(engine, identity.rank, identity.size, static_sets, is_dynamic)
+            open_registry(
+                world.engine,
+                identity.rank,
+                identity.size,
+                static_sets,
+                settings.dynamic_process_sets,
+                world.data_plane,
+            )
         except BaseException:
-            engine.shutdown()
+            world.end()
             raise
-        _world = _World(identity, engine)
-        _port.attach(engine, identity.local_rank, identity.local_size)
+        _world = world
+        _port.attach(world.engine, identity.local_rank, identity.local_size)
         _install_hooks()
 
 
@@ -121,7 +142,7 @@ def shutdown() -> None:
         world, _world = _world, None
         close_registry()
     if world is not None:
-        world.engine.shutdown()
+        world.end()
         _port.detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
@@ -199,23 +220,27 @@ def mpi_threads_supported() -> bool:
     Raises:
         ValueError: before ``init``, and when MPI is not in use.
     """
-    _current()
-    raise ValueError("MPI is not enabled in this run; it uses Horovod's native engine")
+    name = _current().data_plane_name
+    if name != _MPI:
+        raise ValueError(f"MPI is not enabled in this run; its data plane is {name}")
+    return mpi.threads_supported()
 
 
 def mpi_enabled() -> bool:
-    """Whether this run goes over MPI."""
-    return False
+    """Whether the data of this run goes over MPI; before ``init``, whether it is going to."""
+    if _world is not None:
+        return _world.data_plane_name == _MPI
+    return os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == _MPI
 
 
 def mpi_built() -> bool:
-    """Whether MPI can be used."""
-    return False
+    """Whether MPI can be used: mpi4py is installed and finds an MPI library."""
+    return mpi.is_built()
 
 
 def gloo_enabled() -> bool:
-    """Whether this run does without MPI: true, the native engine stands where Gloo stood."""
-    return True
+    """Whether this run does without MPI, on the native engine, Gloo or another data plane."""
+    return not mpi_enabled()
 
 
 def gloo_built() -> bool:
@@ -285,28 +310,64 @@ def _ranks_of(comm: Any) -> list[int]:
     raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
 
 
-def _start_engine(identity: Identity, settings: Settings) -> _native.Engine:
+def _begin(identity: Identity, settings: Settings) -> _World:
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
     config = _engine_config(identity, settings, _generations.total())
     with on_core(core_of(settings.thread_affinity, identity.local_rank)):
         if identity.size == 1:
-            return _native.Engine(config)
+            return _World(identity, _native.Engine(config), None)
+        backend = _chosen_backend(identity, settings)
         region_bytes = _native.space_bytes(identity.size)
         mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
         config.peer_names = [
             f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
         ]
-        return _engine_of(config, mesh, identity)
+        data_plane = None
+        try:
+            if backend is not None:
+                data_plane = _connect(*backend, identity, settings, generation)
+            carrier = None if data_plane is None else data_plane.world
+            return _World(identity, _engine_of(config, mesh, identity, carrier), data_plane)
+        except BaseException:
+            if data_plane is not None:
+                data_plane.close()
+            raise
+        finally:
+            os.close(mesh.region_fd)
 
 
-def _engine_of(config: _native.Config, mesh: Mesh, identity: Identity) -> _native.Engine:
+def _engine_of(
+    config: _native.Config, mesh: Mesh, identity: Identity, carrier: _native.Carrier | None
+) -> _native.Engine:
     try:
-        return _native.Engine(config, mesh.region_fd, *_watched(mesh, identity.rank))
+        watched = _watched(mesh, identity.rank)
+        return _native.Engine(config, mesh.region_fd, *watched, carrier)
     except Exception as error:
         raise InitError(f"init: initialization failed: {error}") from error
-    finally:
-        os.close(mesh.region_fd)
+
+
+def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
+    return settings.cpu_operations.lower() or NATIVE
+
+
+def _chosen_backend(identity: Identity, settings: Settings) -> tuple[str, type[Backend]] | None:
+    name = _chosen_data_plane(identity, settings)
+    return None if name == NATIVE else (name, find_backend(name))
+
+
+def _connect(
+    name: str, backend: type[Backend], identity: Identity, settings: Settings, generation: int
+) -> DataPlane:
+    neighbourhood = Neighbourhood(
+        rank=identity.rank,
+        size=identity.size,
+        store=job_store(identity, os.environ, settings.gloo_timeout_s),
+        scope=f"{identity.scope}{generation}/",
+        address=job_address(identity, os.environ),
+        timeout_s=settings.gloo_timeout_s,
+    )
+    return DataPlane(name, backend, neighbourhood)
 
 
 def _watched(mesh: Mesh, rank: int) -> tuple[list[int], list[int]]:

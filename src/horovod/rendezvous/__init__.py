@@ -20,10 +20,10 @@ from horovod.rendezvous import torchrun
 from horovod.rendezvous.identity import Identity, identify
 from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.mesh import Mesh, connect
-from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store import Store, StoreClient
 from horovod.rendezvous.torchrun import TorchStore
 
-__all__ = ["Identity", "Mesh", "identify", "meet"]
+__all__ = ["Identity", "Mesh", "identify", "job_address", "job_store", "meet"]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
@@ -68,6 +68,23 @@ def meet(
             region_bytes,
             timeout_s,
         )
+
+
+def job_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) -> Store:
+    """The store of this job, for what is to be said while data planes connect.
+
+    Raises:
+        InitError: it cannot be reached.
+    """
+    with _lock:
+        return _find_contact(identity, environ, Deadline(timeout_s)).store
+
+
+def job_address(identity: Identity, environ: Mapping[str, str]) -> str:
+    """An address of this process that the other ranks reach: of the connection to the store."""
+    if identity.local_size == identity.size:
+        return "127.0.0.1"
+    return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename
 
 
 def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> _Contact:
