@@ -25,6 +25,10 @@ struct Scratch {
 
   std::byte* to_send(std::size_t size_bytes) { return at_least(send, size_bytes); }
   std::byte* to_receive(std::size_t size_bytes) { return at_least(receive, size_bytes); }
+  // After a bucket that took more than most.
+  void shrink() {
+    if (send.size() + receive.size() > 4 * kWindowBytes) *this = {};
+  }
 
  private:
   static std::byte* at_least(std::vector<std::byte>& memory, std::size_t size_bytes) {

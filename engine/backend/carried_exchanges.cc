@@ -1,5 +1,6 @@
 #include "backend/carried_exchanges.h"
 
+#include <numeric>
 #include <utility>
 
 namespace hvd {
@@ -19,18 +20,12 @@ bool CarriedBroadcast::next(Carrier& carrier) {
   }
   if (!windows_.advance()) return false;
   Range window = windows_.of(views_.size_bytes());
-  std::byte* data = nullptr;
-  if (is_direct()) {
-    const View& view = views_.views()[0];
-    window.end = std::min(window.end, view.size_bytes);
-    data = view.out + window.begin;
-    if (place_.rank == root_ && view.in != view.out) {
-      std::memcpy(data, view.in + window.begin, length_of(window));
-    }
-  } else {
-    data = scratch_.to_send(length_of(window));
-    if (place_.rank == root_) copy_in(views_, window, data);
-  }
+  const View& first = views_.views()[0];
+  if (is_direct()) window.end = std::min(window.end, first.size_bytes);
+  // An absent rank has no place for it.
+  std::byte* const data = is_direct() && first.out != nullptr ? first.out + window.begin
+                                                              : scratch_.to_send(length_of(window));
+  if (place_.rank == root_ && data != first.in + window.begin) copy_in(views_, window, data);
   carrier.broadcast(data, length_of(window), root_);
   return true;
 }
@@ -62,7 +57,9 @@ bool CarriedAllgather::next(Carrier& carrier) {
   if (is_direct) {
     sizes_.clear();
     for (const ViewList& stream : streams_) sizes_.push_back(stream.views()[0].size_bytes);
-    carrier.allgather(own.views()[0].in, streams_[0].views()[0].out, sizes_);
+    std::byte* const out = streams_[0].views()[0].out;  // null: this rank is absent
+    const std::size_t bytes = std::accumulate(sizes_.begin(), sizes_.end(), std::size_t{0});
+    carrier.allgather(own.views()[0].in, out != nullptr ? out : scratch_.to_receive(bytes), sizes_);
     return true;
   }
   const Range window = windows_.of(own.size_bytes());

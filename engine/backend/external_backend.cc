@@ -96,6 +96,7 @@ bool ExternalBackend::advance(PeerWait& blocked) {
     if (!start_next()) break;
   }
   queue_.clear();
+  scratch_.shrink();
   peers_.publish(Counter::kFinished, buckets_);
   return true;
 }

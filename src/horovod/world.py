@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horovod import _native
+from horovod import _native, mpi_library
 from horovod.affinity import core_of, on_core
-from horovod.backends import Backend, mpi
+from horovod.backends import Backend
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import InitError
 from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous import Identity, Mesh, identify, job_address, job_store, meet
+from horovod.rendezvous import Identity, Mesh, job_address, job_store, meet, recognise
 from horovod.settings import LOG_LEVELS, Settings
 
 __all__ = [
@@ -110,7 +110,9 @@ def init(
             return
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
-        identity = identify(os.environ)
+        identity = recognise(
+            os.environ, settings.start_timeout_s, mpi_threads=not settings.mpi_threads_disable
+        )
         ranks = _ranks_of(comm)
         if ranks:
             identity = identity.restricted_to(ranks)
@@ -223,7 +225,7 @@ def mpi_threads_supported() -> bool:
     name = _current().data_plane_name
     if name != _MPI:
         raise ValueError(f"MPI is not enabled in this run; its data plane is {name}")
-    return mpi.threads_supported()
+    return mpi_library.threads_supported()
 
 
 def mpi_enabled() -> bool:
@@ -235,7 +237,7 @@ def mpi_enabled() -> bool:
 
 def mpi_built() -> bool:
     """Whether MPI can be used: mpi4py is installed and finds an MPI library."""
-    return mpi.is_built()
+    return mpi_library.is_built()
 
 
 def gloo_enabled() -> bool:
@@ -348,7 +350,8 @@ def _engine_of(
 
 
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
-    return settings.cpu_operations.lower() or NATIVE
+    started_by_mpi = identity.launcher == "mpirun"
+    return settings.cpu_operations.lower() or (_MPI if started_by_mpi else NATIVE)
 
 
 def _chosen_backend(identity: Identity, settings: Settings) -> tuple[str, type[Backend]] | None:
@@ -367,7 +370,7 @@ def _connect(
         address=job_address(identity, os.environ),
         timeout_s=settings.gloo_timeout_s,
     )
-    return DataPlane(name, backend, neighbourhood)
+    return DataPlane(name, backend, neighbourhood, identity.comm)
 
 
 def _watched(mesh: Mesh, rank: int) -> tuple[list[int], list[int]]:

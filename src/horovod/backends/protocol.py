@@ -39,7 +39,7 @@ class GroupStore(Protocol):
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a process set, as a backend gets to know them; alike on all of them but ``rank``.
+    """The ranks of a process set, as a backend gets to know them.
 
     Attributes:
         process_set_id: its number; 0 is the world.

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from horovod.errors import InitError
-from horovod.rendezvous import torchrun
+from horovod.rendezvous import mpi_identity, torchrun
 from horovod.rendezvous.identity import Identity, identify
 from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.mesh import Mesh, connect
 from horovod.rendezvous.store import Store, StoreClient
+from horovod.rendezvous.store_server import StoreServer
 from horovod.rendezvous.torchrun import TorchStore
 
-__all__ = ["Identity", "Mesh", "identify", "job_address", "job_store", "meet"]
+__all__ = ["Identity", "Mesh", "identify", "job_address", "job_store", "meet", "recognise"]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
@@ -36,10 +37,32 @@ class _Contact(NamedTuple):
     source: tuple[object, ...]
     store: StoreClient | TorchStore
     secret: bytes
+    server: StoreServer | None = None  # where this process keeps the store itself
+
+    def close(self) -> None:
+        self.store.close()
+        if self.server is not None:
+            self.server.close()
 
 
 _lock = threading.Lock()
 _contact: _Contact | None = None
+
+
+def recognise(
+    environ: Mapping[str, str], timeout_s: float, *, mpi_threads: bool = True
+) -> Identity:
+    """Who this process is; under mpirun it blocks until all processes ask, else it never does.
+
+    Raises:
+        InitError: what the launcher says makes no sense, or not all processes came in time.
+    """
+    is_ours = "HOROVOD_RANK" in environ or "HOROVOD_SIZE" in environ
+    if is_ours or "TORCHELASTIC_RUN_ID" in environ:
+        return identify(environ)
+    if mpi_identity.is_started_by_mpi(environ):
+        return mpi_identity.identify_by_mpi(environ, timeout_s, needs_threads=mpi_threads)
+    return identify(environ)
 
 
 def meet(
@@ -109,6 +132,11 @@ def _open_contact(
     deadline: Deadline,
     source: tuple[object, ...],
 ) -> _Contact:
+    if identity.launcher == "mpirun":
+        hosted = mpi_identity.host_store(identity)
+        timeout_s = deadline.remaining_s()
+        store = StoreClient(hosted.address, hosted.secret, timeout_s=timeout_s)
+        return _Contact(source, store, hosted.secret, hosted.server)
     if identity.launcher == "torchrun":
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
@@ -149,5 +177,5 @@ def _launcher_store(
 def _close_contact() -> None:
     global _contact
     if _contact is not None:
-        _contact.store.close()
+        _contact.close()
         _contact = None
