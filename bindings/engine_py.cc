@@ -77,7 +77,9 @@ std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::v
 void make_engine(Engine* self, const EngineConfig& config, int space_fd,
                  const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object carrier) {
   auto space = space_fd < 0 ? SharedSpace::in_process() : SharedSpace::of_file(space_fd);
-  new (self) Engine(config, std::move(space), watched(pidfds, pids), carrier_of(carrier));
+  Connections connections;
+  connections.world.carrier = carrier_of(carrier);
+  new (self) Engine(config, std::move(space), watched(pidfds, pids), std::move(connections));
 }
 
 // The engine's memory handed to Python; freed with the last array over it.
@@ -300,7 +302,9 @@ void bind_engine(nb::module_& module) {
       .def(
           "add_process_set",
           [](Engine& engine, int set, std::vector<int> ranks, nb::object carrier) {
-            engine.add_process_set(set, std::move(ranks), carrier_of(carrier));
+            SetLinks links;
+            links.carrier = carrier_of(carrier);
+            engine.add_process_set(set, std::move(ranks), std::move(links));
           },
           "process_set"_a, "ranks"_a, "carrier"_a = nb::none())
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,

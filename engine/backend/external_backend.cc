@@ -5,6 +5,7 @@
 
 #include "backend/carried_exchanges.h"
 #include "backend/carried_reductions.h"
+#include "backend/work_views.h"
 
 namespace hvd {
 
@@ -25,35 +26,19 @@ class CarriedBarrier final : public Carried {
   bool is_started_ = false;
 };
 
-std::size_t row_bytes_of(const Request& request) {
-  return request.row_count() * size_of(request.dtype);
-}
-
-template <typename Byte>
-Byte* at_offset(Byte* base, std::size_t offset) {
-  return base == nullptr ? nullptr : base + offset;
-}
-
 View reduced_view(const Work& work, int size) {
-  const Request& request = *work.request;
   return {.in = work.in,
           .out = work.out,
-          .size_bytes = request.size_bytes(),
-          .spec = {.dtype = request.dtype,
-                   .op = request.op,
-                   .prescale = request.prescale,
-                   .postscale = request.postscale,
-                   .divisor = size}};
+          .size_bytes = work.request->size_bytes(),
+          .spec = spec_of(*work.request, size)};
 }
 
 ReduceOp carried_op(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
 }  // namespace
 
-ExternalBackend::ExternalBackend(Peers& peers, std::shared_ptr<Carrier> carrier)
-    : peers_(peers),
-      carrier_(std::move(carrier)),
-      place_{.rank = peers.rank(), .size = peers.size()} {}
+ExternalBackend::ExternalBackend(Peers& peers, Place place, std::shared_ptr<Carrier> carrier)
+    : peers_(peers), carrier_(std::move(carrier)), place_(place) {}
 
 void ExternalBackend::begin(Kind kind, std::span<const Work> works) {
   queue_.clear();

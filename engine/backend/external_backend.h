@@ -14,7 +14,8 @@ namespace hvd {
 
 class ExternalBackend final : public Backend {
  public:
-  ExternalBackend(Peers& peers, std::shared_ptr<Carrier> carrier);
+  // `place`: in the set; `peers`: its members on this host.
+  ExternalBackend(Peers& peers, Place place, std::shared_ptr<Carrier> carrier);
 
   void begin(Kind kind, std::span<const Work> works) override;
   void begin_meeting() override;
