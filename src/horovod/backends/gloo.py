@@ -42,8 +42,9 @@ class GlooBackend(Backend):
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         import torch
-        import torch.distributed as distributed
+        import torch.distributed
 
+        distributed: Any = torch.distributed
         self._torch = torch
         self._distributed = distributed
         reductions = distributed.ReduceOp

@@ -94,7 +94,7 @@ class MpiBackend(Backend):
 
     def _connect(self, group: Group) -> Any:
         if group.comm is not None:
-            return group.comm.Dup()
+            return group.comm.Split(0, group.rank)  # may count its members in another order
         if group.world is None:
             return self._all_processes(group)
         assert isinstance(group.world, MpiBackend)

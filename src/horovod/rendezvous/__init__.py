@@ -12,9 +12,10 @@ import base64
 import binascii
 import os
 import threading
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from horovod import mpi_library
 from horovod.errors import InitError
 from horovod.rendezvous import mpi_identity, torchrun
 from horovod.rendezvous.identity import Identity, identify
@@ -50,19 +51,37 @@ _contact: _Contact | None = None
 
 
 def recognise(
-    environ: Mapping[str, str], timeout_s: float, *, mpi_threads: bool = True
+    environ: Mapping[str, str],
+    timeout_s: float,
+    comm: Any = None,
+    *,
+    by_mpi: bool = False,
+    mpi_threads: bool = True,
 ) -> Identity:
-    """Who this process is; under mpirun it blocks until all processes ask, else it never does.
+    """Who this process is; where MPI says it, blocks until all processes ask, else never.
+
+    Args:
+        comm: what ``init`` was given: ranks, an mpi4py communicator, or None for all.
+        by_mpi: ask MPI where it may know, although something else started the process.
+        mpi_threads: MPI is going to be called by several threads at a time.
 
     Raises:
         InitError: what the launcher says makes no sense, or not all processes came in time.
+        ValueError: a communicator where MPI knows nothing of the other processes.
     """
-    is_ours = "HOROVOD_RANK" in environ or "HOROVOD_SIZE" in environ
-    if is_ours or "TORCHELASTIC_RUN_ID" in environ:
-        return identify(environ)
-    if mpi_identity.is_started_by_mpi(environ):
-        return mpi_identity.identify_by_mpi(environ, timeout_s, needs_threads=mpi_threads)
-    return identify(environ)
+    is_communicator = mpi_library.is_communicator(comm)
+    if is_communicator and comm.Get_size() == 1:
+        return Identity(0, 1, 0, 1, 0, 1, os.uname().nodename, "mpirun", comm=comm)
+    is_ours = "HOROVOD_RANK" in environ or "TORCHELASTIC_RUN_ID" in environ
+    if not is_ours and (by_mpi or is_communicator or mpi_identity.is_started_by_mpi(environ)):
+        return mpi_identity.identify_by_mpi(environ, timeout_s, comm, needs_threads=mpi_threads)
+    if is_communicator:
+        raise ValueError(
+            "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
+            "world; use mpirun or horovodrun --mpi, or give a list of ranks"
+        )
+    identity = identify(environ)
+    return identity.restricted_to(comm) if comm else identity
 
 
 def meet(
