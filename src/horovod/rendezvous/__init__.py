@@ -12,7 +12,7 @@ import base64
 import binascii
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from horovod import mpi_library
