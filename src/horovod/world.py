@@ -32,6 +32,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "data_plane_name",
     "ddl_built",
     "engine",
     "generation",
@@ -217,6 +218,11 @@ def is_homogeneous() -> bool:
     """Whether every host runs the same number of processes. ``ValueError`` before ``init``."""
     identity = _current().identity
     return identity.local_size * identity.cross_size == identity.size
+
+
+def data_plane_name() -> str:
+    """What moves the data of this world, such as ``native``. ``ValueError`` before ``init``."""
+    return _current().data_plane_name
 
 
 def mpi_threads_supported() -> bool:
