@@ -7,7 +7,7 @@ secret; the connections that Gloo then makes are its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
@@ -21,16 +21,22 @@ __all__ = ["GlooBackend"]
 
 
 class _Request:
-    """All of several works, which Gloo runs in their order."""
+    """Several works, which Gloo runs in their order on tensors of their own.
 
-    def __init__(self, works: Sequence[Any]) -> None:
+    After a failure Gloo's threads go on with what they have begun for a while, when the program's
+    tensors may be gone. So they get copies, and what they made of them is copied back here.
+    """
+
+    def __init__(self, works: Sequence[Any], copy_back: Callable[[], Any]) -> None:
         self._works = works
+        self._copy_back = copy_back
 
     def test(self) -> bool:
         if not all(work.is_completed() for work in self._works):
             return False
         for work in self._works:
             work.wait()  # raises what went wrong
+        self._copy_back()
         return True
 
 
@@ -67,40 +73,45 @@ class GlooBackend(Backend):
         return None
 
     def allreduce(self, array: NDArray[Any], reduction: str) -> Request:
+        tensor = self._copy(array)
         options = self._distributed.AllreduceOptions()
         options.reduceOp = self._operations[reduction]
-        return _Request([self._plane.allreduce([self._torch.from_numpy(array)], options)])
+        return self._request([self._plane.allreduce([tensor], options)], tensor, array)
 
     def broadcast(self, array: Bytes, root: int) -> Request:
-        return _Request([self._broadcast(array, root)])
+        tensor = self._copy(array)
+        return self._request([self._broadcast(tensor, root)], tensor, array)
 
     def allgather(self, given: Bytes, taken: Bytes, sizes: Sequence[int]) -> Request:
         """Gloo's own gathers equal sizes only, so each member's part is a broadcast."""
-        works = []
-        begin = 0
-        for root, size in enumerate(sizes):
-            part = taken[begin : begin + size]
-            begin += size
-            if root == self.group.rank:
-                part[:] = given
-            if size:
-                works.append(self._broadcast(part, root))
-        return _Request(works)
+        tensor: Any = self._torch.empty(len(taken), dtype=self._torch.uint8)
+        parts = tensor.split(list(sizes))
+        parts[self.group.rank].copy_(self._torch.from_numpy(given))
+        works = [self._broadcast(part, root) for root, part in enumerate(parts) if len(part)]
+        return self._request(works, tensor, taken)
 
     def alltoall(
         self, given: Bytes, given_sizes: Sequence[int], taken: Bytes, taken_sizes: Sequence[int]
     ) -> Request:
-        tensors = map(self._torch.from_numpy, (taken, given))
-        return _Request([self._plane.alltoall_base(*tensors, taken_sizes, given_sizes)])
+        tensor: Any = self._torch.empty(len(taken), dtype=self._torch.uint8)
+        sizes = (list(taken_sizes), list(given_sizes))
+        work = self._plane.alltoall_base(tensor, self._copy(given), *sizes)
+        return self._request([work], tensor, taken)
 
     def barrier(self) -> Request:
-        return _Request([self._plane.barrier()])
+        return _Request([self._plane.barrier()], lambda: None)
 
-    def _broadcast(self, array: Bytes, root: int) -> Any:
+    def _copy(self, array: NDArray[Any]) -> Any:
+        return self._torch.from_numpy(array).clone()
+
+    def _request(self, works: Sequence[Any], result: Any, array: NDArray[Any]) -> Request:
+        return _Request(works, lambda: self._torch.from_numpy(array).copy_(result))
+
+    def _broadcast(self, tensor: Any, root: int) -> Any:
         options = self._distributed.BroadcastOptions()
         options.rootRank = root
         options.rootTensor = 0
-        return self._plane.broadcast([self._torch.from_numpy(array)], options)
+        return self._plane.broadcast([tensor], options)
 
 
 def _connect(distributed: Any, group: Group) -> Any:
