@@ -26,8 +26,7 @@ _ABSENT = {
         *("--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
     ),
     "runs without MPI, on its native engine": (
-        *("--mpi", "--jsrun", "--mpi-args", "--mpi-threads-disable", "--no-mpi-threads-disable"),
-        *("--tcp", "--binding-args"),
+        *("--mpi", "--jsrun", "--mpi-args", "--tcp", "--binding-args"),
     ),
     "has no NCCL": ("--num-nccl-streams",),
     "has no hierarchical collectives": (
