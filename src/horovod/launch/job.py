@@ -177,9 +177,14 @@ class _Job:
     def _begin(self) -> None:
         """All hosts are there: start the workers."""
         others = self._plan.others
-        store_addresses(others.addresses, self._fleet.seen_addresses(), others.interfaces)
-        self._server = StoreServer(self._secret, report=self._wakeups.note)
-        stores = (self._server.address,)
+        seen = self._fleet.seen_addresses()
+        addresses = store_addresses(others.addresses, seen, others.interfaces)
+        self._server = StoreServer(
+            self._secret,
+            addresses=[(address, 0) for address in addresses],
+            report=self._wakeups.note,
+        )
+        stores = tuple(self._server.addresses)
         self._server.start()
         self._say_verbose("Launched horovod server.")
         for crew in self._fleet.crews:
