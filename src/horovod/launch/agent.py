@@ -32,7 +32,6 @@ from horovod.rendezvous.reach import find_store
 __all__ = ["main"]
 
 _READ_BYTES = 256 * 1024
-_STORE_TIMEOUT_S = 10.0
 _BLOCKED = (
     "TCP connections from there to the machine of horovodrun have to get through: is there a "
     "firewall? --network-interfaces names the interfaces to use"
@@ -198,7 +197,7 @@ class _Agent:
         os.environ["PATH"] = plan.environment.get("PATH", os.defpath)
         plan = _in_this_environment(plan)
         try:
-            store = find_store(plan.stores, plan.secret, _STORE_TIMEOUT_S)
+            store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
             store.close()
             self._crew.start(
                 plan,

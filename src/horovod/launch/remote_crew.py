@@ -98,7 +98,7 @@ class RemoteCrew:
     @property
     def last_lines(self) -> str:
         """What was written in place of an agent's frames, and the end of standard error."""
-        prelude = b"" if self.is_greeted else self._prelude[-_SHOWN_PRELUDE_BYTES:]
+        prelude = self._prelude[-_SHOWN_PRELUDE_BYTES:]
         return f"{prelude.decode(errors='backslashreplace')}\n{self.child.last_lines}".strip()
 
     def connect(self, environ: Mapping[str, str]) -> None:
@@ -177,7 +177,8 @@ class RemoteCrew:
         before, magic, after = self._prelude.partition(MAGIC)
         if not magic and len(before) > _MOST_PRELUDE_BYTES:
             raise FrameError(f"{len(before)} bytes of something else")
-        self.is_greeted = bool(magic)
+        if magic:
+            self.is_greeted, self._prelude = True, b""
         return after
 
     def _on_frame(self, frame: Frame) -> None:
