@@ -168,7 +168,7 @@ class RemoteCrew:
             if self.is_greeted or (data := self._after_prelude(data)):
                 for frame in self._reader.feed(data):
                     self._on_frame(frame)
-        except (FrameError, KeyError, TypeError, ValueError) as error:
+        except (FrameError, LookupError, TypeError, ValueError) as error:
             self.child.abort()
             self._be_lost(f"sent what no agent of this version sends: {error}")
 
