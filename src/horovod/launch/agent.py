@@ -209,7 +209,8 @@ class _Agent:
         except StartError as error:
             self._report_trouble(error.status, str(error))
         except InitError as error:
-            self._report_trouble(1, f"{plan.places[0].slot.hostname}: {error}\n{_BLOCKED}")
+            reason = str(error).removeprefix("init: ")
+            self._report_trouble(1, f"{plan.places[0].slot.hostname}: {reason}\n{_BLOCKED}")
         adopt_orphans()
 
     def _report_trouble(self, status: int, text: str) -> None:
