@@ -201,6 +201,14 @@ def test_hosts_that_cannot_be_reached_are_all_named(fake: FakeHosts) -> None:
     assert "Traceback" not in err
 
 
+def test_a_host_that_is_about_to_start_its_ssh_server(fake: FakeHosts) -> None:
+    refused = "{ echo 'Connection refused' >&2; exit 255; }"
+    fake.first("host-a", f"test $(wc -l < {fake.folder}/asked) -gt 2 || {refused}")
+    status, out, err = launch(fake, "-np", "1", "-H", "host-a:1", "--verbose", "echo", "here")
+    assert (status, out) == (0, "[0]<stdout>:here\n")
+    assert err.count("host-a: ssh exited with code 255; trying again") == 2
+
+
 def test_a_host_that_hangs_is_named_at_the_start_timeout(fake: FakeHosts) -> None:
     fake.first("host-b", "echo waiting >&2; exec sleep 1000")
     words = ("-np", "3", "-H", HOSTS, "--start-timeout", "3", "echo", "never")

@@ -251,6 +251,9 @@ class _Job:
         if self._ending is None:
             self._end(JobOutcome(status, f"horovodrun: {text}\n"))
 
+    def refused(self, crew: RemoteCrew) -> None:
+        self._say_verbose(f"{crew.hostname}: {crew.child.how_it_ended}; trying again")
+
     def lost(self, crew: RemoteCrew) -> None:
         if self._ending is not None:
             return
@@ -282,8 +285,11 @@ class _Job:
             self._end(JobOutcome(1, self._fleet.delays()))
 
     def _seconds_to_deadline(self) -> float | None:
-        deadline = self._fleet.deadline if self._ending is None else self._ending.deadline
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self._ending is not None:
+            times = [self._ending.deadline]
+        else:
+            times = [t for t in (self._fleet.deadline, self._fleet.next_retry) if t is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _on_wakeup(self) -> None:
         for text in self._wakeups.take_notes():

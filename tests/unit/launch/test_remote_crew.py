@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from horovod.launch import remote_crew
 from horovod.launch.crew import Worker
 from horovod.launch.fleet import Fleet, ranks_of
 from horovod.launch.frames import MAGIC, Kind, encode, encode_json
@@ -54,6 +55,9 @@ class Desk:
 
     def troubled(self, status: int, text: str) -> None:
         self.diary.append(f"troubled {status} {text}")
+
+    def refused(self, crew: RemoteCrew) -> None:
+        self.diary.append("refused")
 
     def lost(self, crew: RemoteCrew) -> None:
         self.diary.append(f"lost: {crew.problem}")
@@ -160,6 +164,47 @@ def test_what_no_agent_says_ends_the_connection(data: bytes, text: str, desk: De
     assert crew.is_gone
     assert desk.diary[-1].startswith("lost")
     assert sum(entry.startswith("lost") for entry in desk.diary) == 1
+
+
+@pytest.fixture
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_crew, "_PAUSE_S", 0.0)
+
+
+@pytest.mark.usefixtures("impatience")
+def test_an_ssh_server_that_is_about_to_start(desk: Desk) -> None:
+    count = f"echo x >> '{desk.folder}/count'; test $(wc -l < '{desk.folder}/count') -gt 3"
+    (desk.folder / "hello").write_bytes(HELLO)
+    desk.crew_that_says(
+        b"", f"{count} || {{ echo refused >&2; exit 255; }}; cat '{desk.folder}/hello' -"
+    )
+    desk.turn_until("greeted")
+    assert desk.diary == ["refused"] * 3 + ["greeted there"]
+
+
+@pytest.mark.usefixtures("impatience")
+@pytest.mark.parametrize(
+    ("text", "attempts"), [("Connection refused", 5), ("Permission denied (publickey).", 1)]
+)
+def test_an_ssh_server_that_refuses_for_good(text: str, attempts: int, desk: Desk) -> None:
+    crew = desk.crew_that_says(b"", f"echo '{text}' >&2; exit 255")
+    desk.turn_until("lost")
+    assert desk.diary == ["refused"] * (attempts - 1) + ["lost: sh exited with code 255"]
+    assert crew.last_lines == text
+    assert Fleet([crew], start_timeout_s=7).next_retry is None
+
+
+def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
+    crew = desk.crew_that_says(b"", "echo 'bad name' >&2; exit 255")
+    desk.turn_until("refused")
+    fleet = Fleet([crew], start_timeout_s=7)
+    assert fleet.next_retry is not None
+    assert not fleet.has_answered
+    assert "  there: sh exited with code 255" in fleet.delays()
+    assert "    | bad name" in fleet.delays()
+    crew.end(reaches_strays=True)
+    crew.balance()
+    assert (crew.is_gone, fleet.next_retry) == (True, None)
 
 
 def test_an_agent_that_dies(desk: Desk) -> None:
