@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -32,8 +33,25 @@ def launch(fake: FakeHosts, *words: str) -> tuple[int, str, str]:
     return run(*words, env=fake.environ)
 
 
-def agent_of(worker: int) -> psutil.Process:
-    agent = psutil.Process(worker).parent()
+@contextmanager
+def running(fake: FakeHosts, *words: str, **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    with start(*words, env=fake.environ, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def workers_told(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process]:
+    """The workers among those who tell their pid, once ``count`` have."""
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(count)]
+    pids = [int(line.split()[-1]) for line in lines if b"self" in line]
+    return [psutil.Process(pid) for pid in pids]
+
+
+def agent_of(worker: psutil.Process) -> psutil.Process:
+    agent = worker.parent()
     assert agent is not None
     assert "horovod.launch.agent" in " ".join(agent.cmdline()).replace("{module}", "agent")
     return agent
@@ -79,7 +97,7 @@ def test_a_command_that_cannot_run(word: str, status: int, text: str, fake: Fake
 def test_whoever_ignores_sigterm_is_killed(fake: FakeHosts) -> None:
     script = f"if [ $HOROVOD_RANK = 0 ]; then read line; exit 1; fi; {STUBBORN}"
     words = ("-np", "2", "-H", HOSTS, "sh", "-c", script)
-    with start(*words, env=fake.environ, stdin=subprocess.PIPE) as process:
+    with running(fake, *words, stdin=subprocess.PIPE) as process:
         pids_told(process, 1)
         _, err = process.communicate(b"go\n", timeout=TIMEOUT_S)
     assert process.returncode == 1
@@ -91,7 +109,7 @@ def test_whoever_ignores_sigterm_is_killed(fake: FakeHosts) -> None:
     ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_signal_to_the_launcher(signum: signal.Signals, status: int, fake: FakeHosts) -> None:
-    with start("-np", "3", "-H", HOSTS, "sh", "-c", FAMILY, env=fake.environ) as process:
+    with running(fake, "-np", "3", "-H", HOSTS, "sh", "-c", FAMILY) as process:
         pids_told(process, 6)
         process.send_signal(signum)
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -101,7 +119,7 @@ def test_a_signal_to_the_launcher(signum: signal.Signals, status: int, fake: Fak
 
 
 def test_a_second_ctrl_c_kills_at_once(fake: FakeHosts) -> None:
-    with start("-np", "2", "-H", "host-a:2", "sh", "-c", STUBBORN, env=fake.environ) as process:
+    with running(fake, "-np", "2", "-H", "host-a:2", "sh", "-c", STUBBORN) as process:
         pids_told(process, 2)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
@@ -115,7 +133,7 @@ def test_a_second_ctrl_c_kills_at_once(fake: FakeHosts) -> None:
 @pytest.mark.parametrize("script", [FAMILY, STUBBORN])
 def test_a_killed_launcher_leaves_nothing(script: str, fake: FakeHosts) -> None:
     count = 3 * (1 + (script == FAMILY))
-    with start("-np", "3", "-H", HOSTS, "sh", "-c", script, env=fake.environ) as process:
+    with running(fake, "-np", "3", "-H", HOSTS, "sh", "-c", script) as process:
         pids_told(process, count)
         process.kill()
         process.communicate(timeout=TIMEOUT_S)
@@ -123,7 +141,7 @@ def test_a_killed_launcher_leaves_nothing(script: str, fake: FakeHosts) -> None:
 
 def test_a_launcher_killed_with_all_that_it_can_see_leaves_nothing(fake: FakeHosts) -> None:
     """The launcher's own watchdog and both connections go with it."""
-    with start("-np", "2", "-H", "host-a:1,host-b:1", "sleep", "1000", env=fake.environ) as process:
+    with running(fake, "-np", "2", "-H", "host-a:1,host-b:1", "sleep", "1000") as process:
         words = " ".join
         while sum("sleep" in words(p.cmdline()) for p in fake.processes()) < 2:
             assert process.poll() is None
@@ -135,10 +153,8 @@ def test_a_launcher_killed_with_all_that_it_can_see_leaves_nothing(fake: FakeHos
 
 
 def test_an_agent_that_is_killed_is_reported_and_leaves_nothing(fake: FakeHosts) -> None:
-    with start("-np", "3", "-H", HOSTS, "sh", "-c", FAMILY, env=fake.environ) as process:
-        pids = pids_told(process, 6)
-        there = [pid for pid in pids if on_host(pid, "host-b")]
-        worker = next(pid for pid in there if psutil.Process(pid).name() == "sh")
+    with running(fake, "-np", "3", "-H", HOSTS, "sh", "-c", FAMILY) as process:
+        (worker,) = [w for w in workers_told(process, 6) if on_host(w, "host-b")]
         agent_of(worker).kill()
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
@@ -152,9 +168,9 @@ def test_an_agent_that_is_killed_is_reported_and_leaves_nothing(fake: FakeHosts)
 def test_a_connection_that_is_cut(victim: str, fake: FakeHosts) -> None:
     """Here ssh is a process of its own, which outlives the agent and does not take it along."""
     fake.first("host-b", '/bin/sh -c "$*"; exit $?')
-    with start("-np", "2", "-H", "host-a:1,host-b:1", "sh", "-c", FAMILY, env=fake.environ) as job:
-        there = [p for p in pids_told(job, 4) if on_host(p, "host-b")]
-        agent = agent_of(next(pid for pid in there if psutil.Process(pid).name() == "sh"))
+    with running(fake, "-np", "2", "-H", "host-a:1,host-b:1", "sh", "-c", FAMILY) as job:
+        (worker,) = [w for w in workers_told(job, 4) if on_host(w, "host-b")]
+        agent = agent_of(worker)
         ssh = agent.parent()
         assert ssh is not None
         (ssh if victim == "ssh" else agent).kill()
@@ -164,25 +180,17 @@ def test_a_connection_that_is_cut(victim: str, fake: FakeHosts) -> None:
     assert f"the connection to host-b (rank 1), which ended: ssh {end}".encode() in err
 
 
-def on_host(pid: int, hostname: str) -> bool:
-    return psutil.Process(pid).environ().get("HOROVOD_HOSTNAME") == hostname
+def on_host(worker: psutil.Process, hostname: str) -> bool:
+    return worker.environ().get("HOROVOD_HOSTNAME") == hostname
 
 
 def test_an_agent_that_is_asked_to_end_ends_its_workers(fake: FakeHosts) -> None:
-    with start(
-        "-np", "2", "-H", "host-a:2", "sh", "-c", 'echo "$$"; sleep 1000', env=fake.environ
-    ) as process:
-        pids = pids_told_plain(process, 2)
-        agent_of(pids[0]).terminate()
+    with running(fake, "-np", "2", "-H", "host-a:2", "sh", "-c", FAMILY) as process:
+        agent_of(workers_told(process, 4)[0]).terminate()
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
     assert b"on host-a" in err
     assert b"was ended by SIGTERM" in err
-
-
-def pids_told_plain(process: subprocess.Popen[bytes], count: int) -> list[int]:
-    assert process.stdout is not None
-    return [int(process.stdout.readline().partition(b":")[2]) for _ in range(count)]
 
 
 def test_hosts_that_cannot_be_reached_are_all_named(fake: FakeHosts) -> None:
@@ -272,7 +280,7 @@ def test_no_ssh_at_all(fake: FakeHosts, tmp_path: Path) -> None:
 def test_ctrl_c_while_hosts_are_asked(fake: FakeHosts) -> None:
     fake.first("host-b", "exec sleep 1000")
     words = ("-np", "3", "-H", HOSTS, "--verbose", "echo", "never")
-    with start(*words, env=fake.environ) as process:
+    with running(fake, *words) as process:
         assert process.stderr is not None
         while b"host-a has answered" not in process.stderr.readline():
             assert process.poll() is None
