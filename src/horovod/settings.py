@@ -229,15 +229,17 @@ class Settings:
     gloo_timeout_s: float = _setting(
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
         30.0,
-        "how long processes may take to connect a data plane, and Gloo for a part of a collective",
+        "how long a connection to another host may go without an answer before that host counts "
+        "as lost, and processes may take to connect another data plane",
         unit="s",
-        minimum=0.001,
-        flag=Flag("--gloo-timeout-seconds", "tuning", key="library_options.gloo_timeout_seconds"),
+        minimum=1,
+        flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
     )
     start_timeout_s: float = _setting(
         "HOROVOD_START_TIMEOUT",
         30.0,
-        "longest time for all ranks to meet in init",
+        "longest time for all ranks to meet in init, and before it for horovodrun to start them on "
+        "other machines",
         unit="s",
         minimum=0.001,
         flag=Flag("--start-timeout", "start"),

@@ -9,10 +9,18 @@ from pathlib import Path
 from textwrap import indent
 
 from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
-from horovod.launch.job import JobPlan, run_job
-from horovod.launch.machine import local_slots
-from horovod.launch.options import add_options, chosen_settings, file_form, split_command
-from horovod.settings import environment_of
+from horovod.launch.job import run_job
+from horovod.launch.job_plan import JobPlan, OtherHosts
+from horovod.launch.machine import place
+from horovod.launch.options import (
+    add_options,
+    chosen_settings,
+    file_form,
+    named_interfaces,
+    split_command,
+)
+from horovod.launch.ssh import SshOptions
+from horovod.settings import Settings, environment_of
 
 __all__ = ["main"]
 
@@ -27,7 +35,7 @@ The first word that is no option begins the command; everything after it belongs
 _EPILOG = """\
 examples:
   horovodrun -np 4 python train.py --epochs 3     four processes on this machine
-  horovodrun -np 2 -H localhost:4 python train.py    the same, limited to four slots
+  horovodrun -np 6 -H node-1:2,node-2:4 python train.py  two there, four there, by ssh
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
   horovodrun -np 2 --log-level debug --output-filename logs python train.py
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
@@ -53,7 +61,8 @@ each worker gets:
   HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE  the same among the workers of its machine
   HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE  the same among equal local ranks of all machines
   HOROVOD_HOSTNAME                        the name of its machine, as listed with -H
-  and the environment of horovodrun. Rank 0 reads horovodrun's standard input, the others none.
+  and the environment of horovodrun, without CUDA_VISIBLE_DEVICES on other machines. Rank 0, if it
+  is on this machine, reads horovodrun's standard input, the others none.
   Its lines come out with [rank]<stdout>: or [rank]<stderr>: in front.
 
 exit status:
@@ -85,7 +94,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if not command:
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
     try:
-        plan = _plan(given, command)
+        plan = _plan(given, command, os.environ if environ is None else environ)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
@@ -166,15 +175,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
+def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     hosts = _hosts(given) or parse_hosts(f"localhost:{given.num_proc}")
+    placement = place(hosts, given.num_proc)
+    extra_environment = _settings_environment(given)
     return JobPlan(
         command=tuple(command),
-        slots=local_slots(hosts, given.num_proc),
-        extra_environment=_settings_environment(given),
+        slots=placement.slots,
+        extra_environment=extra_environment,
         is_verbose=given.verbose,
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
+        others=OtherHosts(
+            addresses=placement.remote,
+            ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
+            interfaces=named_interfaces(given),
+            start_timeout_s=Settings.from_env({**environ, **extra_environment}).start_timeout_s,
+        ),
     )
 
 

@@ -13,17 +13,18 @@ import binascii
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod import mpi_library
 from horovod.errors import InitError
-from horovod.rendezvous import mpi_identity, torchrun
+from horovod.rendezvous import mpi_identity
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline, SetLinks
-from horovod.rendezvous.mesh import Mesh, connect
+from horovod.rendezvous.membership import Deadline, Mesh, SetLinks
 from horovod.rendezvous.store import Store, StoreClient
-from horovod.rendezvous.store_server import StoreServer
-from horovod.rendezvous.torchrun import TorchStore
+
+if TYPE_CHECKING:
+    from horovod.rendezvous.store_server import StoreServer
+    from horovod.rendezvous.torchrun import TorchStore
 
 __all__ = [
     "Identity",
@@ -111,6 +112,9 @@ def meet(
     Raises:
         InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
     """
+    # Here, because launchers and their agents need the store alone.
+    from horovod.rendezvous.mesh import connect
+
     deadline = Deadline(timeout_s)
     with _lock:
         contact = _find_contact(identity, environ, deadline)
@@ -171,6 +175,8 @@ def _open_contact(
         store = StoreClient(hosted.address, hosted.secret, timeout_s=timeout_s)
         return _Contact(source, store, hosted.secret, hosted.server)
     if identity.launcher == "torchrun":
+        from horovod.rendezvous import torchrun
+
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
             secret = _given_secret(environ) or torchrun.agree_on_secret(
