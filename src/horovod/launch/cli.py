@@ -10,6 +10,7 @@ from textwrap import indent
 
 from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.job import JobPlan, run_job
+from horovod.launch.kubernetes.options import PodForm, pod_form
 from horovod.launch.machine import local_slots
 from horovod.launch.options import add_options, chosen_settings, file_form, split_command
 from horovod.settings import environment_of
@@ -85,6 +86,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if not command:
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
     try:
+        form = pod_form(given)
+        if form is not None:
+            return _print_manifest(given, form, command)
         plan = _plan(given, command)
     except (OSError, ValueError) as error:
         parser.error(str(error))
@@ -96,6 +100,14 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         parser.error(f"--output-filename: {error}")
     except KeyboardInterrupt:
         return 130
+
+
+def _print_manifest(given: argparse.Namespace, form: PodForm, command: Sequence[str]) -> int:
+    # Here, because only manifests need YAML.
+    from horovod.launch.kubernetes.command import manifest
+
+    print(manifest(given, form, command, _settings_environment(given)), end="")
+    return 0
 
 
 def _run_experiment(

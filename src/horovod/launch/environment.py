@@ -31,7 +31,10 @@ def worker_environment(
 ) -> dict[str, str]:
     """``base`` as far as workers should see it, the worker's place in the world, and ``extra``."""
     environment = {name: base[name] for name in base if _is_passed_on(name)}
-    environment.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
+    if slot.local_size == slot.size:
+        # On one machine. Elsewhere the interfaces are those that reach the others.
+        environment.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
+        environment["HOROVOD_GLOO_IFACE"] = _LOOPBACK
     environment.update(
         HOROVOD_RANK=str(slot.rank),
         HOROVOD_SIZE=str(slot.size),
@@ -43,7 +46,6 @@ def worker_environment(
         HOROVOD_GLOO_RENDEZVOUS_ADDR=rendezvous.address,
         HOROVOD_GLOO_RENDEZVOUS_PORT=str(rendezvous.port),
         HOROVOD_CONTROLLER="gloo",
-        HOROVOD_GLOO_IFACE=_LOOPBACK,
         PYTHONUNBUFFERED="1",
         _HOROVOD_SECRET_KEY=base64.b64encode(rendezvous.secret).decode(),
     )

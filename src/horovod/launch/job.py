@@ -107,7 +107,9 @@ class _Ending:
     is_killing: bool = False
 
 
-def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
+def run_job(
+    plan: JobPlan, environ: Mapping[str, str], rendezvous: Rendezvous | None = None
+) -> JobOutcome:
     """Run ``plan`` to its end; the outcome has the exit status of ``horovodrun``.
 
     0 if every worker exited with 0; 1 after a failure; 126 or 127 if the command cannot be run or
@@ -115,29 +117,35 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
     error; rank 0 inherits standard input, the others read nothing. Main thread only: it takes over
     the signals while it runs. No process of a failed or interrupted job is left on return.
 
+    ``rendezvous`` is that of a job of which ``plan`` is a part; a whole job gets a store here.
+
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
     open_standard_files()
-    secret = os.urandom(SECRET_BYTES)
     with (
         closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
         Wakeups() as wakeups,
         selectors.DefaultSelector() as selector,
     ):
-        server = StoreServer(secret, report=wakeups.note)
-        rendezvous = Rendezvous(*server.address, secret)
+        server = None
+        if rendezvous is None:
+            secret = os.urandom(SECRET_BYTES)
+            server = StoreServer(secret, report=wakeups.note)
+            rendezvous = Rendezvous(*server.address, secret)
         watchdog = Watchdog()
         job = _Job(plan, selector, wakeups, watchdog, logs)
         try:
             job.start(environ, rendezvous)
-            server.start()
+            if server is not None:
+                server.start()
             adopt_orphans()
             return job.run()
         finally:
             job.kill_all()
             watchdog.close()
-            server.close()
+            if server is not None:
+                server.close()
 
 
 def open_standard_files() -> None:

@@ -17,7 +17,7 @@ from horovod.errors import InitError
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, new_nonce, prove
 
-__all__ = ["Store", "StoreClient"]
+__all__ = ["Store", "StoreClient", "StoreUnreachableError"]
 
 # How much longer than the server a client waits for an answer: only a stopped server is that late.
 _GRACE_S = 5.0
@@ -41,13 +41,18 @@ class Store(Protocol):
         """End the connection; may be called twice."""
 
 
+class StoreUnreachableError(InitError):
+    """Nobody listens where the store should be, or its name is unknown; that may change."""
+
+
 class StoreClient:
     """A connection to the launcher's ``StoreServer`` at ``(host, port)``.
 
     Construction connects and authenticates both sides, within ``timeout_s``.
 
     Raises:
-        InitError: nobody listens, or the other side does not know the job's secret.
+        StoreUnreachableError: nobody listens.
+        InitError: the other side does not know the job's secret.
     """
 
     def __init__(self, address: tuple[str, int], secret: bytes, *, timeout_s: float) -> None:
@@ -88,7 +93,7 @@ class StoreClient:
         try:
             self._socket.connect(address)
         except OSError as error:
-            raise InitError(
+            raise StoreUnreachableError(
                 f"init: cannot reach the launcher's store at {self._name}: {error}; "
                 "is horovodrun still running?"
             ) from None

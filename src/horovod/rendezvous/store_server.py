@@ -1,8 +1,9 @@
 """The store inside our launcher: one thread, one selector, no work while nobody asks.
 
-Bound to the loopback interface. A connection proves that it knows the job's secret before anything
-it sends is interpreted; one that is slow, wrong, oversized or broken off in the middle is dropped
-and reported, and the others never notice. ``get`` of an absent key is parked here until it is set.
+Bound to one address, that of the loopback interface unless told otherwise. A connection proves that
+it knows the job's secret before anything it sends is interpreted; one that is slow, wrong,
+oversized or broken off in the middle is dropped and reported, and the others never notice. ``get``
+of an absent key is parked here until it is set.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class StoreServer:
         self,
         secret: bytes,
         *,
+        address: tuple[str, int] = ("127.0.0.1", 0),
         io_timeout_s: float = 5.0,
         max_connections: int = 4096,
         report: Callable[[str], None] = _to_stderr,
@@ -71,7 +73,7 @@ class StoreServer:
         self._values: dict[bytes, bytes] = {}
         self._connections: set[_Connection] = set()
         self._listen_again_at: float | None = None
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener = socket.create_server(address, backlog=1024)
         self._listener.setblocking(False)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
