@@ -25,12 +25,12 @@ from horovod.launch.hosts import HostSlots, Slot, assign_ranks
 from horovod.launch.job import JobPlan, run_job
 from horovod.launch.kubernetes.meeting import Meeting, Pod
 from horovod.launch.processes import describe_exit
+from horovod.settings import Settings
 
 __all__ = ["main"]
 
 _INDEX = "JOB_COMPLETION_INDEX"
 _SECRET = "_HOROVOD_SECRET_KEY"
-_TIMEOUT = "HOROVOD_START_TIMEOUT"
 # Nodes pull large images at their own pace.
 _DEFAULT_TIMEOUT_S = 600.0
 
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     count = -(-given.num_proc // given.slots_per_host)
     try:
         pod = Pod(_index(environ, count), count, _store(given.store), _secret(environ))
-        timeout_s = float(environ.get(_TIMEOUT, _DEFAULT_TIMEOUT_S))
+        is_given = "HOROVOD_START_TIMEOUT" in environ
+        timeout_s = Settings.from_env(environ).start_timeout_s if is_given else _DEFAULT_TIMEOUT_S
     except ValueError as error:
         parser.error(str(error))
     try:
