@@ -12,6 +12,7 @@ from horovod.launch.experiment.folders import free_number, make_folder, take_num
 from horovod.launch.experiment.machine_gpus import gpu_ids
 from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
 from horovod.launch.experiment.schema import ExperimentFile, read_experiment
+from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
 from horovod.launch.hosts import HostSlots
 from horovod.launch.machine import local_slots
@@ -52,8 +53,8 @@ def run_file(
     plan = make_plan(file, site, free_number(site.directory))
     if is_dry_run:
         show_plan(plan, sys.stdout)
-    if plan.missing_gpus:
-        _say(f"{path}: {plan.missing_gpus}")
+    if plan.problem:
+        _say(f"{path}: {plan.problem}")
         return _REFUSED
     if is_dry_run:
         return 0
@@ -64,14 +65,13 @@ def run_file(
 def _site(
     file: ExperimentFile, hosts: Sequence[HostSlots] | None, environ: Mapping[str, str]
 ) -> Site:
-    process_count = file.worker_count * file.processes_per_worker
-    some = (HostSlots("localhost", process_count),) if hosts is None else hosts
-    return Site(
-        directory=Path.cwd() / _OUTPUT / file.project,
-        slots=local_slots(some, process_count),
-        slot_limit=None if hosts is None else sum(host.slots for host in hosts),
-        gpu_ids=gpu_ids(environ) if file.gpus else (),
-    )
+    gpus = gpu_ids(environ) if file.gpus else ()
+    directory = Path.cwd() / _OUTPUT / file.project
+    if hosts is None:
+        return Site(directory, (SiteHost("localhost", None, gpus),))
+    total = sum(host.slots for host in hosts)
+    (here,) = {slot.hostname for slot in local_slots(hosts, total)}
+    return Site(directory, (SiteHost(here, total, gpus),))
 
 
 def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mapping[str, str]) -> int:
@@ -79,8 +79,8 @@ def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mappin
         if note:
             _say(note)
     count = _count(len(plan.experiments), "experiment")
-    processes = _count(len(plan.site.slots), "process", "es")
-    _say(f"{plan.file.project}: {count}, {plan.places} at a time, {processes} each")
+    processes = _count(plan.file.demand.size, "process", "es")
+    _say(f"{plan.file.project}: {count}, {len(plan.places)} at a time, {processes} each")
     sys.stderr.flush()
     status, records = run_plan(plan, options, environ, lambda one: make_folder(one, text))
     show_results(records, sys.stderr)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from horovod.launch.experiment.document import Document, Field
 from horovod.launch.experiment.parameters import Parameter, placeholders, read_parameters
+from horovod.launch.experiment.shares import Demand
 
 __all__ = ["ExperimentFile", "Unused", "Workers", "read_experiment"]
 
@@ -75,6 +76,11 @@ class ExperimentFile:
         if self.workers is None:
             return 1
         return self.workers.processes or max(self.gpus, 1)
+
+    @property
+    def demand(self) -> Demand:
+        """What each experiment needs to run."""
+        return Demand(self.worker_count, self.processes_per_worker, self.gpus)
 
 
 def read_experiment(text: bytes | str) -> ExperimentFile:
