@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from launching import TIMEOUT_S, assert_gone, pids_told
+import yaml
+from launching import TIMEOUT_S, assert_gone, pids_told, run
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
@@ -32,13 +34,19 @@ class Pods:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, index: int, *words: str, secret: str = SECRET, timeout_s: float = 60
+        self,
+        index: int,
+        *words: str,
+        secret: str = SECRET,
+        timeout_s: float = 60,
+        variables: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "JOB_COMPLETION_INDEX": str(index),
             "_HOROVOD_SECRET_KEY": secret,
             "HOROVOD_START_TIMEOUT": str(timeout_s),
+            **(variables or {}),
         }
         store = f"{self.address}:{self.port}"
         process = subprocess.Popen(
@@ -113,6 +121,27 @@ def test_a_line_begins_when_all_pods_have_finished_the_one_before(
     assert [finish(process)[0] for process in started] == [0, 0]
     assert sorted(path.name for path in tmp_path.glob("second.*")) == ["second.0", "second.1"]
     assert (tmp_path / "logs" / "line.1" / "rank.1" / "stdout").exists()
+
+
+def test_a_manifest_runs_as_its_file_does(pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "riseml.yml").write_text(
+        "project: demo\ntrain:\n  framework: tensorflow\n  image: any\n  resources: {}\n"
+        "  tensorflow: {horovod: {workers: 2}}\n  parameters: {lr: [1e-6]}\n"
+        "  run: ['echo $HOROVOD_RANK/$HOROVOD_SIZE {{lr}} $LR $(echo \"a  b\") $$$$', 'exit 0']\n"
+    )
+    status, text, err = run("-f", f"{tmp_path}/riseml.yml", "--kubernetes")
+    assert status == 0, err
+    job = list(yaml.safe_load_all(text))[-1]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    # As the kubelet reads them; the name of pod 0 means nothing here.
+    words = [word.replace("$$", "$") for word in container["command"]]
+    words = words[words.index("-np") : words.index("--store")] + words[words.index("--store") + 2 :]
+    started = [pods.start(index, *words, variables=variables) for index in (0, 1)]
+    ended = [finish(process) for process in started]
+    for rank, (status, out, err) in enumerate(ended):
+        assert status == 0, err
+        assert re.fullmatch(rf"\[{rank}\]<stdout>:{rank}/2 1e-6 1e-6 a b \d+\n", out), out
 
 
 @pytest.mark.parametrize("failing", [0, 1])

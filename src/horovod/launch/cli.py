@@ -117,16 +117,21 @@ def _run_experiment(
     environ: Mapping[str, str],
 ) -> int:
     # Here, because only experiments need YAML and tables.
-    from horovod.launch.experiment.command import run_file
+    from horovod.launch.experiment.command import print_file, run_file
     from horovod.launch.experiment.plan import JobOptions
 
     if given.num_proc is not None:
         parser.error("-np and --experiment: the file says how many processes there are")
     if command:
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
+    path = Path(given.experiment)
     try:
+        if given.kubernetes is not None:
+            _refuse_with_pods(given)
+            return print_file(path, given, _settings_environment(given))
+        pod_form(given)
         return run_file(
-            Path(given.experiment),
+            path,
             hosts=_hosts(given),
             options=JobOptions(
                 extra_environment=_settings_environment(given),
@@ -141,6 +146,13 @@ def _run_experiment(
         parser.error(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _refuse_with_pods(given: argparse.Namespace) -> None:
+    if given.dry_run:
+        raise ValueError("--dry-run and --kubernetes: a manifest starts nothing anyway")
+    if given.slots_per_host is not None:
+        raise ValueError("--slots-per-host and --experiment: the file says how many processes")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from horovod.launch.experiment.cluster import cluster_notes, cluster_objects, object_name
 from horovod.launch.experiment.director import run_plan
 from horovod.launch.experiment.document import ExperimentError
 from horovod.launch.experiment.folders import free_number, make_folder, take_number
@@ -15,9 +17,12 @@ from horovod.launch.experiment.schema import ExperimentFile, read_experiment
 from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
 from horovod.launch.hosts import HostSlots
+from horovod.launch.kubernetes.command import words_in_pods
+from horovod.launch.kubernetes.manifest import render
+from horovod.launch.kubernetes.options import pod_form
 from horovod.launch.machine import local_slots
 
-__all__ = ["run_file"]
+__all__ = ["print_file", "run_file"]
 
 _OUTPUT = "output"
 # As for a wrong command line: nothing was started.
@@ -34,20 +39,16 @@ def run_file(
 ) -> int:
     """Run the experiments of the file, or say what would run; the exit status.
 
-    ``hosts``, if given, limits how many processes run at a time. Output goes to ``output`` in the
-    current folder, which is that of the commands, too.
+    ``hosts``, if given, are where the workers go, and limit how many processes run at a time.
+    Output goes to ``output`` in the current folder, which is that of the commands, too.
 
     Raises:
         OSError: the file cannot be read, or a folder not be made.
-        ValueError: the hosts are other machines or too few.
+        ValueError: the hosts are other machines.
     """
     text = path.read_bytes()
-    try:
-        file = read_experiment(text)
-    except ExperimentError as error:
-        _say(f"{path}: {_count(len(error.problems), 'problem')}, nothing was started")
-        for problem in error.problems:
-            print(f"  {problem}", file=sys.stderr)
+    file = _read(path, text)
+    if file is None:
         return _REFUSED
     site = _site(file, hosts, environ)
     plan = make_plan(file, site, free_number(site.directory))
@@ -60,6 +61,37 @@ def run_file(
         return 0
     plan = make_plan(file, site, take_number(site.directory))
     return _run(plan, text, options, environ)
+
+
+def print_file(path: Path, given: argparse.Namespace, variables: Mapping[str, str]) -> int:
+    """Print the manifest of the file's experiments; the exit status.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the options about pods are wrong.
+    """
+    file = _read(path, path.read_bytes())
+    if file is None:
+        return _REFUSED
+    form = pod_form(given, image=file.image, name=object_name(file.project))
+    assert form is not None
+    words = words_in_pods(given)
+    objects = cluster_objects(file, form, given.kubernetes, variables, words)
+    for note in cluster_notes(file, form):
+        _say(note)
+    print(render(objects), end="")
+    return 0
+
+
+def _read(path: Path, text: bytes) -> ExperimentFile | None:
+    """The file; None when it is wrong, with every problem on standard error."""
+    try:
+        return read_experiment(text)
+    except ExperimentError as error:
+        _say(f"{path}: {_count(len(error.problems), 'problem')}, nothing was started")
+        for problem in error.problems:
+            print(f"  {problem}", file=sys.stderr)
+        return None
 
 
 def _site(

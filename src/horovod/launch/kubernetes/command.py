@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from horovod.launch.kubernetes.manifest import ClusterJob, indexed_job, render
 from horovod.launch.kubernetes.mpijob import mpi_job
 from horovod.launch.kubernetes.options import KINDS, PodForm
 
-__all__ = ["manifest", "words_in_pods"]
+__all__ = ["manifest", "objects_of", "words_in_pods"]
 
 
 def manifest(
@@ -25,7 +26,6 @@ def manifest(
     """
     if command[0] in KINDS:
         raise ValueError(f"{command[0]} would be the command; write --kubernetes={command[0]}")
-    make = mpi_job if given.kubernetes == "mpijob" else indexed_job
     job = ClusterJob(
         form=form,
         process_count=given.num_proc,
@@ -33,7 +33,12 @@ def manifest(
         variables=variables,
         words=words_in_pods(given),
     )
-    return render(make(job))
+    return render(objects_of(job, given.kubernetes))
+
+
+def objects_of(job: ClusterJob, kind: str) -> list[dict[str, Any]]:
+    """The objects of a job of this kind. Raises ValueError for a name."""
+    return mpi_job(job) if kind == "mpijob" else indexed_job(job)
 
 
 def words_in_pods(given: argparse.Namespace) -> tuple[str, ...]:

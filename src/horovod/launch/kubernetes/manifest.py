@@ -19,6 +19,7 @@ from horovod.launch.kubernetes.options import PodForm, check_name
 from horovod.rendezvous.authentication import SECRET_BYTES
 
 __all__ = [
+    "OUTPUT",
     "ClusterJob",
     "container",
     "indexed_job",
@@ -29,9 +30,10 @@ __all__ = [
     "verbatim",
 ]
 
+# Where experiments write.
+OUTPUT = "/output"
 _SECRET_KEY = "secret"
 _STORE_PORT = 29371
-_SHARED_MEMORY = "shared-memory"
 _LIMITED = re.compile(r".*/|hugepages-")
 
 
@@ -107,23 +109,25 @@ def labels(name: str) -> dict[str, str]:
 
 def pod_spec(form: PodForm, containers: list[dict[str, Any]]) -> dict[str, Any]:
     """A pod with these containers, which see the volumes."""
-    claims = {volume.claim: index for index, volume in reversed(list(enumerate(form.volumes)))}
-    volumes: list[dict[str, Any]] = [
-        # Data loaders hand over their batches there, and a container's 64 MB are soon full.
-        {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}
-    ]
-    for claim, index in sorted(claims.items(), key=lambda item: item[1]):
-        volumes.append({"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": claim}})
-    mounts = [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}]
-    mounts += [
-        {"name": f"volume-{claims[volume.claim]}", "mountPath": volume.path}
-        for volume in form.volumes
-    ]
+    # Data loaders hand over their batches in shared memory; a container's 64 MB are soon full.
+    volumes: dict[str, dict[str, Any]] = {"shared-memory": {"emptyDir": {"medium": "Memory"}}}
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
+    claims = list(dict.fromkeys(volume.claim for volume in form.volumes))
+    for index, claim in enumerate(claims):
+        volumes[f"volume-{index}"] = {"persistentVolumeClaim": {"claimName": claim}}
+    for volume in form.volumes:
+        mount = {"name": f"volume-{claims.index(volume.claim)}", "mountPath": volume.path}
+        if form.output_folder is not None and volume.path == OUTPUT:
+            mount["subPath"] = form.output_folder
+        mounts.append(mount)
+    if form.output_folder is not None and OUTPUT not in [mount["mountPath"] for mount in mounts]:
+        volumes["output"] = {"emptyDir": {}}
+        mounts.append({"name": "output", "mountPath": OUTPUT})
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [{**each, "volumeMounts": mounts} for each in containers],
-        "volumes": volumes,
+        "volumes": [{"name": name, **source} for name, source in volumes.items()],
     }
 
 
@@ -186,7 +190,17 @@ def verbatim(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what occurs twice twice: not every tool understands YAML's references."""
+    """YAML that all its versions read alike, without references."""
 
     def ignore_aliases(self, data: Any) -> bool:
+        """Write what occurs twice twice."""
         return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """What does not begin with a letter may be a number in another version: 1e-6 is one in 1.2."""
+    is_plain = text[:1].isalpha() and text.lower() not in ("y", "n")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else "'")
+
+
+_Dumper.add_representer(str, _text)

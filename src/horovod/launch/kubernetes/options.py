@@ -35,7 +35,8 @@ class PodForm:
     """What all pods of a job have in common.
 
     ``resources`` are amounts by Kubernetes' names. ``secret`` names an existing Secret; without it
-    the manifest has a new one.
+    the manifest has a new one. ``output_folder`` is what of a volume the pods see at /output; with
+    it there is such a folder also without a volume.
     """
 
     image: str
@@ -44,6 +45,7 @@ class PodForm:
     resources: dict[str, str] = field(default_factory=dict)
     volumes: tuple[Volume, ...] = ()
     secret: str | None = None
+    output_folder: str | None = None
 
 
 def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
