@@ -110,7 +110,9 @@ void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
     const Step step = this->step(true);
     if (step == Step::kProgressed) continue;
     Lane* only = only_active_lane();
-    if (step == Step::kIdle) {
+    if (spans_hosts()) {
+      wait_for_hosts(deadline_ns, true);
+    } else if (step == Step::kIdle) {
       wait_for_work(pending, deadline_ns);
     } else if (only != nullptr) {
       wait_for_peer(*only, deadline_ns, true);
@@ -157,7 +159,7 @@ bool Engine::spin_until(Nanoseconds limit, auto&& condition) const {
 
 void Engine::wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper) {
   const PeerWait wait = lane.blocked_on;
-  const int rank = lane.members[static_cast<std::size_t>(wait.rank)];
+  const int rank = lane.local[static_cast<std::size_t>(wait.rank)];
   const auto wanted = [&] { return lane.peers.reached(wait); };
   // A peer that has just submitted comes by itself; ringing would wake a second thread of it.
   if (spin_until(std::min(spin_, kPatience), wanted)) return;
@@ -204,7 +206,7 @@ void Engine::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
 bool Engine::ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const {
   bool was_rung = true;
   for (const auto& [lane, wait] : waits) {
-    was_rung &= presence_.ring(lane->members[static_cast<std::size_t>(wait.rank)]);
+    was_rung &= presence_.ring(lane->local[static_cast<std::size_t>(wait.rank)]);
   }
   return was_rung;
 }
@@ -254,10 +256,10 @@ void Engine::kick_sleeper() {
   } else if (packed != kNothing) {
     if (Lane* lane = lanes_[packed >> 32].load()) lane->peers.wake(unpack(packed));
   }
-  strike(presence_.helper_bell());
+  presence_.ring_own(presence_.helper_bell());
 }
 
-void Engine::ring_background() { strike(presence_.background_bell()); }
+void Engine::ring_background() { presence_.ring_own(presence_.background_bell()); }
 
 void Engine::run_background() {
   SharedWord& bell = presence_.background_bell();
@@ -286,13 +288,21 @@ bool Engine::drive_in_background() {
       case Step::kBlocked: {
         const std::int64_t deadline_ns = now_ns() + kSlice.count();
         Lane* only = only_active_lane();
-        only != nullptr ? wait_for_peer(*only, deadline_ns, false)
-                        : wait_for_any(deadline_ns, false);
+        if (spans_hosts()) {
+          wait_for_hosts(deadline_ns, false);
+        } else if (only != nullptr) {
+          wait_for_peer(*only, deadline_ns, false);
+        } else {
+          wait_for_any(deadline_ns, false);
+        }
         check_stalls();
         break;
       }
       case Step::kIdle:
-        return has_landed_.load();
+        if (!spans_hosts() || is_over_.load() || !has_active_lane()) return has_landed_.load();
+        wait_for_hosts(now_ns() + kSlice.count(), false);
+        check_stalls();
+        break;
     }
   }
   return false;
