@@ -177,7 +177,7 @@ def test_a_command_that_is_not_there(pods: Pods) -> None:
     words = ("-np", "1", "--slots-per-host", "1", "--", "no-such-command")
     status, _, err = finish(pods.start(0, *words))
     assert status == 127
-    assert "command not found in PATH: no-such-command" in err
+    assert "command not found in PATH" in err
 
 
 def test_pods_that_do_not_come_are_named(pods: Pods) -> None:

@@ -9,11 +9,19 @@ from pathlib import Path
 from textwrap import indent
 
 from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
-from horovod.launch.job import JobPlan, run_job
+from horovod.launch.job import run_job
+from horovod.launch.job_plan import JobPlan, OtherHosts
 from horovod.launch.kubernetes.options import PodForm, pod_form
-from horovod.launch.machine import local_slots
-from horovod.launch.options import add_options, chosen_settings, file_form, split_command
-from horovod.settings import environment_of
+from horovod.launch.machine import place
+from horovod.launch.options import (
+    add_options,
+    chosen_settings,
+    file_form,
+    named_interfaces,
+    split_command,
+)
+from horovod.launch.ssh import SshOptions
+from horovod.settings import Settings, environment_of
 
 __all__ = ["main"]
 
@@ -28,7 +36,7 @@ The first word that is no option begins the command; everything after it belongs
 _EPILOG = """\
 examples:
   horovodrun -np 4 python train.py --epochs 3     four processes on this machine
-  horovodrun -np 2 -H localhost:4 python train.py    the same, limited to four slots
+  horovodrun -np 6 -H node-1:2,node-2:4 python train.py  two there, four there, by ssh
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
   horovodrun -np 2 --log-level debug --output-filename logs python train.py
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
@@ -54,7 +62,8 @@ each worker gets:
   HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE  the same among the workers of its machine
   HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE  the same among equal local ranks of all machines
   HOROVOD_HOSTNAME                        the name of its machine, as listed with -H
-  and the environment of horovodrun. Rank 0 reads horovodrun's standard input, the others none.
+  and the environment of horovodrun, without CUDA_VISIBLE_DEVICES on other machines. Rank 0, if it
+  is on this machine, reads horovodrun's standard input, the others none.
   Its lines come out with [rank]<stdout>: or [rank]<stderr>: in front.
 
 exit status:
@@ -89,7 +98,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         form = pod_form(given)
         if form is not None:
             return _print_manifest(given, form, command)
-        plan = _plan(given, command)
+        plan = _plan(given, command, os.environ if environ is None else environ)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
@@ -130,14 +139,16 @@ def _run_experiment(
             _refuse_with_pods(given)
             return print_file(path, given, _settings_environment(given))
         pod_form(given)
+        variables = _settings_environment(given)
         return run_file(
             path,
             hosts=_hosts(given),
             options=JobOptions(
-                extra_environment=_settings_environment(given),
+                extra_environment=variables,
                 is_verbose=given.verbose,
                 output_directory=_output_directory(given),
                 is_timestamped=given.prefix_output_with_timestamp,
+                others=_others(given, {**environ, **variables}),
             ),
             is_dry_run=given.dry_run,
             environ=environ,
@@ -170,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         "-f",
         "--experiment",
         metavar="FILE",
-        help="run the experiments of a file, instead of one command, on this machine; see below",
+        help="run the experiments of a file instead of one command; see below",
     )
     add(
         "--dry-run",
@@ -190,15 +201,31 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
+def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     hosts = _hosts(given) or parse_hosts(f"localhost:{given.num_proc}")
+    placement = place(hosts, given.num_proc)
+    variables = _settings_environment(given)
     return JobPlan(
         command=tuple(command),
-        slots=local_slots(hosts, given.num_proc),
-        extra_environment=_settings_environment(given),
+        slots=placement.slots,
+        extra_environment=variables,
         is_verbose=given.verbose,
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
+        others=_others(given, {**environ, **variables}, placement.remote),
+    )
+
+
+def _others(
+    given: argparse.Namespace,
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]] | None = None,
+) -> OtherHosts:
+    return OtherHosts(
+        addresses=addresses or {},
+        ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
+        interfaces=named_interfaces(given),
+        start_timeout_s=Settings.from_env(environ).start_timeout_s,
     )
 
 

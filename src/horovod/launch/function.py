@@ -1,4 +1,4 @@
-"""``horovod.run``: a function on many processes of this machine, its results by rank.
+"""``horovod.run``: a function on many processes, its results by rank.
 
 The caller packs the call (``call.py``), starts the launcher as one child process
 (``supervisor.py``) and waits for it. Nothing of the calling process is changed: no signal handler,
@@ -25,7 +25,7 @@ from horovod.launch.call import (
     write_call,
 )
 from horovod.launch.call_error import job_error, unpickling_error
-from horovod.launch.job import JobPlan
+from horovod.launch.job_plan import JobPlan
 from horovod.launch.run_options import RunOptions, check_options
 from horovod.launch.supervision import python_words, read_outcome, send_assignment
 from horovod.launch.supervisor import Assignment
@@ -137,6 +137,7 @@ def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
         is_verbose=options.is_verbose,
         output_directory=options.output_directory,
         call=files,
+        others=options.others,
     )
 
 

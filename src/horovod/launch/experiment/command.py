@@ -20,7 +20,7 @@ from horovod.launch.hosts import HostSlots
 from horovod.launch.kubernetes.command import words_in_pods
 from horovod.launch.kubernetes.manifest import render
 from horovod.launch.kubernetes.options import pod_form
-from horovod.launch.machine import local_slots
+from horovod.launch.machine import recognise
 
 __all__ = ["print_file", "run_file"]
 
@@ -44,7 +44,7 @@ def run_file(
 
     Raises:
         OSError: the file cannot be read, or a folder not be made.
-        ValueError: the hosts are other machines.
+        ValueError: an interface that was named does not exist.
     """
     text = path.read_bytes()
     file = _read(path, text)
@@ -101,9 +101,13 @@ def _site(
     directory = Path.cwd() / _OUTPUT / file.project
     if hosts is None:
         return Site(directory, (SiteHost("localhost", None, gpus),))
-    total = sum(host.slots for host in hosts)
-    (here,) = {slot.hostname for slot in local_slots(hosts, total)}
-    return Site(directory, (SiteHost(here, total, gpus),))
+    merged, addresses = recognise(hosts, [host.hostname for host in hosts])
+    places = (
+        # Nobody has asked another machine; one slot for each GPU is the custom.
+        SiteHost(name, slots, tuple(map(str, range(slots))) if name in addresses else gpus)
+        for name, slots in ((host.hostname, host.slots) for host in merged)
+    )
+    return Site(directory, tuple(places), addresses)
 
 
 def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mapping[str, str]) -> int:

@@ -6,13 +6,13 @@ An experiment that runs holds a *place*: a share of the hosts' slots and GPUs. P
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.schema import ExperimentFile
 from horovod.launch.experiment.shares import Share, SiteHost, shares_of, why_none
-from horovod.launch.job import JobPlan
+from horovod.launch.job_plan import JobPlan, OtherHosts
 
 __all__ = ["Experiment", "ExperimentPlan", "JobOptions", "Site", "make_plan"]
 
@@ -25,14 +25,19 @@ class JobOptions:
     is_verbose: bool = False
     output_directory: Path | None = None
     is_timestamped: bool = False
+    others: OtherHosts = field(default_factory=OtherHosts)
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a file is run. ``directory`` is the folder of the project's output."""
+    """Where a file is run. ``directory`` is the folder of the project's output.
+
+    ``addresses`` are those of the hosts that are other machines.
+    """
 
     directory: Path
     hosts: tuple[SiteHost, ...] = (SiteHost("localhost"),)
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,14 @@ class ExperimentPlan:
             is_verbose=options.is_verbose,
             output_directory=directory,
             is_timestamped=options.is_timestamped,
+            others=replace(
+                options.others,
+                addresses={
+                    name: addresses
+                    for name, addresses in self.site.addresses.items()
+                    if name in share.hosts
+                },
+            ),
         )
 
 

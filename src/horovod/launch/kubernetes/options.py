@@ -12,6 +12,7 @@ __all__ = ["KINDS", "PodForm", "Volume", "add_kubernetes_options", "check_name",
 KINDS = ("job", "mpijob")
 
 _PREFIX = "kubernetes_"
+_OF_HOSTS = ("ssh_port", "ssh_identity_file", "network_interfaces")
 _DEFAULT_NAME = "horovod"
 # RFC 1035, which a Service's name has to follow.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -109,6 +110,10 @@ def pod_form(
             "-H and --hostfile: with --kubernetes there are pods instead of hosts; "
             "say with --slots-per-host how many processes each runs"
         )
+    for name in _OF_HOSTS:
+        if getattr(given, name):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} and --kubernetes: pods are reached as the cluster does it")
     image = given.kubernetes_image or image
     if image is None:
         raise ValueError("--kubernetes needs --kubernetes-image IMAGE")

@@ -20,6 +20,8 @@ from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, mak
 from horovod.launch.experiment.schema import ExperimentFile, Unused, Workers, read_experiment
 from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
+from horovod.launch.job_plan import OtherHosts
+from horovod.launch.ssh import SshOptions
 
 GRID = (Parameter("lr", ("0.1", "1e-6")), Parameter("lr-decay", ("a", "b")))
 
@@ -176,3 +178,17 @@ def test_the_table_of_results() -> None:
     rows = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
     assert "3.1 0.1 Finished 1:01:30 /out/demo/3/1" in rows
     assert "3.2 1e-6 Killed before its first line /out/demo/3/2" in rows
+
+
+def test_a_job_knows_the_other_machines_of_its_share_only() -> None:
+    hosts = (SiteHost("here", 2), SiteHost("a", 2), SiteHost("b", 2))
+    site = Site(Path("/out/demo"), hosts, {"a": ("10.0.0.1",), "b": ("10.0.0.2", "fd00::2")})
+    file = ExperimentFile("demo", ("x",), Workers(3), parameters=GRID, concurrency=4)
+    plan = make_plan(file, site, 1)
+    assert [share.hosts for share in plan.places] == [{"here": 2, "a": 1}, {"a": 1, "b": 2}]
+    others = OtherHosts(ssh=SshOptions(2222, None), interfaces=("eth1",))
+    jobs = [plan.job(plan.experiments[0], 0, place, JobOptions(others=others)) for place in (0, 1)]
+    assert [set(job.others.addresses) for job in jobs] == [{"a"}, {"a", "b"}]
+    assert {(job.others.ssh, job.others.interfaces) for job in jobs} == {
+        (SshOptions(2222, None), ("eth1",))
+    }

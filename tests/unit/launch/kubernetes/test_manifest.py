@@ -171,6 +171,7 @@ def _expanded(word: str) -> str:
         ("--kubernetes --kubernetes-image i python x.py", "say with -np how many"),
         ("--kubernetes --kubernetes-image i -np 2", "no command to run"),
         ("--kubernetes --kubernetes-image i -np 2 -H a:2 x", "there are pods instead of hosts"),
+        ("--kubernetes --kubernetes-image i -np 2 -p 22 x", "--ssh-port and --kubernetes"),
         ("--kubernetes --kubernetes-image i -np 2 mpijob x", "write --kubernetes=mpijob"),
         ("--kubernetes=pod --kubernetes-image i -np 2 x", "invalid choice: 'pod'"),
         ("--kubernetes --kubernetes-image i --slots-per-host 0 -np 2 x", "'0': expected a number"),
