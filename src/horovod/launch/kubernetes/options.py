@@ -12,7 +12,7 @@ __all__ = ["KINDS", "PodForm", "Volume", "add_kubernetes_options", "check_name",
 KINDS = ("job", "mpijob")
 
 _PREFIX = "kubernetes_"
-_OF_HOSTS = ("ssh_port", "ssh_identity_file", "network_interfaces")
+_OF_HOSTS = ("ssh_port", "ssh_identity_file", "network_interfaces", "network_interface")
 _DEFAULT_NAME = "horovod"
 # RFC 1035, which a Service's name has to follow.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
