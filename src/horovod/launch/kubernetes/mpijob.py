@@ -23,6 +23,8 @@ __all__ = ["mpi_job"]
 
 _HOSTFILE = "/etc/mpi/hostfile"
 _SSH_PORT = 22
+# Images should have no host keys, which whoever has the image would know.
+_SSH_SERVER = ("/bin/sh", "-c", "ssh-keygen -A && exec /usr/sbin/sshd -De")
 
 
 def mpi_job(job: ClusterJob) -> list[dict[str, Any]]:
@@ -38,7 +40,10 @@ def mpi_job(job: ClusterJob) -> list[dict[str, Any]]:
         "command": _launcher_command(job),
         **({"env": plain_variables(job.variables)} if job.variables else {}),
     }
-    worker = {**container(job), "readinessProbe": {"tcpSocket": {"port": _SSH_PORT}}}
+    worker = {
+        **container(job, command=_SSH_SERVER),
+        "readinessProbe": {"tcpSocket": {"port": _SSH_PORT}},
+    }
     spec = {
         "slotsPerWorker": job.form.slots,
         "mpiImplementation": "OpenMPI",  # the form of the list of hosts

@@ -137,7 +137,7 @@ def test_an_mpijob(manifest: Any, version: str) -> None:
     ]
     assert launcher["env"] == [{"name": "HOROVOD_LOG_LEVEL", "value": "debug"}]
     assert "resources" not in launcher
-    assert "command" not in worker  # the operator's default: an ssh server
+    assert worker["command"][-1].endswith("exec /usr/sbin/sshd -De")
     assert worker["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
 
 
