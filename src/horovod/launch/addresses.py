@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["interface_addresses", "is_own_address", "resolve", "resolve_all", "store_addresses"]
 
+_LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # a route depends on no port
 
 
@@ -82,6 +83,8 @@ def store_addresses(
     Raises:
         ValueError: see ``interface_addresses``.
     """
+    if not remote:
+        return (_LOOPBACK,)
     if interfaces:
         return interface_addresses(interfaces)
     chosen: list[str] = []

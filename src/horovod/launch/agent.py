@@ -33,6 +33,10 @@ __all__ = ["main"]
 
 _READ_BYTES = 256 * 1024
 _STORE_TIMEOUT_S = 10.0
+_NO_ORDERS = (
+    "horovod's agent: standard input has ended before a plan came; whatever connects the hosts has "
+    "to pass it on"
+)
 
 
 def main() -> NoReturn:
@@ -112,10 +116,13 @@ class _Agent:
         self._has_reported_end = False
         self._is_alone = False  # the launcher has gone
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
-        selector.register(orders_fd, selectors.EVENT_READ, self._on_orders)
 
     def run(self) -> None:
         """Until all workers have ended and the launcher knows, or has gone."""
+        try:
+            self._selector.register(self._orders_fd, selectors.EVENT_READ, self._on_orders)
+        except PermissionError:  # a file or /dev/null, which nobody can wait for
+            sys.exit(_NO_ORDERS)
         self._writer.send(MAGIC)
         self.report(encode_json(Kind.HELLO, {"launcher_address": _launcher_address()}))
         while not self._is_over():
@@ -157,7 +164,7 @@ class _Agent:
         data = os.read(self._orders_fd, _READ_BYTES)
         if not data:
             if self._plan is None:
-                sys.stderr.write("standard input has ended before a plan came\n")
+                sys.stderr.write(f"{_NO_ORDERS}\n")
             self._selector.unregister(self._orders_fd)
             self._be_alone()
         for frame in self._reader.feed(data):

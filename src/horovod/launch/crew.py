@@ -69,6 +69,10 @@ class Crew(Protocol):
     def is_gone(self) -> bool:
         """Whether nothing of it is left, as far as can be known."""
 
+    @property
+    def living(self) -> int:
+        """How many workers have not ended, as far as can be known."""
+
     def late(self) -> list[str]:
         """Who is left."""
 
@@ -148,6 +152,11 @@ class LocalCrew:
                 worker.is_group_gone = not signal_group(worker.pid, 0)
                 if worker.is_group_gone:
                     self._watchdog.drop(worker.pid)
+
+    @property
+    def living(self) -> int:
+        """See ``Crew``."""
+        return sum(1 for worker in self.workers if worker.exit_code is None)
 
     def late(self) -> list[str]:
         """See ``Crew``."""

@@ -31,7 +31,6 @@ from horovod.launch.processes import adopt_orphans, describe_exit, reaped, words
 from horovod.launch.python_words import python_arguments
 from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.ssh import agent_command, remote_words
-from horovod.launch.store_access import LOOPBACK, open_store
 from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
 from horovod.rendezvous.authentication import SECRET_BYTES
@@ -196,11 +195,9 @@ class _Job:
         if self._rendezvous is not None:
             return ((self._rendezvous.address, self._rendezvous.port),)
         others = self._plan.others
-        addresses: tuple[str, ...] = (LOOPBACK,)
-        if self._fleet.crews:
-            seen = self._fleet.seen_addresses()
-            addresses = store_addresses(others.addresses, seen, others.interfaces)
-        self._server, stores = open_store(self._secret, addresses, self._wakeups.note)
+        store_addresses(others.addresses, self._fleet.seen_addresses(), others.interfaces)
+        self._server = StoreServer(self._secret, report=self._wakeups.note)
+        stores = (self._server.address,)
         self._server.start()
         self._say_verbose("Launched horovod server.")
         return stores
@@ -338,20 +335,19 @@ class _Job:
             others = f"; ending {_processes(living)}" if living else ""
             self._say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
             self._end(_failure(first))
-        elif self._exited(0) == len(self._plan.slots):
+        elif self._successes() == len(self._plan.slots):
             self._end(JobOutcome(0))
 
     def _has_failed(self, worker: Worker) -> bool:
         call = self._plan.call
         return worker.exit_code != 0 or bool(call and not call.has_result(worker.slot.rank))
 
-    def _exited(self, exit_code: int | None) -> int:
-        """How many workers have exited with ``exit_code``; None: have not exited."""
+    def _successes(self) -> int:
         workers = [worker for crew in self._crews for worker in crew.workers]
-        return sum(1 for worker in workers if worker.exit_code == exit_code)
+        return sum(1 for worker in workers if worker.exit_code == 0)
 
     def _living(self) -> int:
-        return self._exited(None)
+        return sum(crew.living for crew in self._crews)
 
     # How it ends.
 

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from horovod.launch.logs import LogFile
+if TYPE_CHECKING:
+    from horovod.launch.logs import LogFile
 
 __all__ = ["Console", "LinePrefixer", "Lines", "Output", "Sink", "consoles", "timestamped"]
 

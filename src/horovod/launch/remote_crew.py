@@ -91,6 +91,11 @@ class RemoteCrew:
         return len(self.workers) == len(self.slots)
 
     @property
+    def living(self) -> int:
+        """See ``Crew``."""
+        return 0 if self.is_gone else sum(1 for w in self.workers if w.exit_code is None)
+
+    @property
     def last_lines(self) -> str:
         """What was written in place of an agent's frames, and the end of standard error."""
         prelude = b"" if self.is_greeted else self._prelude[-_SHOWN_PRELUDE_BYTES:]

@@ -1,28 +1,13 @@
-"""The job's store from both ends: where the launcher opens it, and which way a host reaches it."""
+"""Which way a host reaches the job's store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from horovod.errors import InitError
 from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
 
-__all__ = ["LOOPBACK", "open_store", "reachable_store"]
-
-LOOPBACK = "127.0.0.1"
-
-
-def open_store(
-    secret: bytes, addresses: Sequence[str], report: Callable[[str], None]
-) -> tuple[StoreServer, tuple[tuple[str, int], ...]]:
-    """A store that listens at ``addresses``, and what to tell those who shall find it.
-
-    Raises:
-        OSError: one of them cannot be used.
-    """
-    server = StoreServer(secret, report=report)
-    return server, (server.address,)
+__all__ = ["reachable_store"]
 
 
 def reachable_store(

@@ -175,8 +175,6 @@ def test_what_excludes_each_other(
     [
         ("--mpi", "--mpi: this version runs without MPI"),
         ("--mpi-args=-x", "--mpi-args: this version runs without MPI"),
-        ("-p", "-p: this version starts processes on this machine only"),
-        ("--network-interfaces", "--network-interfaces: this version starts"),
         ("--autotune", "--autotune: this version has no autotuning"),
         ("--timeline-f", "--timeline-filename: this version has no timeline"),
         ("--hierarchical-allreduce", "has no hierarchical collectives"),
