@@ -107,8 +107,8 @@ void ClusterRoutes::describe(const Work& work) {
     arrival = exchange_.receive(link(static_cast<int>(number & (number - 1))), to, size_bytes);
     bytes = to;
   }
-  const unsigned beyond = number == 0 ? std::bit_ceil(static_cast<unsigned>(hosts))
-                                      : number & (~number + 1);
+  const unsigned beyond =
+      number == 0 ? std::bit_ceil(static_cast<unsigned>(hosts)) : number & (~number + 1);
   for (unsigned bit = beyond / 2; bit != 0; bit /= 2) {
     const auto child = static_cast<int>(number | bit);
     if (child < hosts) exchange_.send(link(child), bytes, size_bytes, arrival);
@@ -130,16 +130,15 @@ void ClusterRoutes::describe_gather(const Work& work) {
   const auto bytes_of = [&](int rank) { return begins[rank + 1] - begins[rank]; };
   const auto out_of = [&](int rank) { return at_offset(work.out, begins[rank]); };
   exchange_.keep(kept(work.in, out_of(rank_), bytes_of(rank_)));
-  map_.for_each_other([&](int host) {
-    exchange_.send(links_.at(host, member_), work.in, bytes_of(rank_));
-  });
+  map_.for_each_other(
+      [&](int host) { exchange_.send(links_.at(host, member_), work.in, bytes_of(rank_)); });
   for (int member = 0; member < map_.own_members(); ++member) {
     const bool is_own = member == member_;
     const int rank = own_rank(member);
     std::vector<Source> sources;
-    sources.push_back({.view = is_own ? given(work.in, bytes_of(rank))
-                                      : taken(out_of(rank), bytes_of(rank)),
-                       .arrival = {}});
+    sources.push_back(
+        {.view = is_own ? given(work.in, bytes_of(rank)) : taken(out_of(rank), bytes_of(rank)),
+         .arrival = {}});
     for_each_giver(member, [&](int host, int channel, int giver) {
       const std::size_t size_bytes = bytes_of(giver);
       if (!is_own) {

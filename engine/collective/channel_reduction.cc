@@ -99,8 +99,8 @@ bool ChannelReduction::post_receives(Source& source) {
     std::byte* const arriving = slot(source, turn.chunk);
     views_->for_each_piece(
         part, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-          std::byte* const to = turn.is_second ? landing_->place(view, at, stream)
-                                               : arriving + (stream - part.begin);
+          std::byte* const to =
+              turn.is_second ? landing_->place(view, at, stream) : arriving + (stream - part.begin);
           source.link->receive(to, length);
         });
     auto& ends = turn.is_second ? source.result_ends : source.part_ends;

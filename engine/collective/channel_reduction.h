@@ -39,17 +39,17 @@ class ChannelReduction {
   bool has_posted_all() const;
 
  private:
-  static constexpr std::uint32_t kSlots = 2;    // chunks of which parts may arrive
-  static constexpr std::uint32_t kPlaces = 8;   // chunks whose positions are remembered
+  static constexpr std::uint32_t kSlots = 2;   // chunks of which parts may arrive
+  static constexpr std::uint32_t kPlaces = 8;  // chunks whose positions are remembered
   static_assert(kPlaces > kChunksAhead + kSlots);
 
   // The receiving side of one other host.
   struct Source {
     int host = 0;
     Link* link = nullptr;
-    std::uint32_t turn = 0;     // the next to be posted
-    std::uint32_t parts = 0;    // chunks of which the parts are posted
-    std::uint32_t results = 0;  // chunks of which the results are
+    std::uint32_t turn = 0;                          // the next to be posted
+    std::uint32_t parts = 0;                         // chunks of which the parts are posted
+    std::uint32_t results = 0;                       // chunks of which the results are
     std::array<std::uint64_t, kPlaces> part_ends{};  // positions in the link's stream, by chunk
     std::array<std::uint64_t, kPlaces> result_ends{};
     std::vector<std::byte> slots;

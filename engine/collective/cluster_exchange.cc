@@ -137,8 +137,7 @@ bool ClusterExchange::exchange() {
 }
 
 bool ClusterExchange::has_posted_all() const {
-  return kept_bytes_ == kept_.size_bytes() &&
-         std::ranges::all_of(traffic_, [](const auto& entry) {
+  return kept_bytes_ == kept_.size_bytes() && std::ranges::all_of(traffic_, [](const auto& entry) {
            const Traffic& traffic = entry.second;
            return traffic.departed == traffic.departures.size() && traffic.bytes_for_cells == 0;
          });

@@ -58,9 +58,9 @@ class ClusterExchange final : public ClusterStages {
   };
   struct Traffic {
     std::vector<Departure> departures;
-    std::size_t departed = 0;           // so many are posted
-    std::size_t bytes_for_cells = 0;    // still to be posted
-    std::vector<View> last;             // `out` of what comes behind those
+    std::size_t departed = 0;         // so many are posted
+    std::size_t bytes_for_cells = 0;  // still to be posted
+    std::vector<View> last;           // `out` of what comes behind those
   };
 
   bool make_ready(std::uint32_t block) override;
@@ -82,7 +82,7 @@ class ClusterExchange final : public ClusterStages {
   ViewList kept_;
   std::map<Link*, Traffic> traffic_;
   std::size_t block_bytes_ = 0;
-  std::size_t kept_bytes_ = 0;   // of kept_, copied
+  std::size_t kept_bytes_ = 0;  // of kept_, copied
   std::uint32_t awaited_block_ = 0;
   std::vector<std::pair<const Link*, std::uint64_t>> awaited_;  // what awaited_block_ needs
 };

@@ -11,7 +11,7 @@
 // counts as arrived everywhere until all have joined. Ranks here are set ranks, but in texts.
 //
 // Where a set spans hosts, each has a board and the boards form a tree. A board collects the ranks
-// of its host and of the hosts below. What is complete there goes up, as an Arrival, by way of the
+// of its host and of the hosts below. What is complete there goes up, as an Arrivals, by way of the
 // outbox; the root's board alone decides, and its buckets come down as Decisions (see relay.h).
 #pragma once
 
@@ -56,7 +56,7 @@ struct BoardConfig {
 };
 
 // That ranks have submitted a name, as one board tells the next.
-struct Arrival {
+struct Arrivals {
   NameKey key;
   std::vector<Request> requests;  // of the first of them
   std::uint64_t signature = 0;
@@ -72,7 +72,7 @@ struct Decision {
   std::uint32_t wire_id = 0;
   std::vector<Request> requests;
   std::uint64_t signature = 0;
-  std::vector<std::int64_t> rows;  // as in Arrival, for all ranks
+  std::vector<std::int64_t> rows;  // as in Arrivals, for all ranks
   std::string error;
   bool has_absent = false;
 };
@@ -125,9 +125,9 @@ class Board {
   std::uint32_t wire_id(std::uint32_t slot) const { return slots_[slot].wire_id; }
   void set_wire_id(std::uint32_t slot, std::uint32_t id) { slots_[slot].wire_id = id; }
   // None when nothing has arrived there since the last decision.
-  std::optional<Arrival> arrival_of(std::uint32_t slot) const;
+  std::optional<Arrivals> arrival_of(std::uint32_t slot) const;
   // Ranks below have arrived. True when something became ready, here or for the board above.
-  bool merge(const Arrival& arrival);
+  bool merge(const Arrivals& arrival);
   // The same for all of `ranks` and the last round once more. False when the slot has another name
   // by now, or none: then it must be spelled.
   bool merge_repeated(std::uint32_t slot, std::uint32_t wire_id, std::span<const int> ranks);

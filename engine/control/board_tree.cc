@@ -9,7 +9,7 @@ namespace hvd {
 namespace {
 
 // Of an arrival's tensors over its ranks.
-std::size_t moved_bytes(const Arrival& arrival) {
+std::size_t moved_bytes(const Arrivals& arrival) {
   const Kind kind = arrival.requests.front().kind;
   if (!rows_may_differ(kind)) return total_bytes(arrival.requests);
   std::size_t bytes = 0;
@@ -57,11 +57,11 @@ bool Board::is_repeated(std::uint32_t index) const {
          slot.arrived_count == collected_count() && kind != Kind::kJoin && !rows_may_differ(kind);
 }
 
-std::optional<Arrival> Board::arrival_of(std::uint32_t index) const {
+std::optional<Arrivals> Board::arrival_of(std::uint32_t index) const {
   Slot& slot = slots_[index];
   if (slot.arrived_count == 0) return std::nullopt;
   const std::uint32_t parity = (slot.round + 1) & 1;
-  Arrival arrival;
+  Arrivals arrival;
   arrival.key = slot.key;
   arrival.signature = slot.signature[parity];
   read_requests(index, parity, arrival.requests);
@@ -77,7 +77,7 @@ std::optional<Arrival> Board::arrival_of(std::uint32_t index) const {
   return arrival;
 }
 
-bool Board::merge(const Arrival& arrival) {
+bool Board::merge(const Arrivals& arrival) {
   const std::uint32_t index = slots_.find_or_create(arrival.key);
   const Kind kind = arrival.requests.front().kind;
   const std::size_t chain =

@@ -52,7 +52,7 @@ void Relay::hear_child(Child& child, std::span<const std::byte> message) {
     case MessageKind::kArrived:
       return merge_ids(child, message);
     case MessageKind::kSpelled: {
-      const Arrival arrival = read_arrival(message);
+      const Arrivals arrival = read_arrival(message);
       const SharedLock lock = board_.lock();
       board_.merge(arrival);
       return;
@@ -97,7 +97,7 @@ void Relay::hear_parent(std::span<const std::byte> message) {
 // The board above has forgotten these names, or never knew them.
 void Relay::spell(std::span<const std::uint32_t> ids) {
   for (const std::uint32_t id : ids) {
-    std::optional<Arrival> arrival;
+    std::optional<Arrivals> arrival;
     {
       const SharedLock lock = board_.lock();
       if (const auto slot = slot_of(id)) arrival = board_.arrival_of(*slot);
@@ -124,7 +124,7 @@ void Relay::append_bucket(std::span<const std::byte> message) {
 
 void Relay::forward() {
   std::vector<std::uint32_t> ids;
-  std::vector<Arrival> arrivals;
+  std::vector<Arrivals> arrivals;
   {
     const SharedLock lock = board_.lock();
     while (const auto slot = board_.next_outgoing()) {
@@ -137,7 +137,7 @@ void Relay::forward() {
   }
   std::ranges::sort(ids);
   if (!ids.empty()) parent_->post(write_ids(MessageKind::kArrived, ids));
-  for (const Arrival& arrival : arrivals) parent_->post(write_arrival(arrival));
+  for (const Arrivals& arrival : arrivals) parent_->post(write_arrival(arrival));
 }
 
 void Relay::announce() {
@@ -183,7 +183,7 @@ void Relay::name_slot(std::uint32_t id, std::uint32_t slot) {
 void Relay::report_waiting(std::uint32_t slot, const NameKey& key) {
   if (!parent_ || lacking_.contains(key)) return;
   lacking_[key];  // asked
-  std::optional<Arrival> arrival;
+  std::optional<Arrivals> arrival;
   {
     const SharedLock lock = board_.lock();
     arrival = board_.arrival_of(slot);

@@ -209,7 +209,7 @@ std::vector<std::uint32_t> read_ids(std::span<const std::byte> message) {
   return ids;
 }
 
-Message write_arrival(const Arrival& arrival) {
+Message write_arrival(const Arrivals& arrival) {
   Writer writer(MessageKind::kSpelled);
   writer.put(arrival.key);
   put_requests(writer, arrival.requests);
@@ -220,9 +220,9 @@ Message write_arrival(const Arrival& arrival) {
   return writer.take();
 }
 
-Arrival read_arrival(std::span<const std::byte> message) {
+Arrivals read_arrival(std::span<const std::byte> message) {
   Reader reader(message);
-  Arrival arrival;
+  Arrivals arrival;
   arrival.key = reader.get<NameKey>();
   arrival.requests = get_requests(reader);
   arrival.signature = reader.get<std::uint64_t>();

@@ -19,7 +19,7 @@ using Message = std::vector<std::byte>;
 
 enum class MessageKind : std::uint8_t {
   kArrived = 1,   // up: ids, the last round once more
-  kSpelled = 2,   // up: one Arrival
+  kSpelled = 2,   // up: one Arrivals
   kAskFor = 3,    // down: ids that must be spelled
   kBucket = 4,    // down: what runs next
   kWhoLacks = 5,  // up: a name that waits for long
@@ -39,8 +39,8 @@ MessageKind kind_of(std::span<const std::byte> message);
 // kArrived, kAskFor: `ids` rising.
 Message write_ids(MessageKind kind, std::span<const std::uint32_t> ids);
 std::vector<std::uint32_t> read_ids(std::span<const std::byte> message);
-Message write_arrival(const Arrival& arrival);
-Arrival read_arrival(std::span<const std::byte> message);
+Message write_arrival(const Arrivals& arrival);
+Arrivals read_arrival(std::span<const std::byte> message);
 Message write_bucket(std::span<const BucketEntry> entries);
 std::vector<BucketEntry> read_bucket(std::span<const std::byte> message);
 Message write_lacking(MessageKind kind, const Lacking& lacking);

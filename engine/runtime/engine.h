@@ -240,8 +240,8 @@ class Engine {
 
   const EngineConfig config_;
   const std::vector<std::vector<int>> hosts_;  // world ranks of each; empty: there is one host
-  std::shared_ptr<SharedSpace> space_;    // null after shutdown
-  const std::shared_ptr<Region> region_;  // presence and alarms
+  std::shared_ptr<SharedSpace> space_;         // null after shutdown
+  const std::shared_ptr<Region> region_;       // presence and alarms
   Presence presence_;
   Alarms alarms_;
   Recorder recorder_;

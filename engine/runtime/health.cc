@@ -183,16 +183,16 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns) 
   if (missing.empty()) return;
   // One voice of this host is enough: the lowest rank that did submit.
   const auto& here = lane.hosts.hosts[static_cast<std::size_t>(lane.hosts.own)];
-  const auto speaker = std::ranges::find_if(here, [&](int rank) {
-    return std::ranges::find(missing, rank) == missing.end();
-  });
+  const auto speaker = std::ranges::find_if(
+      here, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
   std::string who;
   for (int& rank : missing) rank = lane.members[static_cast<std::size_t>(rank)];
   for (const int rank : missing) who += (who.empty() ? "" : ", ") + peer_name(rank);
   const std::string text = title(lane, entry) + " waits for ranks that did not submit it for " +
                            seconds(age_s) + ". Missing ranks: " + list(missing) + " (" + who +
                            "). They may run other operations, be slower or have ended their loop.";
-  if (!std::exchange(entry.stall_reported, true) && speaker != here.end() && *speaker == lane.rank) {
+  if (!std::exchange(entry.stall_reported, true) && speaker != here.end() &&
+      *speaker == lane.rank) {
     log(config_.log, LogLevel::kWarning, text);
   }
   if (must_end) {

@@ -70,8 +70,7 @@ std::unique_ptr<Relay> make_relay(Board& board, const HostMap& map, SetLinks& li
 std::unique_ptr<Backend> make_backend(Peers& peers, const HostMap& map, int rank, int size,
                                       SetLinks& links) {
   if (map.host_count() == 1) return std::make_unique<HostBackend>(peers);
-  return std::make_unique<ClusterBackend>(peers, map, rank, size,
-                                          std::exchange(links.data, {}));
+  return std::make_unique<ClusterBackend>(peers, map, rank, size, std::exchange(links.data, {}));
 }
 
 }  // namespace

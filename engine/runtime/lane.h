@@ -40,8 +40,7 @@ class Lane {
   // Bytes of shared memory for a set of `size` ranks.
   static std::size_t region_bytes(int size);
 
-  Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence,
-       SetLinks links);
+  Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence, SetLinks links);
 
   int size() const { return static_cast<int>(members.size()); }
   bool spans_hosts() const { return hosts.host_count() > 1; }
@@ -70,7 +69,7 @@ class Lane {
 
   const int id;
   const std::vector<int> members;
-  const int rank;                // this process' set rank
+  const int rank;  // this process' set rank
   const HostMap hosts;
   const std::vector<int> local;  // world ranks of the members on this host
   const std::shared_ptr<Region> region;

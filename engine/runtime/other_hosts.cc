@@ -108,8 +108,7 @@ void Engine::ask_for_help() const {
 }
 
 std::vector<pollfd> Engine::polls() const {
-  std::vector<pollfd> polls{
-      {.fd = presence_.bell_descriptor(), .events = POLLIN, .revents = 0}};
+  std::vector<pollfd> polls{{.fd = presence_.bell_descriptor(), .events = POLLIN, .revents = 0}};
   for_each_lane([&](const Lane& lane) {
     if (!lane.is_active()) return;
     if (lane.relay != nullptr) lane.relay->add_polls(polls);

@@ -58,9 +58,8 @@ void Watcher::run() {
     }
     poll(polled.data(), polled.size(), must_ask ? kAskIntervalMs : kForever);
     if (polled[0].revents != 0) return;
-    const auto [processes, links] =
-        std::pair(std::span(polled).subspan(1, processes_.size()),
-                  std::span(polled).subspan(1 + processes_.size()));
+    const auto [processes, links] = std::pair(std::span(polled).subspan(1, processes_.size()),
+                                              std::span(polled).subspan(1 + processes_.size()));
     look_at_links(links);  // a host that leaves says so before its processes end
     look_at_processes(processes);
   }

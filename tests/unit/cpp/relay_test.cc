@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <map>
 #include <memory>
 
 #include "boards.h"
@@ -162,7 +163,7 @@ TEST_CASE("relay: all hosts run the same items in the same order") {
 }
 
 TEST_CASE("relay: the steady state needs few bytes, whatever the number of tensors") {
-  Tree tree({{0}, {1}});
+  Tree tree(Hosts{{0}, {1}});
   std::uint64_t bytes = 0;
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 1000; ++i) {
@@ -306,7 +307,7 @@ TEST_CASE("relay: groups, and a rank that changes its shape") {
 }
 
 TEST_CASE("relay: who lacks a name is known where it waits") {
-  Tree tree({{0}, {1}, {2, 3}});
+  Tree tree(Hosts{{0}, {1}, {2, 3}});
   tree.arrive(1, "t", {float_request(Kind::kAllreduce, {1})});
   tree.settle();
   Board& board = tree.board(1);
