@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from horovod.errors import InitError
 from horovod.rendezvous.identity import Identity
@@ -13,6 +14,7 @@ from horovod.rendezvous.mesh import Mesh, connect
 
 SECRET = b"s" * 32
 REGION_BYTES = 1 << 16
+Outcome = TypeVar("Outcome")
 
 
 class MemoryStore:
@@ -54,10 +56,10 @@ def join(
     return connect(identity_of(rank, size), store, secret, generation, region_bytes, timeout_s)
 
 
-def outcomes(count: int, action: Callable[[int], Mesh]) -> list[Mesh | InitError]:
+def outcomes(count: int, action: Callable[[int], Outcome]) -> list[Outcome | InitError]:
     """What ``action`` gives each of ``count`` ranks, all at once."""
 
-    def one(rank: int) -> Mesh | InitError:
+    def one(rank: int) -> Outcome | InitError:
         try:
             return action(rank)
         except InitError as error:

@@ -84,10 +84,11 @@ class Meeting:
         secret = prove(self._pod.secret, b"horovod line", str(line).encode())
         key = f"store/{line}"
         if self._pod.index == 0:
-            address = self._own_address()
-            server = self._resources.enter_context(StoreServer(secret, address=(address, 0)))
-            self._client.set(key, str(server.address[1]).encode())
-        return Rendezvous(self._pod.store[0], int(_ask(self._client, key)), secret)
+            addresses = [(self._own_addresses()[0], 0)]
+            server = self._resources.enter_context(StoreServer(secret, addresses=addresses))
+            self._client.set(key, " ".join(map(str, server.address)).encode())
+        host, port = _ask(self._client, key).decode().split()
+        return Rendezvous(host, int(port), secret)
 
     def finish(self, line: int) -> None:
         """Wait until all pods have finished the line. One that fails ends this process."""
@@ -117,19 +118,19 @@ class Meeting:
                     self._client.get(f"leave/{index}", max(0.0, deadline - time.monotonic()))
 
     def _open_store(self) -> StoreServer:
-        address = (self._own_address(), self._pod.store[1])
+        addresses = [(address, self._pod.store[1]) for address in self._own_addresses()]
         try:
-            return StoreServer(self._pod.secret, address=address)
+            return StoreServer(self._pod.secret, addresses=addresses)
         except OSError as error:
-            raise InitError(f"cannot listen at {address[0]}:{address[1]}: {error}") from None
+            raise InitError(f"cannot listen at port {self._pod.store[1]}: {error}") from None
 
-    def _own_address(self) -> str:
-        """Only the address that the others use is listened at; its name may still be on its way."""
+    def _own_addresses(self) -> list[str]:
+        """Only those that the others use are listened at; their name may still be on its way."""
         name, port = self._pod.store
         while True:
             try:
-                found = socket.getaddrinfo(name, port, socket.AF_INET, socket.SOCK_STREAM)
-                return str(found[0][4][0])
+                found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+                return list(dict.fromkeys(str(address[0]) for *_, address in found))
             except OSError as error:
                 if not self._remaining_s():
                     raise InitError(f"{name} is no name of this pod: {error}") from None
