@@ -110,9 +110,9 @@ def pod_form(
             "-H and --hostfile: with --kubernetes there are pods instead of hosts; "
             "say with --slots-per-host how many processes each runs"
         )
-    for name in _OF_HOSTS:
-        if getattr(given, name):
-            option = f"--{name.replace('_', '-')}"
+    for of_hosts in _OF_HOSTS:
+        if getattr(given, of_hosts):
+            option = f"--{of_hosts.replace('_', '-')}"
             raise ValueError(f"{option} and --kubernetes: pods are reached as the cluster does it")
     image = given.kubernetes_image or image
     if image is None:
