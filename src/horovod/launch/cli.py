@@ -40,8 +40,8 @@ examples:
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
   horovodrun -np 2 --log-level debug --output-filename logs python train.py
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
-  horovodrun --kubernetes -np 8 --slots-per-host 4 --kubernetes-image registry/train:1 \
-      python train.py | kubectl apply -f -           a job of 2 pods in a cluster
+  horovodrun --kubernetes -np 8 --kubernetes-image team/train:1 python train.py
+                                     print a job of eight pods, for kubectl apply -f -
 
 an experiment file (docs/experiments.md):
   project: digits
