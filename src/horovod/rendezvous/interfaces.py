@@ -14,8 +14,6 @@ from horovod.errors import InitError
 
 __all__ = ["Address", "Listening", "Route", "local_addresses", "routes_between"]
 
-_IpInterface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
-
 
 @dataclass(frozen=True)
 class Address:
@@ -32,9 +30,14 @@ class Address:
     speed: int = 0
 
     @property
-    def ip(self) -> _IpInterface:
-        """With its network."""
-        return ipaddress.ip_interface(f"{self.host}/{self.bits}")
+    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+        """The address alone."""
+        return ipaddress.ip_address(self.host)
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        """What it reaches without a router."""
+        return ipaddress.ip_network(f"{self.host}/{self.bits}", strict=False)
 
 
 @dataclass(frozen=True)
@@ -133,5 +136,5 @@ def _preference(own: Sequence[Address], theirs: Address) -> int:
     ip = theirs.ip
     if ip.is_link_local:
         return 3
-    is_near = any(ip.version == a.ip.version and ip.ip in a.ip.network for a in own)
+    is_near = any(ip.version == a.ip.version and ip in a.network for a in own)
     return 1 if is_near else 2

@@ -70,14 +70,15 @@ def host_mesh(
     Raises:
         InitError: a rank is missing, died or does not fit; the others are told the same.
     """
-    fds = [make_region(claims.region_bytes)]
+    fds: list[int] = []
     try:
-        if with_bells:
-            fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
         with _Root(claims, members[1:], secret, deadline) as root:
             try:
                 store.set(key, root.name.encode())
                 root.gather()
+                fds.append(make_region(claims.region_bytes))
+                if with_bells:
+                    fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
                 return root.hand_out(fds)
             except BaseException as error:
                 known = isinstance(error, InitError)

@@ -1,9 +1,10 @@
 """The store inside our launcher: one thread, one selector, no work while nobody asks.
 
 Bound to the loopback interface or to the addresses given, never to all. A connection proves that
-it knows the job's secret before anything it sends is interpreted; one that is slow, wrong,
-oversized or broken off in the middle is dropped, reported once per address, and the others never
-notice. What strangers and clients can make it keep is bounded. ``get`` of an absent key waits.
+it knows the job's secret before anything it sends is interpreted; one that is slow, wrong, too
+large or broken off in the middle is dropped and reported once per address, and the others never
+notice. What strangers and clients can make it keep is bounded. ``get`` of an absent key is parked
+here until it is set.
 """
 
 from __future__ import annotations

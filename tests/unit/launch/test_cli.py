@@ -122,7 +122,7 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 0 x", "1 or more"),
         ("-np two x", "1 or more"),
         ("-np 2 -H other.invalid:1 x", "2 processes were asked for, but the hosts have 1 slots"),
-        ("-np 2 -H -oProxyCommand:2 x", "invalid host input '-oProxyCommand:2'"),
+        ("-np 2 --hosts=-oProxyCommand:2 x", "invalid host input '-oProxyCommand:2'"),
         ("-np 2 -p 0 x", "expected a port from 1 to 65535"),
         ("-np 2 --ssh-port ssh x", "expected a port from 1 to 65535"),
         ("-np 2 -H localhost x", "expected name:slots"),

@@ -12,7 +12,9 @@ import pytest
 import horovod
 from horovod.launch import function
 from horovod.launch.call import Call
+from horovod.launch.job_plan import OtherHosts
 from horovod.launch.run_options import RunOptions
+from horovod.launch.ssh import SshOptions
 
 
 @pytest.fixture
@@ -62,6 +64,30 @@ def test_what_asks_for_nothing_special_is_accepted(asked: list[tuple[Call, RunOp
     assert (options.start_timeout_s, options.output_directory) == (5.0, Path("logs"))
     assert options.is_verbose
     assert options_of(asked, network_interfaces="lo,eth0", use_gloo=False).slots
+
+
+def test_other_machines(asked: list[tuple[Call, RunOptions]]) -> None:
+    options = options_of(
+        asked,
+        num_proc=2,
+        hosts="localhost:1,a.invalid:2",
+        ssh_port=2222,
+        ssh_identity_file=Path("key"),
+        network_interfaces="eth0,ib0",
+        start_timeout=70,
+    )
+    assert [slot.hostname for slot in options.slots] == ["localhost", "a.invalid"]
+    assert options.others == OtherHosts(
+        {"a.invalid": ()}, SshOptions(2222, "key"), ("eth0", "ib0"), 70.0
+    )
+
+
+def test_the_start_timeout_of_the_environment(
+    asked: list[tuple[Call, RunOptions]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "55")
+    assert options_of(asked).others.start_timeout_s == 55
+    assert options_of(asked, start_timeout=5).others.start_timeout_s == 5
 
 
 def test_a_hostfile(asked: list[tuple[Call, RunOptions]], tmp_path: Path) -> None:
