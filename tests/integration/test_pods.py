@@ -180,6 +180,19 @@ def test_a_command_that_is_not_there(pods: Pods) -> None:
     assert "command not found in PATH" in err
 
 
+def test_a_pod_that_cannot_keep_output_ends_the_others(pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ("-np", "2", "--slots-per-host", "1", "--", "sh", "-c", WAITER)
+    waiting = pods.start(0, *words)
+    status, _, err = finish(pods.start(1, "--output-filename", f"{tmp_path}/file", *words))
+    assert status == 1
+    assert "pod 1 of 2: " in err
+    assert "Not a directory" in err or "File exists" in err
+    status, _, err = finish(waiting)
+    assert status == 143
+    assert "ending this pod: pod 1: " in err
+
+
 def test_pods_that_do_not_come_are_named(pods: Pods) -> None:
     words = ("-np", "3", "--slots-per-host", "1", "--", "true")
     started = [pods.start(index, *words, timeout_s=1.5) for index in (0, 2)]

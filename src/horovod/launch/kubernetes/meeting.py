@@ -55,11 +55,13 @@ class Meeting:
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._resources = ExitStack()
+        self._addresses: list[str] = []  # of this pod, if it is the one that others look for
         self._is_over = False
 
     def __enter__(self) -> Meeting:
         with ExitStack() as resources:
             if self._pod.index == 0:
+                self._addresses = self._own_addresses()
                 resources.enter_context(self._open_store())
             self._client = resources.enter_context(contextlib.closing(self._connect()))
             self._arrive()
@@ -76,6 +78,8 @@ class Meeting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None and not self._is_over:
+            self.fail(str(error) if isinstance(error, Exception) else "was ended")
         self._is_over = True
         self._resources.close()
 
@@ -84,7 +88,7 @@ class Meeting:
         secret = prove(self._pod.secret, b"horovod line", str(line).encode())
         key = f"store/{line}"
         if self._pod.index == 0:
-            addresses = [(self._own_addresses()[0], 0)]
+            addresses = [(self._addresses[0], 0)]
             server = self._resources.enter_context(StoreServer(secret, addresses=addresses))
             self._client.set(key, " ".join(map(str, server.address)).encode())
         host, port = _ask(self._client, key).decode().split()
@@ -118,7 +122,7 @@ class Meeting:
                     self._client.get(f"leave/{index}", max(0.0, deadline - time.monotonic()))
 
     def _open_store(self) -> StoreServer:
-        addresses = [(address, self._pod.store[1]) for address in self._own_addresses()]
+        addresses = [(address, self._pod.store[1]) for address in self._addresses]
         try:
             return StoreServer(self._pod.secret, addresses=addresses)
         except OSError as error:
@@ -180,6 +184,7 @@ class Meeting:
         with contextlib.suppress(InitError, ValueError):
             reason = _ask(news, _FAILURE).decode(errors="replace")
         if not self._is_over:
+            self._is_over = True
             print(f"horovodrun: ending this pod: {reason}", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGTERM)
 

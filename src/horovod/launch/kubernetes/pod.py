@@ -51,7 +51,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         with Meeting(pod, timeout_s) as meeting:
             return _run(_plans(given, pod), environ, meeting)
-    except InitError as error:
+    except (InitError, OSError) as error:
         print(f"horovodrun: pod {pod.index} of {count}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -75,10 +75,11 @@ def _plans(given: argparse.Namespace, pod: Pod) -> list[JobPlan]:
     """One job for each line, or one for the command."""
     lines = [("/bin/sh", "-c", line) for line in given.line] or [tuple(given.command)]
     folder = None if given.output_filename is None else Path(given.output_filename)
+    slots = _slots(given, pod)
     return [
         JobPlan(
             command=line,
-            slots=_slots(given, pod),
+            slots=slots,
             is_verbose=given.verbose,
             output_directory=folder / f"line.{number}" if folder and given.line else folder,
             is_timestamped=given.prefix_output_with_timestamp,
