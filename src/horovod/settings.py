@@ -211,7 +211,8 @@ class Settings:
     start_timeout_s: float = _setting(
         "HOROVOD_START_TIMEOUT",
         30.0,
-        "longest time for all ranks to meet in init",
+        "longest time for all ranks to meet in init, and before it for horovodrun to start them on "
+        "other machines",
         unit="s",
         minimum=0.001,
         flag=Flag("--start-timeout", "start"),

@@ -137,9 +137,7 @@ def test_a_launcher_killed_with_all_that_it_can_see_leaves_nothing(fake: FakeHos
 def test_an_agent_that_is_killed_is_reported_and_leaves_nothing(fake: FakeHosts) -> None:
     with start("-np", "3", "-H", HOSTS, "sh", "-c", FAMILY, env=fake.environ) as process:
         pids = pids_told(process, 6)
-        there = [
-            pid for pid in pids if psutil.Process(pid).environ().get("HOROVOD_HOSTNAME") == "host-b"
-        ]
+        there = [pid for pid in pids if on_host(pid, "host-b")]
         worker = next(pid for pid in there if psutil.Process(pid).name() == "sh")
         agent_of(worker).kill()
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -148,6 +146,26 @@ def test_an_agent_that_is_killed_is_reported_and_leaves_nothing(fake: FakeHosts)
     assert "host-b: ssh was ended by SIGKILL; ending 2 processes" in text
     assert "the connection to host-b (rank 2), which ended: ssh was ended by SIGKILL" in text
     assert text.endswith("Process name: 2\nExit code: -9\n")
+
+
+@pytest.mark.parametrize("victim", ["ssh", "agent"])
+def test_a_connection_that_is_cut(victim: str, fake: FakeHosts) -> None:
+    """Here ssh is a process of its own, which outlives the agent and does not take it along."""
+    fake.first("host-b", '/bin/sh -c "$*"; exit $?')
+    with start("-np", "2", "-H", "host-a:1,host-b:1", "sh", "-c", FAMILY, env=fake.environ) as job:
+        there = [p for p in pids_told(job, 4) if on_host(p, "host-b")]
+        agent = agent_of(next(pid for pid in there if psutil.Process(pid).name() == "sh"))
+        ssh = agent.parent()
+        assert ssh is not None
+        (ssh if victim == "ssh" else agent).kill()
+        _, err = job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode == 1
+    end = "was ended by SIGKILL" if victim == "ssh" else "exited with code 137"
+    assert f"the connection to host-b (rank 1), which ended: ssh {end}".encode() in err
+
+
+def on_host(pid: int, hostname: str) -> bool:
+    return psutil.Process(pid).environ().get("HOROVOD_HOSTNAME") == hostname
 
 
 def test_an_agent_that_is_asked_to_end_ends_its_workers(fake: FakeHosts) -> None:
@@ -181,6 +199,14 @@ def test_hosts_that_cannot_be_reached_are_all_named(fake: FakeHosts) -> None:
         assert f"{name} true' has to work without a question" in err
     assert "host-b" not in err
     assert "Traceback" not in err
+
+
+def test_a_host_that_is_about_to_start_its_ssh_server(fake: FakeHosts) -> None:
+    refused = "{ echo 'Connection refused' >&2; exit 255; }"
+    fake.first("host-a", f"test $(wc -l < {fake.folder}/asked) -gt 2 || {refused}")
+    status, out, err = launch(fake, "-np", "1", "-H", "host-a:1", "--verbose", "echo", "here")
+    assert (status, out) == (0, "[0]<stdout>:here\n")
+    assert err.count("host-a: ssh exited with code 255; trying again") == 2
 
 
 def test_a_host_that_hangs_is_named_at_the_start_timeout(fake: FakeHosts) -> None:

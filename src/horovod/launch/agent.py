@@ -25,14 +25,17 @@ from horovod.launch.host_plan import HostPlan, plan_of
 from horovod.launch.output import Output, Sink
 from horovod.launch.processes import adopt_orphans, reaped
 from horovod.launch.remote_call import ReceivedCall
-from horovod.launch.store_access import reachable_store
 from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
+from horovod.rendezvous.reach import find_store
 
 __all__ = ["main"]
 
 _READ_BYTES = 256 * 1024
-_STORE_TIMEOUT_S = 10.0
+_BLOCKED = (
+    "TCP connections from there to the machine of horovodrun have to get through: is there a "
+    "firewall? --network-interfaces names the interfaces to use"
+)
 _NO_ORDERS = (
     "horovod's agent: standard input has ended before a plan came; whatever connects the hosts has "
     "to pass it on"
@@ -194,10 +197,11 @@ class _Agent:
         os.environ["PATH"] = plan.environment.get("PATH", os.defpath)
         plan = _in_this_environment(plan)
         try:
-            address, port = reachable_store(plan.stores, plan.secret, _STORE_TIMEOUT_S)
+            store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
+            store.close()
             self._crew.start(
                 plan,
-                Rendezvous(address, port, plan.secret),
+                Rendezvous(*store.address, plan.secret),
                 sinks=self._sinks,
                 descriptors=self._call.for_worker if self._call else lambda rank: {},
                 on_started=self._on_started,
@@ -205,7 +209,8 @@ class _Agent:
         except StartError as error:
             self._report_trouble(error.status, str(error))
         except InitError as error:
-            self._report_trouble(1, f"{plan.places[0].slot.hostname}: {error}")
+            reason = str(error).removeprefix("init: ")
+            self._report_trouble(1, f"{plan.places[0].slot.hostname}: {reason}\n{_BLOCKED}")
         adopt_orphans()
 
     def _report_trouble(self, status: int, text: str) -> None:

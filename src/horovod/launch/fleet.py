@@ -46,6 +46,11 @@ class Fleet:
         """Until when all workers have to be started; None once they are."""
         return None if all(crew.is_started for crew in self.crews) else self._deadline
 
+    @property
+    def next_retry(self) -> float | None:
+        """When a host is to be asked again."""
+        return min((c.retry_at for c in self.crews if c.retry_at is not None), default=None)
+
     def failures(self) -> str:
         """Why the job cannot start: the hosts that failed. Empty if none did."""
         return _report(
@@ -82,7 +87,7 @@ def _report(title: str, crews: Sequence[RemoteCrew]) -> str:
 
 
 def _describe(crew: RemoteCrew) -> str:
-    words, lines = crew.child.words, crew.last_lines
+    words, lines = crew.words, crew.last_lines
     *reach, command = words
     command = shlex.join([*reach, command[:_SHOWN_COMMAND] + "..."])
     hint = advice(words, crew.child.exit_code, lines)
@@ -95,4 +100,6 @@ def _describe(crew: RemoteCrew) -> str:
 def _problem(crew: RemoteCrew) -> str:
     if crew.problem:
         return crew.problem
-    return "has not started its workers" if crew.is_greeted else "no answer"
+    if crew.is_greeted:
+        return "has not started its workers"
+    return "no answer" if crew.child.exit_code is None else crew.child.how_it_ended

@@ -32,7 +32,8 @@ class HostPlan:
     """``words`` are run at each of ``places``, in ``environment`` with additions.
 
     The first of ``stores``, addresses and ports, that can be reached from the host and knows
-    ``secret`` is the job's store. ``interfaces``: see ``worker_environment``.
+    ``secret``, within ``store_timeout_s``, is the job's store. ``interfaces``: see
+    ``worker_environment``.
     """
 
     words: tuple[str, ...]
@@ -40,6 +41,7 @@ class HostPlan:
     places: tuple[Place, ...]
     stores: tuple[tuple[str, int], ...]
     secret: bytes = field(repr=False)
+    store_timeout_s: float = 10.0
     interfaces: tuple[str, ...] | None = None
     has_call: bool = False
 
@@ -78,6 +80,7 @@ def plan_of(fields: Mapping[str, Any]) -> HostPlan:
         places=tuple(Place(Slot(**place["slot"]), place["extra"]) for place in fields["places"]),
         stores=tuple((address, port) for address, port in fields["stores"]),
         secret=base64.b64decode(fields["secret"]),
+        store_timeout_s=float(fields["store_timeout_s"]),
         interfaces=None if interfaces is None else tuple(interfaces),
         has_call=fields["has_call"],
     )

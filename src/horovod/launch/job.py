@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from textwrap import indent
 
 from horovod.launch.addresses import store_addresses
 from horovod.launch.crew import GRACE_S, Crew, LocalCrew, StartError, Worker
 from horovod.launch.environment import Rendezvous
-from horovod.launch.fleet import Fleet, ranks_of
+from horovod.launch.fleet import Fleet
 from horovod.launch.host_plan import HostPlan, Place, remote_environment
+from horovod.launch.job_outcomes import host_loss, worker_failure
 from horovod.launch.job_plan import JobOutcome, JobPlan
 from horovod.launch.logs import Logs
 from horovod.launch.output import Output, Sink, consoles
@@ -39,6 +39,7 @@ from horovod.rendezvous.store_server import StoreServer
 __all__ = ["GRACE_S", "JobOutcome", "JobPlan", "open_standard_files", "run_job"]
 
 _PATIENCE_S = 2.0  # with an ssh that has nothing left to do
+_MOST_STORE_S = 10.0  # for an agent to find a way to the store
 
 
 @dataclass
@@ -65,7 +66,6 @@ def run_job(
 
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
-        ValueError: an interface that the plan names does not exist. Nothing was started then.
     """
     open_standard_files()
     with (
@@ -195,9 +195,14 @@ class _Job:
         if self._rendezvous is not None:
             return ((self._rendezvous.address, self._rendezvous.port),)
         others = self._plan.others
-        store_addresses(others.addresses, self._fleet.seen_addresses(), others.interfaces)
-        self._server = StoreServer(self._secret, report=self._wakeups.note)
-        stores = (self._server.address,)
+        seen = self._fleet.seen_addresses()
+        addresses = store_addresses(others.addresses, seen, others.interfaces)
+        self._server = StoreServer(
+            self._secret,
+            addresses=[(address, 0) for address in addresses],
+            report=self._wakeups.note,
+        )
+        stores = tuple(self._server.addresses)
         self._server.start()
         self._say_verbose("Launched horovod server.")
         return stores
@@ -227,6 +232,7 @@ class _Job:
             places=tuple(Place(slot, plan.environment_of(slot.rank)) for slot in slots),
             stores=stores,
             secret=self._secret,
+            store_timeout_s=min(_MOST_STORE_S, plan.others.start_timeout_s / 2),
             interfaces=plan.interfaces,
             has_call=plan.call is not None,
         )
@@ -258,6 +264,9 @@ class _Job:
         if self._ending is None:
             self._end(JobOutcome(status, f"horovodrun: {text}\n"))
 
+    def refused(self, crew: RemoteCrew) -> None:
+        self._say_verbose(f"{crew.hostname}: {crew.child.how_it_ended}; trying again")
+
     def lost(self, crew: RemoteCrew) -> None:
         if self._ending is not None:
             return
@@ -266,7 +275,7 @@ class _Job:
             return
         text = f"{crew.hostname}: {crew.problem}"
         self._say(f"{text}; ending {_processes(self._living())}")
-        self._end(_host_loss(crew))
+        self._end(host_loss(crew))
 
     def _go_on(self) -> None:
         """Once all hosts have answered."""
@@ -289,8 +298,11 @@ class _Job:
             self._end(JobOutcome(1, self._fleet.delays()))
 
     def _seconds_to_deadline(self) -> float | None:
-        deadline = self._fleet.deadline if self._ending is None else self._ending.deadline
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self._ending is not None:
+            times = [self._ending.deadline]
+        else:
+            times = [t for t in (self._fleet.deadline, self._fleet.next_retry) if t is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _on_wakeup(self) -> None:
         for text in self._wakeups.take_notes():
@@ -334,7 +346,7 @@ class _Job:
             living = self._living()
             others = f"; ending {_processes(living)}" if living else ""
             self._say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
-            self._end(_failure(first))
+            self._end(worker_failure(first))
         elif self._successes() == len(self._plan.slots):
             self._end(JobOutcome(0))
 
@@ -398,30 +410,3 @@ class _Job:
 
 def _processes(count: int) -> str:
     return f"{count} process" if count == 1 else f"{count} processes"
-
-
-_FAILED = (
-    "Horovod detected that one or more processes exited with non-zero status; the others have been "
-    "ended. The first was"
-)
-
-
-def _failure(first: Worker) -> JobOutcome:
-    """The text is the last lines of a failed job, in the form that tools look for."""
-    text = (
-        f"{_FAILED} {first.name}, which {describe_exit(first.exit_code or 0)}:\n"
-        f"Process name: {first.slot.rank}\n"
-        f"Exit code: {first.exit_code}\n"
-    )
-    return JobOutcome(1, text, first.slot, first.pid, first.exit_code or 0)
-
-
-def _host_loss(crew: RemoteCrew) -> JobOutcome:
-    """The same when a host was lost with all its workers."""
-    lines = indent(crew.last_lines, "  | ")
-    text = (
-        f"{_FAILED} the connection to {crew.hostname} ({ranks_of(crew)}), which ended: "
-        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {min(crew.slots)}\n"
-        f"Exit code: {crew.child.exit_code}\n"
-    )
-    return JobOutcome(1, text, has_lost_host=True)

@@ -7,6 +7,7 @@ ends, for whatever reason, the agent finds its standard input closed and ends th
 from __future__ import annotations
 
 import selectors
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +31,12 @@ _SHOWN_PRELUDE_BYTES = 2048
 # Output is acknowledged in pieces of this size, far below what makes an agent pause.
 _TAKEN_BYTES = 64 * 1024
 _LOW_WATER_BYTES = 256 * 1024
+# A machine or a pod whose ssh server is about to start refuses at first; a gateway that many
+# connections pass through drops some of them.
+_MOST_ATTEMPTS = 5
+_PAUSE_S = 0.5
+_SSH_FAILED = 255
+_HOPELESS = ("Permission denied", "Host key verification failed")
 
 
 class Listener(Protocol):
@@ -46,6 +53,9 @@ class Listener(Protocol):
 
     def troubled(self, status: int, text: str) -> None:
         """The host cannot start its workers; ``status`` is for the launcher's exit."""
+
+    def refused(self, crew: RemoteCrew) -> None:
+        """There was no connection; it is tried again."""
 
     def lost(self, crew: RemoteCrew) -> None:
         """The connection has ended, or could not even begin; ``crew.problem`` says how."""
@@ -69,11 +79,18 @@ class RemoteCrew:
         self.hostname = slots[0].hostname
         self.slots = {slot.rank: slot for slot in slots}
         self.workers: list[Worker] = []
-        self.child = SshChild(words, selector, watchdog, self._on_data)
+        self.words = tuple(words)
         self.problem = ""
         self.launcher_address = ""  # where the host sees the launcher come from, if it knows
         self.is_greeted = False
         self.is_gone = False
+        self.retry_at: float | None = None
+        self._attempts = 0
+        self._environ: Mapping[str, str] = {}
+        self._selector = selector
+        self._watchdog = watchdog
+        self.child = self._new_child()
+        self._refusal = ""
         self._has_plan = False
         self._consoles = consoles
         self._make_sinks = sinks
@@ -98,15 +115,17 @@ class RemoteCrew:
     @property
     def last_lines(self) -> str:
         """What was written in place of an agent's frames, and the end of standard error."""
-        prelude = b"" if self.is_greeted else self._prelude[-_SHOWN_PRELUDE_BYTES:]
-        return f"{prelude.decode(errors='backslashreplace')}\n{self.child.last_lines}".strip()
+        prelude = self._prelude[-_SHOWN_PRELUDE_BYTES:].decode(errors="backslashreplace")
+        return f"{prelude}\n{self.child.last_lines or self._refusal}".strip()
 
     def connect(self, environ: Mapping[str, str]) -> None:
         """Start ssh; ``lost`` follows at once if that cannot be."""
+        self._environ = environ
+        self._attempts += 1
         try:
             self.child.start(environ)
         except OSError as error:
-            self._be_lost(f"cannot run {self.child.words[0]}: {error.strerror}")
+            self._be_lost(f"cannot run {self.words[0]}: {error.strerror}")
 
     def start(self, plan: HostPlan) -> None:
         """Let the agent start the workers; ``started`` follows for each of them."""
@@ -127,7 +146,7 @@ class RemoteCrew:
         if self._has_plan:
             self._send(encode(Kind.END, stream=int(reaches_strays)))
         else:
-            self.is_gone = True
+            self.is_gone, self.retry_at = True, None
             self.child.abort()
 
     def kill(self) -> None:
@@ -135,7 +154,12 @@ class RemoteCrew:
         self._send(encode(Kind.KILL))
 
     def balance(self) -> None:
-        """Send what is due; to be called in every turn of the loop."""
+        """Do and send what is due; to be called in every turn of the loop."""
+        if self.retry_at is not None and time.monotonic() >= self.retry_at:
+            self.retry_at = None
+            self._prelude, self._refusal = b"", self.last_lines
+            self.child = self._new_child()
+            self.connect(self._environ)
         for stream, console in enumerate(self._consoles):
             if self._untaken[stream] >= _TAKEN_BYTES and console.waiting_bytes < _LOW_WATER_BYTES:
                 self._send(encode(Kind.TAKEN, self._untaken[stream], stream=stream))
@@ -148,9 +172,21 @@ class RemoteCrew:
         if pid != self.child.pid or not self.child.is_running:
             return False
         self.child.note_exit(exit_code)
-        if not self.is_gone:
+        if self._may_try_again():
+            self.retry_at = time.monotonic() + _PAUSE_S
+            self._listener.refused(self)
+        elif not self.is_gone:
             self._be_lost(self.child.how_it_ended)
         return True
+
+    def _may_try_again(self) -> bool:
+        if self.is_gone or self.is_greeted or self.child.exit_code != _SSH_FAILED:
+            return False
+        is_hopeless = any(text in self.last_lines for text in _HOPELESS)
+        return self._attempts < _MOST_ATTEMPTS and not is_hopeless
+
+    def _new_child(self) -> SshChild:
+        return SshChild(self.words, self._selector, self._watchdog, self._on_data)
 
     def _be_lost(self, problem: str) -> None:
         self.problem, self.is_gone = problem, True
@@ -168,7 +204,7 @@ class RemoteCrew:
             if self.is_greeted or (data := self._after_prelude(data)):
                 for frame in self._reader.feed(data):
                     self._on_frame(frame)
-        except (FrameError, KeyError, TypeError, ValueError) as error:
+        except (FrameError, LookupError, TypeError, ValueError) as error:
             self.child.abort()
             self._be_lost(f"sent what no agent of this version sends: {error}")
 
@@ -177,7 +213,8 @@ class RemoteCrew:
         before, magic, after = self._prelude.partition(MAGIC)
         if not magic and len(before) > _MOST_PRELUDE_BYTES:
             raise FrameError(f"{len(before)} bytes of something else")
-        self.is_greeted = bool(magic)
+        if magic:
+            self.is_greeted, self._prelude = True, b""
         return after
 
     def _on_frame(self, frame: Frame) -> None:

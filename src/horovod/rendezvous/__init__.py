@@ -13,15 +13,15 @@ import binascii
 import os
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from horovod.errors import InitError
-from horovod.rendezvous import torchrun
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline, SetLinks
-from horovod.rendezvous.mesh import Mesh, connect
+from horovod.rendezvous.membership import Deadline, Mesh, SetLinks
 from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.torchrun import TorchStore
+
+if TYPE_CHECKING:
+    from horovod.rendezvous.torchrun import TorchStore
 
 __all__ = ["Identity", "Mesh", "SetLinks", "identify", "meet"]
 
@@ -60,6 +60,9 @@ def meet(
     Raises:
         InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
     """
+    # Here, because launchers and their agents need the store alone.
+    from horovod.rendezvous.mesh import connect
+
     deadline = Deadline(timeout_s)
     with _lock:
         contact = _find_contact(identity, environ, deadline)
@@ -98,6 +101,8 @@ def _open_contact(
     source: tuple[object, ...],
 ) -> _Contact:
     if identity.launcher == "torchrun":
+        from horovod.rendezvous import torchrun
+
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
             secret = _given_secret(environ) or torchrun.agree_on_secret(

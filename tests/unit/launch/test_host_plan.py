@@ -24,7 +24,12 @@ PLAN = HostPlan(
 
 
 @pytest.mark.parametrize(
-    "plan", [PLAN, replace(PLAN, interfaces=("eth0",), has_call=True), replace(PLAN, interfaces=())]
+    "plan",
+    [
+        PLAN,
+        replace(PLAN, interfaces=("eth0",), has_call=True, store_timeout_s=2.5),
+        replace(PLAN, interfaces=()),
+    ],
 )
 def test_a_plan_survives_the_journey(plan: HostPlan) -> None:
     assert plan_of(json.loads(json.dumps(fields_of(plan)))) == plan
