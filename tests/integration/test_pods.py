@@ -95,15 +95,17 @@ def test_the_ranks_of_three_pods(pods: Pods) -> None:
     ]
 
 
-def test_ranks_of_one_pod_are_a_world(pods: Pods) -> None:
+def test_the_ranks_of_all_pods_are_a_world(pods: Pods) -> None:
     script = (
         "import numpy as np, horovod.numpy as hvd; hvd.init(); "
-        "print(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])"
+        "print(hvd.allreduce(np.ones(1) * (hvd.rank() + 1), op=hvd.Sum)[0])"
     )
-    words = ("-np", "2", "--slots-per-host", "2", "--", sys.executable, "-c", script)
-    status, out, err = finish(pods.start(0, *words))
-    assert status == 0, err
-    assert sorted(out.splitlines()) == ["[0]<stdout>:2.0", "[1]<stdout>:2.0"]
+    words = ("-np", "3", "--slots-per-host", "2", "--", sys.executable, "-c", script)
+    started = [pods.start(index, *words) for index in (0, 1)]
+    ended = [finish(process) for process in started]
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    lines = sorted(line for _, out, _ in ended for line in out.splitlines())
+    assert lines == [f"[{rank}]<stdout>:6.0" for rank in range(3)]
 
 
 def test_a_line_begins_when_all_pods_have_finished_the_one_before(
