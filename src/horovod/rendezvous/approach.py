@@ -29,7 +29,7 @@ _STAGGER_S = 0.25
 _PATIENCE_S = 2.0  # with somebody who is there, but slow to answer
 _TRIES = 3
 _ANSWER_TIMEOUT_S = 3.0
-_MAX_AT_ONCE = 4
+_MAX_AT_ONCE = 8
 _VERDICTS = {
     Verdict.OTHER_RANK: "another rank of this job is there",
     Verdict.OTHER_MEETING: "a rank of this job is there, in another meeting",

@@ -48,7 +48,7 @@ class Gathering:
         deadline: Deadline,
         *,
         is_meeting: bool = False,
-        check: Callable[[bytes], str | None] = lambda value: None,
+        check: Callable[[bytes], str | None] | None = None,
     ) -> None:
         self.deadline = deadline
         self._store = store
@@ -100,8 +100,13 @@ class Gathering:
         self.post(value)
         if self._is_meeting and not self._is_first:
             self._find_first()
+        return self.wait()
+
+    def wait(self) -> list[bytes]:
+        """Wait for what the others say, once this rank has posted; raises as ``exchange``."""
         while True:
-            found = self.poll(_SLICE_S)
+            # The others need not look: the first one ends it for all.
+            found = self.poll(_SLICE_S if self._is_first else self.deadline.remaining_s())
             if found is not None:
                 return found
 
@@ -142,6 +147,8 @@ class Gathering:
                 value = self._take(str(rank), until.remaining_s())
                 if value is not None:
                     self._note(rank, value)
+                elif self._check is None:
+                    break  # what the rest have said can wait until it is their turn
         self._check_failed()
         if len(self._values) == len(self._ranks):
             values = [self._values[rank] for rank in self._ranks]
@@ -157,7 +164,7 @@ class Gathering:
         return None
 
     def _note(self, rank: int, value: bytes) -> None:
-        problem = self._check(value)
+        problem = self._check(value) if self._check else None
         if problem is not None:
             self._end(problem)
         self._values[rank] = value

@@ -23,7 +23,7 @@ def round_of(
     secret: bytes = SECRET,
     timeout_s: float = 60,
     is_meeting: bool = False,
-    check: Callable[[bytes], str | None] = lambda value: None,
+    check: Callable[[bytes], str | None] | None = None,
 ) -> Gathering:
     deadline = Deadline(timeout_s)
     return Gathering(
