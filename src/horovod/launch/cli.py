@@ -11,6 +11,7 @@ from textwrap import indent
 from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.job import run_job
 from horovod.launch.job_plan import JobPlan, OtherHosts
+from horovod.launch.kubernetes.options import PodForm, pod_form
 from horovod.launch.machine import place
 from horovod.launch.options import (
     add_options,
@@ -39,6 +40,8 @@ examples:
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
   horovodrun -np 2 --log-level debug --output-filename logs python train.py
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
+  horovodrun --kubernetes -np 8 --kubernetes-image team/train:1 python train.py
+                                     print a job of eight pods, for kubectl apply -f -
 
 an experiment file (docs/experiments.md):
   project: digits
@@ -94,6 +97,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if not command:
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
     try:
+        form = pod_form(given)
+        if form is not None:
+            return _print_manifest(given, form, command)
         plan = _plan(given, command, os.environ if environ is None else environ)
     except (OSError, ValueError) as error:
         parser.error(str(error))
@@ -107,6 +113,14 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return 130
 
 
+def _print_manifest(given: argparse.Namespace, form: PodForm, command: Sequence[str]) -> int:
+    # Here, because only manifests need YAML.
+    from horovod.launch.kubernetes.command import manifest
+
+    print(manifest(given, form, command, _settings_environment(given)), end="")
+    return 0
+
+
 def _run_experiment(
     parser: argparse.ArgumentParser,
     given: argparse.Namespace,
@@ -114,22 +128,29 @@ def _run_experiment(
     environ: Mapping[str, str],
 ) -> int:
     # Here, because only experiments need YAML and tables.
-    from horovod.launch.experiment.command import run_file
+    from horovod.launch.experiment.command import print_file, run_file
     from horovod.launch.experiment.plan import JobOptions
 
     if given.num_proc is not None:
         parser.error("-np and --experiment: the file says how many processes there are")
     if command:
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
+    path = Path(given.experiment)
     try:
+        if given.kubernetes is not None:
+            _refuse_with_pods(given)
+            return print_file(path, given, _settings_environment(given))
+        pod_form(given)
+        variables = _settings_environment(given)
         return run_file(
-            Path(given.experiment),
+            path,
             hosts=_hosts(given),
             options=JobOptions(
-                extra_environment=_settings_environment(given),
+                extra_environment=variables,
                 is_verbose=given.verbose,
                 output_directory=_output_directory(given),
                 is_timestamped=given.prefix_output_with_timestamp,
+                others=_others(given, {**environ, **variables}),
             ),
             is_dry_run=given.dry_run,
             environ=environ,
@@ -138,6 +159,13 @@ def _run_experiment(
         parser.error(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _refuse_with_pods(given: argparse.Namespace) -> None:
+    if given.dry_run:
+        raise ValueError("--dry-run and --kubernetes: a manifest starts nothing anyway")
+    if given.slots_per_host is not None:
+        raise ValueError("--slots-per-host and --experiment: the file says how many processes")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -155,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         "-f",
         "--experiment",
         metavar="FILE",
-        help="run the experiments of a file, instead of one command, on this machine; see below",
+        help="run the experiments of a file instead of one command; see below",
     )
     add(
         "--dry-run",
@@ -178,20 +206,28 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     hosts = _hosts(given) or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc)
-    extra_environment = _settings_environment(given)
+    variables = _settings_environment(given)
     return JobPlan(
         command=tuple(command),
         slots=placement.slots,
-        extra_environment=extra_environment,
+        extra_environment=variables,
         is_verbose=given.verbose,
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
-        others=OtherHosts(
-            addresses=placement.remote,
-            ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
-            interfaces=named_interfaces(given),
-            start_timeout_s=Settings.from_env({**environ, **extra_environment}).start_timeout_s,
-        ),
+        others=_others(given, {**environ, **variables}, placement.remote),
+    )
+
+
+def _others(
+    given: argparse.Namespace,
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]] | None = None,
+) -> OtherHosts:
+    return OtherHosts(
+        addresses=addresses or {},
+        ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
+        interfaces=named_interfaces(given),
+        start_timeout_s=Settings.from_env(environ).start_timeout_s,
     )
 
 

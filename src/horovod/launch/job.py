@@ -51,7 +51,9 @@ class _Ending:
     is_killing: bool = False
 
 
-def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
+def run_job(
+    plan: JobPlan, environ: Mapping[str, str], rendezvous: Rendezvous | None = None
+) -> JobOutcome:
     """Start the workers, wait for all of them, end the rest when one fails; say how it went.
 
     Status: 0 if every worker exited with 0; 1 after a failure; 126 or 127 if the command cannot be
@@ -59,6 +61,8 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
     output and error; rank 0, if it is on this machine, inherits standard input, the others read
     nothing. Main thread only: it takes over the signals while it runs. No process of a failed or
     interrupted job is left on return.
+
+    ``rendezvous`` is that of a job of which ``plan`` is a part; a whole job gets a store here.
 
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
@@ -68,7 +72,7 @@ def run_job(plan: JobPlan, environ: Mapping[str, str]) -> JobOutcome:
         closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
         Wakeups() as wakeups,
         selectors.DefaultSelector() as selector,
-        closing(_Job(plan, environ, selector, wakeups, logs)) as job,
+        closing(_Job(plan, environ, rendezvous, selector, wakeups, logs)) as job,
     ):
         job.start()
         adopt_orphans()
@@ -89,6 +93,7 @@ class _Job:
         self,
         plan: JobPlan,
         environ: Mapping[str, str],
+        rendezvous: Rendezvous | None,
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
         logs: Logs,
@@ -96,7 +101,8 @@ class _Job:
         self._plan = plan
         self._environ = environ
         self._words = words_to_run(plan.command)
-        self._secret = os.urandom(SECRET_BYTES)
+        self._rendezvous = rendezvous
+        self._secret = rendezvous.secret if rendezvous else os.urandom(SECRET_BYTES)
         self._selector = selector
         self._wakeups = wakeups
         self._watchdog = Watchdog()
@@ -176,6 +182,18 @@ class _Job:
 
     def _begin(self) -> None:
         """All hosts are there: start the workers."""
+        stores = self._stores()
+        for crew in self._fleet.crews:
+            environment = remote_environment(self._environ)
+            crew.start(self._host_plan(crew.hostname, environment, stores))
+        for hostname in self._plan.slots_by_host:
+            if not self._is_other(hostname):
+                self._begin_here(self._host_plan(hostname, self._environ, stores))
+
+    def _stores(self) -> tuple[tuple[str, int], ...]:
+        """Where the job's store is, from here on."""
+        if self._rendezvous is not None:
+            return ((self._rendezvous.address, self._rendezvous.port),)
         others = self._plan.others
         seen = self._fleet.seen_addresses()
         addresses = store_addresses(others.addresses, seen, others.interfaces)
@@ -187,12 +205,7 @@ class _Job:
         stores = tuple(self._server.addresses)
         self._server.start()
         self._say_verbose("Launched horovod server.")
-        for crew in self._fleet.crews:
-            environment = remote_environment(self._environ)
-            crew.start(self._host_plan(crew.hostname, environment, stores))
-        for hostname in self._plan.slots_by_host:
-            if not self._is_other(hostname):
-                self._begin_here(self._host_plan(hostname, self._environ, stores))
+        return stores
 
     def _begin_here(self, plan: HostPlan) -> None:
         call = self._plan.call

@@ -65,7 +65,8 @@ class JobPlan:
         """See ``worker_environment``."""
         if self.others.interfaces:
             return self.others.interfaces
-        return () if len(self.slots_by_host) > 1 else None
+        is_whole = self.slots[0].local_size == self.slots[0].size
+        return None if is_whole else ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from horovod.launch.addresses import is_own_address, resolve, resolve_all
 from horovod.launch.hosts import HostSlots, Slot, assign_ranks
 
-__all__ = ["Placement", "is_this_machine", "local_slots", "place"]
+__all__ = ["Placement", "is_this_machine", "place", "recognise"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,23 @@ def place(hosts: Sequence[HostSlots], process_count: int) -> Placement:
     """
     # What is not needed is not looked up either.
     names = dict.fromkeys(slot.hostname for slot in assign_ranks(hosts, process_count))
+    merged, remote = recognise(hosts, list(names))
+    slots = assign_ranks(merged, process_count)
+    used = {slot.hostname for slot in slots}
+    return Placement(slots, {name: found for name, found in remote.items() if name in used})
+
+
+def recognise(
+    hosts: Sequence[HostSlots], names: Sequence[str]
+) -> tuple[tuple[HostSlots, ...], dict[str, tuple[str, ...]]]:
+    """``hosts`` with this machine once, under the first of ``names`` that mean it.
+
+    And the addresses of those of ``names`` that mean other machines.
+    """
     unknown = [name for name in names if not _says_this_machine(name)]
     addresses = resolve_all(unknown)
     remote = {name: addresses[name] for name in unknown if not _has_own(addresses[name])}
-    slots = assign_ranks(
-        _merged(hosts, [name for name in names if name not in remote]), process_count
-    )
-    used = {slot.hostname for slot in slots}
-    return Placement(slots, {name: found for name, found in remote.items() if name in used})
+    return _merged(hosts, [name for name in names if name not in remote]), remote
 
 
 def _merged(hosts: Sequence[HostSlots], here: Sequence[str]) -> tuple[HostSlots, ...]:
@@ -44,22 +53,6 @@ def _merged(hosts: Sequence[HostSlots], here: Sequence[str]) -> tuple[HostSlots,
         name = here[0] if host.hostname in here else host.hostname
         slots[name] = slots.get(name, 0) + host.slots
     return tuple(HostSlots(name, count) for name, count in slots.items())
-
-
-def local_slots(hosts: Sequence[HostSlots], process_count: int) -> tuple[Slot, ...]:
-    """Places for ``process_count`` workers here, under the first of this machine's names.
-
-    Raises:
-        ValueError: a host is another machine, or there are too few slots.
-    """
-    for host in hosts:
-        if not is_this_machine(host.hostname):
-            raise ValueError(
-                f"{host.hostname!r} is not this machine, and experiments run on this machine only; "
-                "give no hosts or use localhost:N"
-            )
-    here = HostSlots(hosts[0].hostname, sum(host.slots for host in hosts))
-    return assign_ranks((here,), process_count)
 
 
 def is_this_machine(hostname: str) -> bool:

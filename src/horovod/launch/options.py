@@ -11,6 +11,7 @@ from typing import Any
 
 from horovod.errors import SettingError
 from horovod.launch.hosts import interface_names
+from horovod.launch.kubernetes.options import add_kubernetes_options
 from horovod.settings import SETTINGS, Flag, Setting, file_sections
 
 __all__ = ["add_options", "chosen_settings", "file_form", "named_interfaces", "split_command"]
@@ -20,7 +21,7 @@ __all__ = ["add_options", "chosen_settings", "file_form", "named_interfaces", "s
 _ABSENT = {
     "has no elastic training": (
         *("--host-discovery-script", "--min-np", "--min-num-proc", "--max-np", "--max-num-proc"),
-        *("--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
+        *("--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
     ),
     "runs without MPI, on its native engine": (
         *("--mpi", "--jsrun", "--mpi-args", "--tcp", "--binding-args"),
@@ -49,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_output(parser.add_argument_group("output"))
     for topic in ("tuning", "stall check"):
         _add_settings(parser.add_argument_group(topic), topic)
+    add_kubernetes_options(parser)
     for lack, names in _ABSENT.items():
         for name in names:
             # Optional, since some take none; refused before anybody looks at it.

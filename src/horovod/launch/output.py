@@ -262,6 +262,8 @@ class Output:
 
     def _read(self, pipe: _Pipe) -> int:
         """How many bytes came; 0 for none now or never again."""
+        if pipe not in self._pipes:  # closed by what was called just before
+            return 0
         try:
             data = os.read(pipe.fd, _READ_BYTES)
         except BlockingIOError:

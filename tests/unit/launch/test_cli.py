@@ -253,7 +253,6 @@ def test_problems_of_an_experiment_file_are_listed(
         ("-f FILE python x.py", "python: a command and --experiment"),
         ("-np 2 --dry-run python x.py", "--dry-run goes with --experiment FILE"),
         ("-f missing.yml", "No such file or directory: 'missing.yml'"),
-        ("-f FILE -H elsewhere.invalid:1", "'elsewhere.invalid' is not this machine"),
     ],
 )
 def test_what_does_not_go_with_an_experiment(
