@@ -315,6 +315,7 @@ void Engine::shutdown() {
   alarms_.touch();
   tell_other_hosts();
   wake_everyone();
+  disconnect();
   deliver();
 }
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horovod import _native
 from horovod.errors import InitError, MismatchError
+from horovod.rendezvous import SetLinks
 
 __all__ = [
+    "ConnectSet",
     "ProcessSet",
     "add_process_set",
     "check_process_set",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
+# Connections of a set, given its number and ranks; see ``Mesh.connect_set``.
+ConnectSet = Callable[[int, Sequence[int]], SetLinks]
 
 
 class ProcessSet:
@@ -104,8 +108,16 @@ class _GlobalProcessSet(ProcessSet):
 class _Registry:
     """The process sets of one world; the same on all its ranks."""
 
-    def __init__(self, engine: _native.Engine, rank: int, size: int, is_dynamic: bool) -> None:
+    def __init__(
+        self,
+        engine: _native.Engine,
+        rank: int,
+        size: int,
+        is_dynamic: bool,
+        connect_set: ConnectSet | None,
+    ) -> None:
         self.rank = rank
+        self._connect_set = connect_set
         self.is_dynamic = is_dynamic
         self._engine = engine
         self._size = size
@@ -167,9 +179,26 @@ class _Registry:
     def _register(self, process_set: ProcessSet) -> None:
         number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
         assert process_set.ranks is not None
+        self._connect(number, process_set.ranks)
         self._engine.add_process_set(number, process_set.ranks)
         process_set.process_set_id = number
         self._sets[number] = process_set
+
+    def _connect(self, number: int, ranks: list[int]) -> SetLinks:
+        """The set's connections between hosts; all ranks get them or none, members or not."""
+        if self._connect_set is None:
+            return SetLinks()
+        links, problem = SetLinks(), ""
+        try:
+            links = self._connect_set(number, ranks)
+        except InitError as error:
+            problem = str(error).removeprefix("init: ")
+        answers = self._engine.gather("process_sets.connected", problem.encode())
+        problems = dict.fromkeys(answer.decode() for answer in answers if answer)
+        if problems:
+            links.close()
+            raise InitError(f"process set {ranks}: {'; '.join(problems)}")
+        return links
 
     def _problem(self, process_set: ProcessSet) -> str | None:
         """Why this set cannot be registered; None if it can."""
@@ -234,6 +263,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: Horovod is not initialized or not in dynamic mode; on some rank the set is a
             duplicate or has ranks that do not exist, which is raised on all ranks.
+        InitError: (a ``ValueError``) its ranks are on several hosts and cannot be connected.
         MismatchError: ranks want different changes.
     """
     registry = _dynamic_registry("add_process_set")
@@ -281,14 +311,17 @@ def open_registry(
     size: int,
     process_sets: Sequence[ProcessSet],
     is_dynamic: bool,
+    connect_set: ConnectSet | None = None,
 ) -> None:
     """Begin a world's process sets: the global one and these; blocks until all ranks agree.
+
+    ``connect_set`` connects the members of a set, where the world is on several hosts.
 
     Raises:
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
     """
     global _registry
-    registry = _Registry(engine, rank, size, is_dynamic)
+    registry = _Registry(engine, rank, size, is_dynamic, connect_set)
     try:
         registry.register_at_start(process_sets)
     except BaseException:

@@ -216,6 +216,15 @@ class Settings:
         minimum=0.001,
         flag=Flag("--start-timeout", "start"),
     )
+    gloo_timeout_s: float = _setting(
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        30.0,
+        "how long a connection to another host may go without an answer before that host counts "
+        "as lost",
+        unit="s",
+        minimum=1,
+        flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
+    )
     tensorflow_native_ops: bool = _setting(
         "HOROVOD_TENSORFLOW_NATIVE_OPS",
         True,

@@ -19,7 +19,7 @@ from typing import Any
 from horovod import _native
 from horovod.affinity import core_of, on_core
 from horovod.errors import InitError
-from horovod.process_sets import ProcessSet, close_registry, open_registry
+from horovod.process_sets import ConnectSet, ProcessSet, close_registry, open_registry
 from horovod.rendezvous import Identity, Mesh, identify, meet
 from horovod.settings import LOG_LEVELS, Settings
 
@@ -99,10 +99,12 @@ def init(
         ranks = _ranks_of(comm)
         if ranks:
             identity = identity.restricted_to(ranks)
-        engine = _start_engine(identity, settings)
+        identity, engine, connect_set = _start_engine(identity, settings)
         try:
             is_dynamic = settings.dynamic_process_sets
-            open_registry(engine, identity.rank, identity.size, static_sets, is_dynamic)
+            open_registry(
+                engine, identity.rank, identity.size, static_sets, is_dynamic, connect_set
+            )
         except BaseException:
             engine.shutdown()
             raise
@@ -285,34 +287,62 @@ def _ranks_of(comm: Any) -> list[int]:
     raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
 
 
-def _start_engine(identity: Identity, settings: Settings) -> _native.Engine:
+def _start_engine(
+    identity: Identity, settings: Settings
+) -> tuple[Identity, _native.Engine, ConnectSet | None]:
+    """The engine, the identity with all its numbers, and what connects further process sets."""
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
+    if identity.size == 1:
+        identity = identity.placed([identity.node])
+        config = _engine_config(identity, settings, _generations.total())
+        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+            return identity, _native.Engine(config), None
+    region_bytes = _native.space_bytes(identity.size)
+    mesh = meet(
+        identity,
+        generation,
+        region_bytes,
+        settings.start_timeout_s,
+        os.environ,
+        settings.gloo_timeout_s,
+    )
+    identity = identity.placed(mesh.nodes)
     config = _engine_config(identity, settings, _generations.total())
+    config.peer_names = [
+        f"rank {peer} (pid {pid} on {hostname})"
+        for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
+    ]
     with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-        if identity.size == 1:
-            return _native.Engine(config)
-        region_bytes = _native.space_bytes(identity.size)
-        mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
-        config.peer_names = [
-            f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
-        ]
-        return _engine_of(config, mesh, identity)
+        connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
+        return identity, _engine_of(config, mesh, identity.rank), connect_set
 
 
-def _engine_of(config: _native.Config, mesh: Mesh, identity: Identity) -> _native.Engine:
+def _engine_of(config: _native.Config, mesh: Mesh, rank: int) -> _native.Engine:
+    if len(mesh.hosts) > 1:
+        mesh.close()
+        raise InitError(
+            f"init: the ranks are on {len(mesh.hosts)} hosts; this version runs on one machine only"
+        )
     try:
-        return _native.Engine(config, mesh.region_fd, *_watched(mesh, identity.rank))
+        return _native.Engine(config, *_parts_of(mesh, rank))
     except Exception as error:
         raise InitError(f"init: initialization failed: {error}") from error
     finally:
         os.close(mesh.region_fd)
 
 
-def _watched(mesh: Mesh, rank: int) -> tuple[list[int], list[int]]:
-    """Descriptors and pids to watch; ranks that are threads of this process need no watching."""
-    pids = [0 if peer == rank or pid == os.getpid() else pid for peer, pid in enumerate(mesh.pids)]
-    return list(mesh.pidfds), pids
+def _parts_of(mesh: Mesh, rank: int) -> tuple[int, list[int], list[int]]:
+    """What the engine takes of the mesh: the region, then descriptors and pids to watch by rank.
+
+    It watches the ranks of this host; those that are threads of this process need no watching.
+    """
+    near = next(host for host in mesh.hosts if rank in host)
+    pids = [
+        pid if peer in near and peer != rank and pid != os.getpid() else 0
+        for peer, pid in enumerate(mesh.pids)
+    ]
+    return mesh.region_fd, list(mesh.pidfds), pids
 
 
 def _engine_config(identity: Identity, settings: Settings, generation: int) -> _native.Config:

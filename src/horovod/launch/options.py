@@ -29,7 +29,6 @@ _ABSENT = {
         *("--mpi", "--jsrun", "--mpi-args", "--mpi-threads-disable", "--no-mpi-threads-disable"),
         *("--tcp", "--binding-args"),
     ),
-    "runs on its native engine, which has timeouts of its own": ("--gloo-timeout-seconds",),
     "has no NCCL": ("--num-nccl-streams",),
     "has no hierarchical collectives": (
         *("--hierarchical-allreduce", "--no-hierarchical-allreduce"),

@@ -18,16 +18,17 @@ from typing import NamedTuple
 from horovod.errors import InitError
 from horovod.rendezvous import torchrun
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.membership import Deadline, SetLinks
 from horovod.rendezvous.mesh import Mesh, connect
 from horovod.rendezvous.store import StoreClient
 from horovod.rendezvous.torchrun import TorchStore
 
-__all__ = ["Identity", "Mesh", "identify", "meet"]
+__all__ = ["Identity", "Mesh", "SetLinks", "identify", "meet"]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _SECRET = "_HOROVOD_SECRET_KEY"
+_INTERFACES = "HOROVOD_GLOO_IFACE"
 
 
 class _Contact(NamedTuple):
@@ -48,14 +49,16 @@ def meet(
     region_bytes: int,
     timeout_s: float,
     environ: Mapping[str, str],
+    link_timeout_s: float = 30.0,
 ) -> Mesh:
     """Meet the other ranks through the store that this job's launcher keeps; see ``mesh.connect``.
 
-    Every rank counts ``generation`` up by one for each attempt, failed ones included. Blocks for
-    about ``timeout_s`` at most. One thread of a process at a time.
+    ``HOROVOD_GLOO_IFACE`` in ``environ`` names the interfaces to other hosts, separated by commas;
+    without it all are tried. Every rank counts ``generation`` up by one for each attempt, failed
+    ones included. Blocks for about ``timeout_s`` at most. One thread of a process at a time.
 
     Raises:
-        InitError: no store, wrong secret, or not all ranks came.
+        InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
     """
     deadline = Deadline(timeout_s)
     with _lock:
@@ -67,6 +70,8 @@ def meet(
             generation,
             region_bytes,
             timeout_s,
+            link_timeout_s=link_timeout_s,
+            interfaces=[name for name in environ.get(_INTERFACES, "").split(",") if name],
         )
 
 
@@ -95,7 +100,9 @@ def _open_contact(
     if identity.launcher == "torchrun":
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
-            secret = torchrun.agree_on_secret(identity, torch_store, deadline.remaining_s())
+            secret = _given_secret(environ) or torchrun.agree_on_secret(
+                identity, torch_store, deadline.remaining_s()
+            )
         except TimeoutError:
             raise InitError(
                 f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
@@ -119,13 +126,22 @@ def _launcher_store(
         )
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise InitError(f"init: {_PORT}={port!r}: expected a port from 1 to 65535")
-    try:
-        secret = base64.b64decode(environ.get(_SECRET, ""), validate=True)
-    except binascii.Error:
-        secret = b""
+    secret = _given_secret(environ)
     if not secret:
-        raise InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
+        raise _bad_secret()
     return (address, int(port)), secret
+
+
+def _given_secret(environ: Mapping[str, str]) -> bytes:
+    """The secret in the environment; empty if there is none."""
+    try:
+        return base64.b64decode(environ.get(_SECRET, ""), validate=True)
+    except binascii.Error:
+        raise _bad_secret() from None
+
+
+def _bad_secret() -> InitError:
+    return InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
 
 
 @atexit.register
