@@ -8,7 +8,6 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -220,10 +219,6 @@ inline std::vector<std::int64_t> random_splits(int size, std::int64_t most, std:
     splits.push_back(is_empty ? 0 : static_cast<std::int64_t>(random()) % (most + 1));
   }
   return splits;
-}
-
-inline int size_of_layout(const std::vector<int>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), 0);
 }
 
 struct Factors {
