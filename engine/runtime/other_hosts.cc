@@ -17,6 +17,12 @@ constexpr Nanoseconds kNewsInterval = std::chrono::milliseconds(5);
 
 }  // namespace
 
+bool Engine::leads_host() const {
+  return std::ranges::any_of(hosts_,
+                             [this](const auto& host) { return host.front() == config_.rank; }) ||
+         (hosts_.empty() && config_.rank == 0);
+}
+
 void Engine::start_watching(std::vector<WatchedProcess> processes,
                             const std::vector<LeaderLink>& links) {
   std::vector<int> descriptors;
