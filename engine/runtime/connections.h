@@ -1,12 +1,15 @@
-// What a rank is handed at the start of a world that spans hosts: connected sockets, which belong
-// to whoever holds these objects. Hosts by index among those of the world, or of the set.
+// What a rank is handed at the start of a world: connected sockets where it spans hosts, which
+// belong to whoever holds these objects, and what moves its data where we do not. Hosts by index
+// among those of the world, or of the set.
 #pragma once
 
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "backend/carrier.h"
 #include "transport/link.h"
 
 namespace hvd {
@@ -23,10 +26,13 @@ struct SetLinks {
   SetLinks(std::vector<LeaderLink> control, std::vector<DataLink> data)
       : control(std::move(control)), data(std::move(data)) {}
   SetLinks(SetLinks&& other) noexcept
-      : control(std::exchange(other.control, {})), data(std::exchange(other.data, {})) {}
+      : control(std::exchange(other.control, {})),
+        data(std::exchange(other.data, {})),
+        carrier(std::move(other.carrier)) {}
   SetLinks& operator=(SetLinks&& other) noexcept {
     std::swap(control, other.control);
     std::swap(data, other.data);
+    std::swap(carrier, other.carrier);
     return *this;
   }
   ~SetLinks() {
@@ -36,6 +42,7 @@ struct SetLinks {
 
   std::vector<LeaderLink> control;  // along the tree; leaders only
   std::vector<DataLink> data;
+  std::shared_ptr<Carrier> carrier;  // moves the data instead of us
 };
 
 // Of the world.

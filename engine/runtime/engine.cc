@@ -47,6 +47,7 @@ EngineConfig completed(EngineConfig config, const std::vector<std::vector<int>>&
 Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
                std::vector<WatchedProcess> processes, Connections connections)
     : config_(completed(std::move(config), connections.hosts)),
+      is_carried_(connections.world.carrier != nullptr),
       hosts_(std::move(connections.hosts)),
       space_(std::move(space)),
       region_(space_->map(0, words_bytes(config_.size))),
@@ -59,6 +60,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
   sets_[0] = {.members = std::move(world), .links = std::move(connections.world)};
+  note_unattended();
   open_lane(0);
   start_watching(std::move(processes), std::exchange(connections.news, {}));
   background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
@@ -89,7 +91,7 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
     handle = handles_.open(submitted_.size(), std::move(then));
     if (is_continued) {
       has_landed_.store(handles_.has_landed());  // of no operations
-      is_unattended_.store(handles_.continued_count() != 0);
+      note_unattended();
       presence_.expect();
     }
     became_ready = arrive_all(*lane, submitted_, handle);
@@ -203,9 +205,9 @@ void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent inten
     const std::lock_guard guard(mutex_);
     kick_sleeper();
   }
-  if (intent == Intent::kWait) return;
+  if (intent == Intent::kWait && !is_carried_) return;
   const bool must_run =
-      became_ready && (intent == Intent::kCompute || has_spare_cores()) && is_left_to_background();
+      became_ready && (intent != Intent::kMore || has_spare_cores()) && is_left_to_background();
   Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
   if (must_run) wanted = is_enough(lane.board.ready_bytes()) ? Mood::kUrgent : Mood::kAlert;
   // It may need a rank that is gone, which somebody must find out.
@@ -266,7 +268,7 @@ void Engine::continue_with(HandleId handle, HandleTable::Continuation then) {
     const std::lock_guard guard(mutex_);
     handles_.continue_with(handle, std::move(then));
     has_landed_.store(handles_.has_landed());
-    is_unattended_.store(handles_.continued_count() != 0);
+    note_unattended();
   }
   deliver();
   ring_background();

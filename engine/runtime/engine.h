@@ -65,7 +65,8 @@ class Engine {
   // Size of the shared space that the ranks of a host need together; little of it is ever touched.
   static std::size_t space_bytes(int size);
 
-  // `connections`: where the world spans hosts; then `processes` are those of this host.
+  // `connections`: where the world spans hosts; then `processes` are those of this host. Or where
+  // it has a carrier.
   Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
          std::vector<WatchedProcess> processes, Connections connections = {});
   ~Engine();
@@ -75,7 +76,7 @@ class Engine {
   // Process sets: set 0 is the world. All ranks of the world add and remove the same sets, and see
   // to it themselves that all have added a set before one uses it, and that nobody uses a set while
   // it is removed. `members`: world ranks, rising.
-  // `links`: where the set spans hosts and this rank is a member.
+  // `links`: where the set spans hosts, or the world has a carrier, and this rank is a member.
   void add_process_set(int set, std::vector<int> members, SetLinks links = {});
   void remove_process_set(int set);
   // After all ranks have removed it, one of them gives its memory back.
@@ -185,6 +186,8 @@ class Engine {
   // Calls the continuations of what is done, outside of the progress role. False for none.
   bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
+  void await_background(const Pending& pending, std::int64_t deadline_ns);
+  void note_unattended();
   // True when it left off for the sake of continuations, with more to do perhaps.
   bool drive_in_background();
   bool may_form_in_background();
@@ -240,6 +243,9 @@ class Engine {
   };
 
   const EngineConfig config_;
+  // A carrier's calls may take a lock of its language, and a signal may come in the middle of one:
+  // then the background thread alone makes progress.
+  const bool is_carried_;
   const std::vector<std::vector<int>> hosts_;  // world ranks of each; empty: there is one host
   std::shared_ptr<SharedSpace> space_;         // null after shutdown
   const std::shared_ptr<Region> region_;       // presence and alarms
@@ -271,6 +277,7 @@ class Engine {
   std::atomic<bool> has_departures_{false};  // ranks have left the world
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
+  std::atomic<int> onlookers_{0};  // threads that wait and leave progress to the background thread
   std::atomic<std::uint64_t> sleeping_on_{0};  // what the thread with the role waits for, packed
   std::atomic<bool> stopping_{false};
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread

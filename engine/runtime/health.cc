@@ -124,6 +124,7 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
 }
 
 void Engine::note_blocked(Lane& lane, const PeerWait& wait) {
+  if (wait.is_polled) lane.look_at_ns = now_ns() + lane.backend->pause().count();
   if (wait != lane.blocked_on) {
     lane.blocked_since_ns = now_ns();
     lane.blocked_reported = false;
@@ -138,7 +139,7 @@ void Engine::check_stalls() {
   const std::int64_t now = now_ns();
   const std::lock_guard guard(mutex_);
   for_each_lane([&](Lane& lane) {
-    if (lane.is_running && lane.blocked_on.is_for_rank()) {
+    if (lane.is_running && lane.blocked_on != PeerWait{}) {
       check_stalled_bucket(lane, now - lane.blocked_since_ns);
     }
     for (Entry* entry : lane.tensors.in_flight()) {
@@ -154,10 +155,12 @@ void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   if (age_s < config_.stall_check_time_s) return;
   const int rank = lane.awaited(lane.blocked_on);
+  const std::string who =
+      lane.blocked_on.is_polled ? "the data plane on " + peer_name(rank) : peer_name(rank);
   const std::string what =
       lane.entries.empty() ? "a collective" : title(lane, *lane.entries.front());
   const std::string text =
-      peer_name(rank) + " has not moved for " + seconds(age_s) + " in the middle of " + what;
+      who + " has not moved for " + seconds(age_s) + " in the middle of " + what;
   if (!std::exchange(lane.blocked_reported, true)) log(config_.log, LogLevel::kWarning, text);
   if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
   alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text});

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cluster_backend.h"
+#include "backend/external_backend.h"
 #include "backend/host_backend.h"
 #include "control/tree.h"
 
@@ -69,6 +70,10 @@ std::unique_ptr<Relay> make_relay(Board& board, const HostMap& map, SetLinks& li
 
 std::unique_ptr<Backend> make_backend(Peers& peers, const HostMap& map, int rank, int size,
                                       SetLinks& links) {
+  if (links.carrier != nullptr) {
+    const Place place{.rank = rank, .size = size};
+    return std::make_unique<ExternalBackend>(peers, place, links.carrier);
+  }
   if (map.host_count() == 1) return std::make_unique<HostBackend>(peers);
   return std::make_unique<ClusterBackend>(peers, map, rank, size, std::exchange(links.data, {}));
 }
@@ -100,6 +105,7 @@ Lane::Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& pr
       board(this->region->data(), board_config(config, rank)),
       peers(this->region->data() + Board::region_bytes(size()), index_in(local, presence.rank()),
             static_cast<int>(local.size())),
+      carrier(links.carrier),
       backend(make_backend(peers, hosts, rank, size(), links)),
       relay(make_relay(board, hosts, links)),
       auto_names(2 * kKindCount, 0) {
@@ -107,6 +113,7 @@ Lane::Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& pr
 }
 
 int Lane::awaited(const PeerWait& wait) const {
+  if (wait.is_polled) return members[static_cast<std::size_t>(rank)];
   return wait.rank >= 0 ? local[static_cast<std::size_t>(wait.rank)]
                         : members[static_cast<std::size_t>(wait.remote)];
 }
@@ -121,6 +128,7 @@ int Lane::set_rank_of(int world_rank) const { return set_rank_in(members, world_
 bool Lane::can_progress(bool may_form) const {
   if (relay != nullptr && relay->has_work()) return true;
   if (is_running.load()) {
+    if (blocked_on.is_polled) return now_ns() >= look_at_ns;
     return blocked_on.rank >= 0 ? peers.reached(blocked_on) : blocked_on.remote < 0;
   }
   return (may_form && board.has_ready()) || board.has_bucket(cursor);

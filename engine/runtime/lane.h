@@ -62,7 +62,7 @@ class Lane {
     return static_cast<std::uint32_t>(id) * kMaxSlots + slot;
   }
 
-  // The world rank that `wait` is about.
+  // The world rank that `wait` is about; this one's where nobody knows.
   int awaited(const PeerWait& wait) const;
   // No more messages, no more data.
   void disconnect();
@@ -75,6 +75,7 @@ class Lane {
   const std::shared_ptr<Region> region;
   Board board;
   Peers peers;
+  const std::shared_ptr<Carrier> carrier;  // null: the engine moves the data itself
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Relay> relay;  // of a leader, where the set spans hosts
   TensorTable tensors;
@@ -92,6 +93,7 @@ class Lane {
   bool must_meet = false;  // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
+  std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
   std::int64_t bucket_done_ns = 0;  // when the last one was
 };

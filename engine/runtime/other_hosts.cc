@@ -129,6 +129,9 @@ void Engine::wait_for_hosts(std::int64_t deadline_ns, bool is_helper) {
   std::vector<std::pair<Lane*, PeerWait>> waits;
   for_each_lane([&](Lane& lane) {
     if (lane.is_running && lane.blocked_on.rank >= 0) waits.emplace_back(&lane, lane.blocked_on);
+    if (lane.is_running && lane.blocked_on.is_polled) {
+      deadline_ns = std::min(deadline_ns, lane.look_at_ns);
+    }
   });
   ask_for_help();
   std::vector<pollfd> polls = this->polls();

@@ -82,9 +82,13 @@ void Engine::remove_process_set(int set) {
     if (stopping_.load()) return;
   }
   std::unique_ptr<Lane> lane;
+  RegisteredSet removed;  // its carrier may need a lock that comes before the mutex
   {
     const std::lock_guard guard(mutex_);
-    sets_.erase(set);
+    if (const auto found = sets_.find(set); found != sets_.end()) {
+      removed = std::move(found->second);
+      sets_.erase(found);
+    }
     lane.reset(lanes_[static_cast<std::size_t>(set)].exchange(nullptr));
     if (lane != nullptr) {
       fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));

@@ -254,10 +254,10 @@ void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
 void Engine::complete(HandleId handle, std::size_t position, const std::optional<Error>& error,
                       std::vector<Output> outputs) {
   if (!handles_.complete(handle, position, error, std::move(outputs))) return;
-  if (helpers_waiting_.load() != 0) changed_.notify_all();
+  if (helpers_waiting_.load() != 0 || onlookers_.load() != 0) changed_.notify_all();
   if (!handles_.has_landed()) return;
   has_landed_.store(true);
-  is_unattended_.store(handles_.continued_count() != 0);
+  note_unattended();
 }
 
 // This rank takes part in nothing any more, which those who wait for it must know.

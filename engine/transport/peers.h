@@ -47,6 +47,7 @@ struct PeerWait {
   Counter counter = Counter::kStaged;
   std::uint32_t target = 0;
   int remote = -1;  // set rank on another host whose bytes are awaited, instead or too; -1: none
+  bool is_polled = false;  // nobody will say when: look again after Backend::pause()
 
   bool is_for_rank() const { return rank >= 0 || remote >= 0; }
   bool operator==(const PeerWait&) const = default;

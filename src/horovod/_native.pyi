@@ -2,10 +2,24 @@
 ``horovod.operations``."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 def space_bytes(size: int) -> int: ...
 def kernel_isa() -> str: ...
+
+class Carrier(Protocol):
+    """What the engine calls where another one moves the data; addresses, counts and numbers."""
+
+    name: str
+    def reduces(self, dtype: int, op: int) -> bool: ...
+    def allreduce(self, address: int, count: int, dtype: int, op: int) -> None: ...
+    def broadcast(self, address: int, size_bytes: int, root: int) -> None: ...
+    def allgather(self, given: int, taken: int, sizes: Sequence[int]) -> None: ...
+    def alltoall(
+        self, given: int, given_sizes: Sequence[int], taken: int, taken_sizes: Sequence[int]
+    ) -> None: ...
+    def barrier(self) -> None: ...
+    def test(self) -> bool: ...
 
 class Config:
     rank: int
@@ -54,7 +68,17 @@ class Port:
 
 class Engine:
     def __init__(
-        self, config: Config, space_fd: int = ..., pidfds: list[int] = ..., pids: list[int] = ...
+        self,
+        config: Config,
+        space_fd: int = ...,
+        pidfds: list[int] = ...,
+        pids: list[int] = ...,
+        carrier: Carrier | None = ...,
+        hosts: list[list[int]] = ...,
+        bells: list[int] = ...,
+        control: list[tuple[int, int]] = ...,
+        data: list[tuple[int, int, int]] = ...,
+        news: list[tuple[int, int]] = ...,
     ) -> None: ...
     def submit(
         self,
@@ -118,7 +142,14 @@ class Engine:
         splits: Sequence[int] = ...,
     ) -> list[Output]: ...
     def gather(self, name: str, payload: bytes) -> list[bytes]: ...
-    def add_process_set(self, process_set: int, ranks: list[int]) -> None: ...
+    def add_process_set(
+        self,
+        process_set: int,
+        ranks: list[int],
+        carrier: Carrier | None = ...,
+        control: list[tuple[int, int]] = ...,
+        data: list[tuple[int, int, int]] = ...,
+    ) -> None: ...
     def remove_process_set(self, process_set: int) -> None: ...
     def discard_process_set(self, process_set: int) -> None: ...
     def flights(self, process_set: int) -> int: ...

@@ -1,7 +1,8 @@
 """Who this process is in the world, read from what its launcher put into the environment.
 
 First step of ``init``: no connection is made here. Sources in order: ``HOROVOD_*`` (our launcher),
-torchrun's variables, and without either a world of one.
+torchrun's variables, and without either a world of one. ``mpi_identity`` asks MPI where mpirun
+started the process.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from horovod.errors import InitError
 
 __all__ = ["Identity", "Launcher", "identify"]
 
-Launcher = Literal["horovodrun", "torchrun", "none"]
+Launcher = Literal["horovodrun", "torchrun", "mpirun", "none"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Identity:
     def node(self) -> str:
         """The machine as the launcher tells it from others."""
         return self.group or self.hostname
+
+    comm: Any = field(default=None, compare=False, repr=False)  # MPI's, where mpirun started it
 
     def restricted_to(self, ranks: Sequence[int]) -> Identity:
         """The identity in a world of these ranks only, renumbered in the order given.
@@ -91,18 +94,7 @@ def identify(environ: Mapping[str, str]) -> Identity:
         return _from_horovodrun(environ)
     if "TORCHELASTIC_RUN_ID" in environ:
         return _from_torchrun(environ)
-    _refuse_mpirun(environ)
     return Identity(0, 1, 0, 1, 0, 1, _hostname(environ), "none")
-
-
-def _refuse_mpirun(environ: Mapping[str, str]) -> None:
-    """N processes that each take themselves for rank 0 would overwrite each other's results."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if environ.get(name, "1") != "1":
-            raise InitError(
-                f"init: mpirun started {environ[name]} processes ({name}); this version does not "
-                "join them: use 'horovodrun -np N python ...'"
-            )
 
 
 def _from_horovodrun(environ: Mapping[str, str]) -> Identity:
