@@ -1,51 +1,8 @@
 #include "backend/host_backend.h"
 
-#include <algorithm>
-
-#include "core/error.h"
+#include "backend/work_views.h"
 
 namespace hvd {
-
-namespace {
-
-std::size_t row_bytes_of(const Request& request) {
-  return request.row_count() * size_of(request.dtype);
-}
-
-const std::byte* at_offset(const std::byte* base, std::size_t offset) {
-  return base == nullptr ? nullptr : base + offset;
-}
-
-std::byte* at_offset(std::byte* base, std::size_t offset) {
-  return base == nullptr ? nullptr : base + offset;
-}
-
-ReduceSpec spec_of(const Request& request, int size) {
-  return {.dtype = request.dtype,
-          .op = request.op,
-          .prescale = request.prescale,
-          .postscale = request.postscale,
-          .divisor = size};
-}
-
-// Adasum is never fused with other ops.
-bool is_adasum(std::span<const Work> works) {
-  const auto is = [](const Work& work) { return work.request->op == ReduceOp::kAdasum; };
-  if (std::none_of(works.begin(), works.end(), is)) return false;
-  if (!std::all_of(works.begin(), works.end(), is)) {
-    throw Error(ErrorCode::kInternal, "a bucket mixes Adasum with another reduce op");
-  }
-  return true;
-}
-
-}  // namespace
-
-RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
-  const std::int64_t least = dim0 / size;
-  const std::int64_t longer = dim0 % size;  // so many ranks get a row more
-  return {.begin = owner * least + std::min<std::int64_t>(owner, longer),
-          .count = least + (owner < longer ? 1 : 0)};
-}
 
 HostBackend::HostBackend(Peers& peers)
     : peers_(peers),

@@ -11,7 +11,10 @@ void StageAhead::start(BlockNumber first_block, std::uint32_t blocks) {
 
 bool StageAhead::advance(PeerWait& blocked) {
   for (; used_ < blocks_; use_next()) {
-    while (staged_ < blocks_ && staged_ <= used_ + 1 && may_stage(blocked)) stage_next();
+    blocked = {};
+    while (staged_ < blocks_ && staged_ <= used_ + 1 && may_stage(blocked) && make_ready(staged_)) {
+      stage_next();
+    }
     if (staged_ == used_ || !may_use(blocked)) return false;
   }
   return true;

@@ -13,7 +13,7 @@ namespace hvd {
 
 class StageAhead : public Collective {
  public:
-  bool advance(PeerWait& blocked) final;
+  bool advance(PeerWait& blocked) override;
 
  protected:
   explicit StageAhead(Peers& peers) : peers_(peers) {}
@@ -25,6 +25,12 @@ class StageAhead : public Collective {
     return peers_.staging_cell(rank, first_block_ + block);
   }
 
+  // Blocks staged and blocks used, together: grows whenever advance() gets anywhere.
+  std::uint32_t steps() const { return staged_ + used_; }
+  bool has_used(std::uint32_t block) const { return block < used_; }
+
+  // Whether this rank has what `block` needs; its staging cell is free.
+  virtual bool make_ready(std::uint32_t /*block*/) { return true; }
   // Fills this rank's staging cell of `block`.
   virtual void stage(std::uint32_t block) = 0;
   // Whether use(block) reads the staging cell of `rank`, another rank.

@@ -1,8 +1,10 @@
 #include "control/board.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "control/board_words.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -10,9 +12,6 @@ namespace hvd {
 
 namespace {
 
-// Every slot may have two rounds under way, so rings of this length never overflow.
-constexpr std::uint32_t kRing = 2 * kMaxSlots;
-constexpr std::uint32_t kParityBit = 1U << 31;
 constexpr std::size_t kPage = 4096;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
@@ -38,33 +37,12 @@ FusionClass fusion_class_of(const Request& request) {
   return FusionClass::kNothing;
 }
 
-std::size_t total_bytes(std::span<const Request> requests) {
-  std::size_t bytes = 0;
-  for (const Request& request : requests) bytes += request.size_bytes();
-  return bytes;
-}
-
 }  // namespace
-
-struct Board::Header {
-  SharedMutex mutex;
-  std::uint32_t joined_count;
-  alignas(64) SharedWord ready_tail;
-  SharedWord bucketed;
-  SharedWord bucket_tail;
-  std::atomic<std::uint64_t> ready_bytes;
-};
-
-struct Board::Bucket {
-  std::uint32_t begin;  // first item
-  std::uint32_t count;
-  std::uint32_t finished;  // ranks that have run it
-};
 
 namespace {
 
 struct Offsets {
-  std::size_t joined, items, buckets, slots, end;
+  std::size_t joined, items, buckets, outbox, slots, end;
 };
 
 Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, int size) {
@@ -72,7 +50,8 @@ Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, int size) {
   at.joined = round_up(header_bytes, 64);
   at.items = round_up(at.joined + sizeof(std::uint32_t) * static_cast<std::size_t>(size), kPage);
   at.buckets = at.items + kRing * sizeof(std::uint32_t);
-  at.slots = round_up(at.buckets + kRing * bucket_bytes, kPage);
+  at.outbox = round_up(at.buckets + kRing * bucket_bytes, kPage);
+  at.slots = round_up(at.outbox + kRing * sizeof(std::uint32_t), kPage);
   at.end = round_up(at.slots + SlotTable::region_bytes(size), kPage);
   return at;
 }
@@ -83,8 +62,25 @@ std::size_t Board::region_bytes(int size) {
   return offsets(sizeof(Header), sizeof(Bucket), size).end;
 }
 
+namespace {
+
+std::vector<int> ranks_below(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+BoardConfig completed(BoardConfig config) {
+  std::vector<int> all = ranks_below(config.size);
+  if (config.local.empty()) config.local = all;
+  if (config.collected.empty()) config.collected = std::move(all);
+  return config;
+}
+
+}  // namespace
+
 Board::Board(std::byte* base, BoardConfig config)
-    : config_(std::move(config)),
+    : config_(completed(std::move(config))),
       header_(reinterpret_cast<Header*>(base)),
       joined_(reinterpret_cast<std::uint32_t*>(
           base + offsets(sizeof(Header), sizeof(Bucket), config_.size).joined)),
@@ -92,8 +88,11 @@ Board::Board(std::byte* base, BoardConfig config)
           base + offsets(sizeof(Header), sizeof(Bucket), config_.size).items)),
       buckets_(reinterpret_cast<Bucket*>(
           base + offsets(sizeof(Header), sizeof(Bucket), config_.size).buckets)),
+      outbox_(reinterpret_cast<std::uint32_t*>(
+          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).outbox)),
       slots_(base + offsets(sizeof(Header), sizeof(Bucket), config_.size).slots, config_.size,
-             config_.cache_capacity) {}
+             config_.cache_capacity),
+      all_ranks_(ranks_below(config_.size)) {}
 
 SharedLock Board::lock() const {
   return SharedLock(header_->mutex, config_.rank, config_.check_holder);
@@ -111,62 +110,77 @@ bool Board::arrive(const NameKey& key, std::span<const Request> requests,
     ref.slot = slots_.find_or_create(key);
     ref.generation = slots_[ref.slot].generation;
   }
+  prepare_slot(ref.slot, std::max(requests.size(), splits.size()));
   Slot& slot = slots_[ref.slot];
-  if (slot.is_resting) slots_.wake_up(ref.slot);
+  record(ref.slot, requests, signature, config_.rank, total_bytes(requests));
+  if (rows_may_differ(kind)) record_rows(ref.slot, requests, splits);
+  count_arrival(slot, config_.rank);
+  if (kind == Kind::kJoin) return join(config_.rank) | end_join(ref.slot, config_.rank);
+  return collect(ref.slot);
+}
+
+void Board::prepare_slot(std::uint32_t index, std::size_t chain_length) {
+  Slot& slot = slots_[index];
+  if (slot.is_resting) slots_.wake_up(index);
   try {
-    slots_.extend_chain(ref.slot, std::max(requests.size(), splits.size()));
+    slots_.extend_chain(index, chain_length);
   } catch (const Error&) {
-    if (slot.arrived_count == 0 && slot.unfinished == 0) slots_.rest(ref.slot);
+    if (slot.arrived_count == 0 && slot.unfinished == 0) slots_.rest(index);
     throw;
   }
-  record(ref.slot, requests, signature);
-  if (rows_may_differ(kind)) record_rows(ref.slot, requests, splits);
-  slots_.arrived_rounds(slot)[config_.rank] = slot.round + 1;
+}
+
+void Board::count_arrival(Slot& slot, int rank) {
+  slots_.arrived_rounds(slot)[rank] = slot.round + 1;
   ++slot.arrived_count;
-  if (kind == Kind::kJoin) return join() | end_join(ref.slot);
-  if (!is_complete(slot)) return false;
-  make_ready(ref.slot);
+}
+
+// What is complete here is ready, or for the board above to hear of.
+bool Board::collect(std::uint32_t index) {
+  if (!is_complete(slots_[index])) return false;
+  config_.is_root ? make_ready(index) : push_outgoing(index);
   return true;
 }
 
-void Board::record(std::uint32_t index, std::span<const Request> requests,
-                   std::uint64_t signature) {
+void Board::record(std::uint32_t index, std::span<const Request> requests, std::uint64_t signature,
+                   int rank, std::size_t size_bytes) {
   Slot& slot = slots_[index];
   const std::uint32_t parity = (slot.round + 1) & 1;
   const bool is_same = slot.signature[parity] == signature;
   if (slot.arrived_count == 0) {
     // The rows of an alltoall are told by its request only.
-    if (!is_same || requests.front().kind == Kind::kAlltoall) store_requests(index, requests);
+    if (!is_same || requests.front().kind == Kind::kAlltoall)
+      store_requests(index, parity, requests);
     slot.signature[parity] = signature;
-    slot.first_rank[parity] = config_.rank;
+    slot.first_rank[parity] = rank;
     slot.tensors[parity] = static_cast<std::uint32_t>(requests.size());
-    slot.size_bytes[parity] = total_bytes(requests);
-    slot.has_error[parity] = slot.has_absent[parity] = false;
+    slot.size_bytes[parity] = size_bytes;
+    slot.has_error[parity] = slot.has_absent[parity] = slot.is_spelled[parity] = false;
     for (const Request& request : requests) {
       if (const auto text = impossible(request)) set_error(slot, parity, *text);
     }
     return;
   }
-  if (rows_may_differ(requests.front().kind)) slot.size_bytes[parity] += total_bytes(requests);
+  if (rows_may_differ(requests.front().kind)) slot.size_bytes[parity] += size_bytes;
   if (is_same || slot.has_error[parity]) return;
-  const auto text = disagreement(slot, requests);
+  const auto text = disagreement(slot, requests, rank);
   set_error(slot, parity, text.value_or("ranks sent different requests"));
 }
 
-void Board::store_requests(std::uint32_t index, std::span<const Request> requests) {
-  const std::uint32_t parity = (slots_[index].round + 1) & 1;
+void Board::store_requests(std::uint32_t index, std::uint32_t parity,
+                           std::span<const Request> requests) {
   for (const Request& request : requests) {
     slots_[index].rounds[parity].request = request;
     index = next_in_chain(index);
   }
 }
 
-std::optional<std::string> Board::disagreement(Slot& slot,
-                                               std::span<const Request> requests) const {
+std::optional<std::string> Board::disagreement(Slot& slot, std::span<const Request> requests,
+                                               int rank) const {
   const std::uint32_t parity = (slot.round + 1) & 1;
   const int first_rank = slot.first_rank[parity];
   if (slot.tensors[parity] != requests.size()) {
-    return group_mismatch(world_rank(first_rank), slot.tensors[parity], world_rank(config_.rank),
+    return group_mismatch(world_rank(first_rank), slot.tensors[parity], world_rank(rank),
                           requests.size());
   }
   Slot* tensor = &slot;
@@ -206,12 +220,11 @@ void Board::set_error(Slot& slot, std::uint32_t parity, const std::string& text)
 }
 
 bool Board::is_complete(Slot& slot) const {
-  if (slot.arrived_count == static_cast<std::uint32_t>(config_.size)) return true;
+  if (slot.arrived_count == collected_count()) return true;
   if (header_->joined_count == 0) return false;
-  for (int rank = 0; rank < config_.size; ++rank) {
-    if (!has_joined(rank) && !has_arrived(slot, rank, slot.round + 1)) return false;
-  }
-  return true;
+  return std::ranges::all_of(config_.collected, [&](int rank) {
+    return has_joined(rank) || has_arrived(slot, rank, slot.round + 1);
+  });
 }
 
 void Board::make_ready(std::uint32_t index) {
@@ -221,10 +234,14 @@ void Board::make_ready(std::uint32_t index) {
   const std::uint32_t parity = slot.round & 1;
   if (slot.arrived_count < static_cast<std::uint32_t>(config_.size)) mark_absent(index, parity);
   slot.arrived_count = 0;
-  const std::uint32_t tail = header_->ready_tail.load(std::memory_order_relaxed);
   const std::uint32_t item = index | (parity != 0 ? kParityBit : 0);
-  items_[tail % kRing] = item;
   header_->ready_bytes.fetch_add(fusion_item(item).size_bytes, std::memory_order_relaxed);
+  push_item(item);
+}
+
+void Board::push_item(std::uint32_t item) {
+  const std::uint32_t tail = header_->ready_tail.load(std::memory_order_relaxed);
+  items_[tail % kRing] = item;
   header_->ready_tail.store(tail + 1, std::memory_order_release);
 }
 
@@ -251,32 +268,37 @@ void Board::mark_absent(std::uint32_t index, std::uint32_t parity) {
   }
 }
 
-// This rank counts as arrived from now on; what waited for it only is ready.
-bool Board::join() {
-  joined_[config_.rank] = 1;
+// The rank counts as arrived from now on; what waited for it only is complete.
+bool Board::join(int rank) {
+  joined_[rank] = 1;
   ++header_->joined_count;
   bool became_ready = false;
   for (std::uint32_t index = 0; index < slots_.used(); ++index) {
     Slot& slot = slots_[index];
     if (slot.arrived_count == 0) continue;
-    if (slot.rounds[(slot.round + 1) & 1].request.kind == Kind::kJoin || !is_complete(slot)) {
-      continue;
-    }
-    make_ready(index);
-    became_ready = true;
+    if (slot.rounds[(slot.round + 1) & 1].request.kind == Kind::kJoin) continue;
+    became_ready |= collect(index);
   }
   return became_ready;
 }
 
 // After the last rank's arrival the join is ready too, and nobody is joined any more.
-bool Board::end_join(std::uint32_t index) {
+bool Board::end_join(std::uint32_t index, int last) {
   Slot& slot = slots_[index];
+  if (!config_.is_root) {
+    push_outgoing(index);  // the boards above count its ranks as arrived from now on, too
+    return true;
+  }
   if (slot.arrived_count < static_cast<std::uint32_t>(config_.size)) return false;
-  slot.rounds[(slot.round + 1) & 1].request.root = config_.rank;
-  header_->joined_count = 0;
-  std::fill_n(joined_, config_.size, 0);
+  slot.rounds[(slot.round + 1) & 1].request.root = last;
+  clear_joined();
   make_ready(index);
   return true;
+}
+
+void Board::clear_joined() {
+  header_->joined_count = 0;
+  std::fill_n(joined_, config_.size, 0);
 }
 
 FusionItem Board::fusion_item(std::uint32_t item) const {
@@ -315,7 +337,7 @@ bool Board::form_bucket() {
 
 void Board::finish_bucket(std::uint32_t index) {
   Bucket& bucket = buckets_[index % kRing];
-  if (++bucket.finished < static_cast<std::uint32_t>(config_.size)) return;
+  if (++bucket.finished < static_cast<std::uint32_t>(config_.local.size())) return;
   for (std::uint32_t i = 0; i < bucket.count; ++i) {
     const std::uint32_t index_of_slot = items_[(bucket.begin + i) % kRing] & ~kParityBit;
     Slot& slot = slots_[index_of_slot];
@@ -353,7 +375,7 @@ std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
   if (ref.slot == SlotRef::kNone || slots_[ref.slot].generation != ref.generation) return missing;
   Slot& slot = slots_[ref.slot];
   if (!has_arrived(slot, config_.rank, slot.round + 1)) return missing;  // complete already
-  for (int rank = 0; rank < config_.size; ++rank) {
+  for (const int rank : config_.collected) {
     if (!has_arrived(slot, rank, slot.round + 1) && !has_joined(rank)) missing.push_back(rank);
   }
   return missing;

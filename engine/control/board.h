@@ -1,5 +1,5 @@
-// Negotiation inside a host: which tensors every rank of a process set has submitted, and in which
-// order they run.
+// Negotiation: which tensors every rank of a process set has submitted, and in which order they
+// run.
 //
 // The board lies in shared memory. A tensor name owns a slot; a rank that submits the name arrives
 // at the slot. The last rank to arrive makes it ready and appends it to the list of ready items.
@@ -9,6 +9,10 @@
 //
 // A group of tensors is one item: it arrives, fails and runs as a whole. A rank that has joined
 // counts as arrived everywhere until all have joined. Ranks here are set ranks, but in texts.
+//
+// Where a set spans hosts, each has a board and the boards form a tree. A board collects the ranks
+// of its host and of the hosts below. What is complete there goes up, as an Arrivals, by way of the
+// outbox; the root's board alone decides, and its buckets come down as Decisions (see relay.h).
 #pragma once
 
 #include <cstddef>
@@ -41,11 +45,36 @@ struct BucketItem {
 struct BoardConfig {
   int rank = 0;
   int size = 1;
-  std::vector<int> members;  // world rank by set rank; empty: the same
+  std::vector<int> members;    // world rank by set rank; empty: the same
+  std::vector<int> local;      // set ranks of this host, rising; empty: all
+  std::vector<int> collected;  // of this host and the hosts below, rising; empty: all
+  bool is_root = true;         // no board is above this one
   std::uint32_t cache_capacity = 1024;
   std::size_t fusion_threshold_bytes = 128UL << 20;
   bool fuse_groups = true;                             // with other tensors
   HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the board
+};
+
+// That ranks have submitted a name, as one board tells the next.
+struct Arrivals {
+  NameKey key;
+  std::vector<Request> requests;  // of the first of them
+  std::uint64_t signature = 0;
+  std::vector<int> ranks;
+  std::vector<std::int64_t>
+      rows;           // allgather: of each tensor, by `ranks`; alltoall: each one's splits
+  std::string error;  // they disagree already
+};
+
+// That a name is to run, as the root's board tells the others.
+struct Decision {
+  NameKey key;
+  std::uint32_t wire_id = 0;
+  std::vector<Request> requests;
+  std::uint64_t signature = 0;
+  std::vector<std::int64_t> rows;  // as in Arrivals, for all ranks
+  std::string error;
+  bool has_absent = false;
 };
 
 class Board {
@@ -87,6 +116,40 @@ class Board {
   // Of a join: the rank that came last.
   int last_of(const BucketItem& item) const;
 
+  // Between boards; under lock, for the leader of this host.
+  //
+  // The next slot in the outbox; none when it is empty.
+  std::optional<std::uint32_t> next_outgoing();
+  // True when one bit says all about what goes up for the slot: the last round once more.
+  bool is_repeated(std::uint32_t slot) const;
+  std::uint32_t wire_id(std::uint32_t slot) const { return slots_[slot].wire_id; }
+  void set_wire_id(std::uint32_t slot, std::uint32_t id) { slots_[slot].wire_id = id; }
+  // None when nothing has arrived there since the last decision.
+  std::optional<Arrivals> arrival_of(std::uint32_t slot) const;
+  // Ranks below have arrived. True when something became ready, here or for the board above.
+  bool merge(const Arrivals& arrival);
+  // The same for all of `ranks` and the last round once more. False when the slot has another name
+  // by now, or none: then it must be spelled.
+  bool merge_repeated(std::uint32_t slot, std::uint32_t wire_id, std::span<const int> ranks);
+  // The root's: buckets that the boards below have not heard of yet.
+  bool has_unannounced() const;
+  std::uint32_t next_unannounced() const;
+  void announced();
+  // Whether a decision can be told by its id alone: all boards below have the round, and know it.
+  bool is_repeated(const BucketItem& item) const;
+  Decision decision_of(const BucketItem& item) const;
+  // Below the root: what has been decided. append() for each item, then close_bucket().
+  std::uint32_t append(const Decision& decision);  // the slot
+  void append_repeated(std::uint32_t slot);
+  void close_bucket(std::uint32_t count);
+  // Slot of a name that is known here; none otherwise.
+  std::optional<std::uint32_t> find(const NameKey& key) const { return slots_.find(key); }
+  // For a slot that no rank of this host has reached: the collected ranks that have not either.
+  // None otherwise; whoever is here will say who lacks.
+  std::vector<int> lacking_ranks(std::uint32_t slot) const;
+  // Without lock: is there something in the outbox?
+  bool has_outgoing() const;
+
   // Ranks that are awaited at a slot where this rank has arrived; under lock.
   std::vector<int> missing_ranks(const SlotRef& ref) const;
 
@@ -94,17 +157,35 @@ class Board {
   struct Header;
   struct Bucket;
 
-  void record(std::uint32_t index, std::span<const Request> requests, std::uint64_t signature);
-  std::optional<std::string> disagreement(Slot& slot, std::span<const Request> requests) const;
+  void record(std::uint32_t index, std::span<const Request> requests, std::uint64_t signature,
+              int rank, std::size_t size_bytes);
+  std::optional<std::string> disagreement(Slot& slot, std::span<const Request> requests,
+                                          int rank) const;
   void record_rows(std::uint32_t index, std::span<const Request> requests,
                    std::span<const std::int64_t> splits);
-  void store_requests(std::uint32_t index, std::span<const Request> requests);
+  void prepare_slot(std::uint32_t index, std::size_t chain_length);
+  void count_arrival(Slot& slot, int rank);
+  bool collect(std::uint32_t index);
+  void read_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
+                 std::vector<std::int64_t>& rows) const;
+  void write_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
+                  std::span<const std::int64_t> rows);
+  std::uint32_t begin_decided(std::uint32_t index);
+  void push_outgoing(std::uint32_t index);
+  void push_item(std::uint32_t item);
+  void read_requests(std::uint32_t index, std::uint32_t parity,
+                     std::vector<Request>& requests) const;
+  void store_requests(std::uint32_t index, std::uint32_t parity, std::span<const Request> requests);
   bool is_complete(Slot& slot) const;
   void make_ready(std::uint32_t index);
   void mark_absent(std::uint32_t index, std::uint32_t parity);
   void set_error(Slot& slot, std::uint32_t parity, const std::string& text) const;
-  bool join();
-  bool end_join(std::uint32_t index);
+  bool join(int rank);
+  bool end_join(std::uint32_t index, int last);
+  void clear_joined();
+  std::uint32_t collected_count() const {
+    return static_cast<std::uint32_t>(config_.collected.size());
+  }
   bool has_joined(int rank) const { return joined_[rank] != 0; }
   bool has_arrived(Slot& slot, int rank, std::uint32_t round) const;
   std::uint32_t round_of(const BucketItem& item) const;
@@ -117,7 +198,9 @@ class Board {
   std::uint32_t* const joined_;  // by rank
   std::uint32_t* const items_;   // ring of ready items: slot, parity in the top bit
   Bucket* const buckets_;        // ring
+  std::uint32_t* const outbox_;  // ring of slots
   SlotTable slots_;
+  const std::vector<int> all_ranks_;
 };
 
 }  // namespace hvd

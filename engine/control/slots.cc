@@ -58,15 +58,22 @@ std::uint32_t* SlotTable::arrived_rounds(Slot& slot) const {
 
 std::uint32_t SlotTable::used() const { return header_->used; }
 
-std::uint32_t SlotTable::find_or_create(const NameKey& key) {
-  std::uint32_t& head = heads_[key.low % kHeads];
-  for (std::uint32_t link = head; link != 0; link = (*this)[link - 1].next) {
+std::optional<std::uint32_t> SlotTable::find(const NameKey& key) const {
+  for (std::uint32_t link = heads_[key.low % kHeads]; link != 0; link = (*this)[link - 1].next) {
     if ((*this)[link - 1].key == key) return link - 1;
   }
+  return std::nullopt;
+}
+
+std::uint32_t SlotTable::find_or_create(const NameKey& key) {
+  if (const auto found = find(key)) return *found;
+  std::uint32_t& head = heads_[key.low % kHeads];
   const std::uint32_t index = new_slot();
   Slot& slot = (*this)[index];
   slot.key = key;
   slot.signature[0] = slot.signature[1] = 0;  // its chain holds no requests yet
+  slot.wire_id = 0;
+  slot.is_outgoing = false;
   slot.next = head;
   head = index + 1;
   return index;
@@ -119,6 +126,7 @@ void SlotTable::forget(std::uint32_t index) {
 void SlotTable::release(std::uint32_t index) {
   Slot& slot = (*this)[index];
   ++slot.generation;
+  slot.wire_id = 0;
   slot.next_in_chain = 0;
   slot.next = header_->free_head;
   header_->free_head = index + 1;

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "control/request.h"
@@ -51,6 +52,9 @@ struct alignas(64) Slot {
   std::uint32_t next;           // in the hash chain or the free list
   std::uint32_t next_in_chain;  // the next tensor of the group
   std::uint64_t size_bytes[2];  // moved by the round
+  std::uint32_t wire_id;        // what the hosts call it among themselves; 0: not named yet
+  bool is_spelled[2];           // some host needs the round in full, not as a bit
+  bool is_outgoing;             // the round being collected is in the outbox, or has gone up
   Round rounds[2];
 };
 
@@ -68,6 +72,7 @@ class SlotTable {
   // All slots ever used have smaller numbers.
   std::uint32_t used() const;
 
+  std::optional<std::uint32_t> find(const NameKey& key) const;
   // Throws Error when too many names are in flight.
   std::uint32_t find_or_create(const NameKey& key);
   // Makes the chain that begins at `head` at least `length` slots long. Throws the same.

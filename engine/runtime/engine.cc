@@ -30,7 +30,12 @@ const Eagerness& eagerness_of(const EngineConfig& config, bool is_unattended) {
 }
 
 // The check runs at the shutdown time too, where that is the shorter one.
-EngineConfig checked(EngineConfig config) {
+EngineConfig completed(EngineConfig config, const std::vector<std::vector<int>>& hosts) {
+  config.local_size = config.size;
+  for (const std::vector<int>& host : hosts) {
+    const bool is_own = std::ranges::find(host, config.rank) != host.end();
+    if (is_own) config.local_size = static_cast<int>(host.size());
+  }
   if (config.stall_shutdown_time_s > 0) {
     config.stall_check_time_s = std::min(config.stall_check_time_s, config.stall_shutdown_time_s);
   }
@@ -40,20 +45,24 @@ EngineConfig checked(EngineConfig config) {
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
-               std::vector<WatchedProcess> processes)
-    : config_(checked(std::move(config))),
+               std::vector<WatchedProcess> processes, Connections connections)
+    : config_(completed(std::move(config), connections.hosts)),
+      is_carried_(connections.world.carrier != nullptr),
+      hosts_(std::move(connections.hosts)),
       space_(std::move(space)),
       region_(space_->map(0, words_bytes(config_.size))),
-      presence_(region_->data(), config_.rank, config_.size),
+      presence_(region_->data(), config_.rank, config_.size, std::move(connections.bells)),
       alarms_(region_->data() + Presence::region_bytes(config_.size)),
-      spin_(config_.usable_cores >= config_.size && config_.usable_cores > 1 ? Nanoseconds(kSpin)
-                                                                             : Nanoseconds(0)),
+      spin_(config_.usable_cores >= config_.local_size && config_.usable_cores > 1
+                ? Nanoseconds(kSpin)
+                : Nanoseconds(0)),
       handles_(config_.generation) {
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
-  open_lane(0, sets_[0] = std::move(world));
-  watcher_ =
-      std::make_unique<Watcher>(std::move(processes), [this](int rank) { on_peer_death(rank); });
+  sets_[0] = {.members = std::move(world), .links = std::move(connections.world)};
+  note_unattended();
+  open_lane(0);
+  start_watching(std::move(processes), std::exchange(connections.news, {}));
   background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
 }
 
@@ -82,7 +91,7 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
     handle = handles_.open(submitted_.size(), std::move(then));
     if (is_continued) {
       has_landed_.store(handles_.has_landed());  // of no operations
-      is_unattended_.store(handles_.continued_count() != 0);
+      note_unattended();
       presence_.expect();
     }
     became_ready = arrive_all(*lane, submitted_, handle);
@@ -186,7 +195,7 @@ bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t posit
 
 void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent intent) {
   if (became_ready) {
-    for (const int rank : lane.members) {
+    for (const int rank : lane.local) {
       if (presence_.attention(rank) == Attention::kHelperAsleep) presence_.ring(rank);
       if (rank != config_.rank) presence_.tell(rank);
     }
@@ -196,13 +205,15 @@ void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent inten
     const std::lock_guard guard(mutex_);
     kick_sleeper();
   }
-  if (intent == Intent::kWait) return;
+  if (intent == Intent::kWait && !is_carried_) return;
   const bool must_run =
-      became_ready && (intent == Intent::kCompute || has_spare_cores()) && is_left_to_background();
+      became_ready && (intent != Intent::kMore || has_spare_cores()) && is_left_to_background();
   Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
   if (must_run) wanted = is_enough(lane.board.ready_bytes()) ? Mood::kUrgent : Mood::kAlert;
   // It may need a rank that is gone, which somebody must find out.
   if (has_departures_.load()) wanted = Mood::kUrgent;
+  // Other hosts cannot ring a bell: somebody must listen to them.
+  if (lane.spans_hosts() && is_left_to_background()) wanted = std::max(wanted, Mood::kAlert);
   if (mood_.load() >= wanted) return;
   mood_.store(wanted);
   ring_background();
@@ -257,7 +268,7 @@ void Engine::continue_with(HandleId handle, HandleTable::Continuation then) {
     const std::lock_guard guard(mutex_);
     handles_.continue_with(handle, std::move(then));
     has_landed_.store(handles_.has_landed());
-    is_unattended_.store(handles_.continued_count() != 0);
+    note_unattended();
   }
   deliver();
   ring_background();
@@ -304,7 +315,9 @@ void Engine::shutdown() {
   if (was_healthy) alarms_.note_departure(config_.rank);
   presence_.set_liveness(config_.rank, Liveness::kLeft);
   alarms_.touch();
+  tell_other_hosts();
   wake_everyone();
+  disconnect();
   deliver();
 }
 

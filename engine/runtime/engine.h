@@ -29,6 +29,7 @@
 #include "core/log.h"
 #include "runtime/handle_table.h"
 #include "runtime/lane.h"
+#include "runtime/news.h"
 #include "runtime/submission.h"
 #include "runtime/watcher.h"
 #include "trace/recorder.h"
@@ -40,6 +41,7 @@ namespace hvd {
 struct EngineConfig {
   int rank = 0;
   int size = 1;
+  int local_size = 1;    // ranks on this host
   int generation = 0;    // of the world in this process; keeps handles of different worlds apart
   int usable_cores = 1;  // that the ranks of this host may use together
   std::size_t fusion_threshold_bytes = 128UL << 20;
@@ -52,7 +54,7 @@ struct EngineConfig {
   LogConfig log;
   std::vector<std::string> peer_names;  // by rank: "rank 1 (pid 4711 on localhost)"
 
-  bool has_spare_cores() const { return usable_cores > size; }
+  bool has_spare_cores() const { return usable_cores > local_size; }
 };
 
 // Process sets that may exist at one time, the world included.
@@ -63,8 +65,10 @@ class Engine {
   // Size of the shared space that the ranks of a host need together; little of it is ever touched.
   static std::size_t space_bytes(int size);
 
+  // `connections`: where the world spans hosts; then `processes` are those of this host. Or where
+  // it has a carrier.
   Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
-         std::vector<WatchedProcess> processes);
+         std::vector<WatchedProcess> processes, Connections connections = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -72,9 +76,10 @@ class Engine {
   // Process sets: set 0 is the world. All ranks of the world add and remove the same sets, and see
   // to it themselves that all have added a set before one uses it, and that nobody uses a set while
   // it is removed. `members`: world ranks, rising.
-  void add_process_set(int set, std::vector<int> members);
+  // `links`: where the set spans hosts, or the world has a carrier, and this rank is a member.
+  void add_process_set(int set, std::vector<int> members, SetLinks links = {});
   void remove_process_set(int set);
-  // After all ranks have removed it, one of them gives its memory back.
+  // After all ranks have removed it, one of each host gives its memory back.
   void discard_process_set(int set);
   // World ranks of a set, rising; none for a set that is not registered.
   std::vector<int> members_of(int set);
@@ -111,6 +116,8 @@ class Engine {
   void abandon();
 
   int rank() const { return config_.rank; }
+  // Is this the first rank of its host?
+  bool leads_host() const;
   bool has_spare_cores() const { return config_.has_spare_cores(); }
   std::vector<Event> events() const { return recorder_.snapshot(); }
 
@@ -129,7 +136,8 @@ class Engine {
 
   // Submission, under mutex_.
   Lane& lane_for(int set, std::span<const Submission> submissions);
-  Lane& open_lane(int set, const std::vector<int>& members);
+  Lane& open_lane(int set);
+  HostMap hosts_of(const std::vector<int>& members) const;
   Entry& prepare(Lane& lane, const Submission& submission);
   std::string running_name(Lane& lane, const Request& request) const;
   void refuse_impossible(const Lane& lane, const Submission& submission) const;
@@ -144,6 +152,8 @@ class Engine {
   Step step(bool may_form);
   Step step_lanes(bool may_form);
   Step run_or_form(Lane& lane, bool may_form);
+  bool relay(Lane& lane);
+  bool advance(Lane& lane, PeerWait& blocked);
   void begin_bucket(Lane& lane);
   void resolve(Lane& lane, const BucketItem& item, std::int64_t now);
   void resolve_absent(Lane& lane, const BucketItem& item);
@@ -152,6 +162,12 @@ class Engine {
   void end_bucket(Lane& lane);
   void finish(Lane& lane, Entry& entry, const std::optional<Error>& error, std::int64_t now);
   void handle_alarm();
+  void start_watching(std::vector<WatchedProcess> processes, const std::vector<LeaderLink>& links);
+  void tell_other_hosts();
+  bool hear_link(std::size_t index);
+  void hear(const NewsItem& item);
+  [[noreturn]] void lose(const Lane& lane, int set_rank, const std::string& reason);
+  void lose_host(int leader, const std::string& reason);
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
   void check_holder(int holder, Nanoseconds waited) const;
@@ -172,11 +188,19 @@ class Engine {
   // Calls the continuations of what is done, outside of the progress role. False for none.
   bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
+  void await_background(const Pending& pending, std::int64_t deadline_ns);
+  void note_unattended();
   // True when it left off for the sake of continuations, with more to do perhaps.
   bool drive_in_background();
   bool may_form_in_background();
   void wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper);
   void wait_for_any(std::int64_t deadline_ns, bool is_helper);
+  void wait_for_hosts(std::int64_t deadline_ns, bool is_helper);
+  void ask_for_help() const;
+  std::vector<pollfd> polls() const;
+  bool spans_hosts() const { return !hosts_.empty(); }
+  bool has_active_lane() const;
+  void disconnect();
   bool ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const;
   SharedWord& bell(bool is_helper) const;
   void say_asleep(bool is_helper);
@@ -215,9 +239,18 @@ class Engine {
   bool is_enough(std::size_t ready_bytes) const;
   bool can_progress(bool may_form) const;
 
+  struct RegisteredSet {
+    std::vector<int> members;
+    SetLinks links;  // until its lane is opened
+  };
+
   const EngineConfig config_;
-  std::shared_ptr<SharedSpace> space_;    // null after shutdown
-  const std::shared_ptr<Region> region_;  // presence and alarms
+  // A carrier's calls may take a lock of its language, and a signal may come in the middle of one:
+  // then the background thread alone makes progress.
+  const bool is_carried_;
+  const std::vector<std::vector<int>> hosts_;  // world ranks of each; empty: there is one host
+  std::shared_ptr<SharedSpace> space_;         // null after shutdown
+  const std::shared_ptr<Region> region_;       // presence and alarms
   Presence presence_;
   Alarms alarms_;
   Recorder recorder_;
@@ -227,7 +260,7 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable changed_;  // a handle is done, or the role is free
   HandleTable handles_;
-  std::map<int, std::vector<int>> sets_;    // members
+  std::map<int, RegisteredSet> sets_;
   std::atomic<bool> has_landed_{false};     // handles_ has
   std::atomic<bool> is_unattended_{false};  // handles are under way that nobody will wait for
   std::optional<Error> fatal_;
@@ -238,12 +271,15 @@ class Engine {
   std::vector<std::atomic<Lane*>> lanes_{kMaxProcessSets};
   std::atomic<std::size_t> lane_count_{0};  // sets above have none
 
+  std::unique_ptr<News> news_;  // of a leader of the world, where it spans hosts
+
   // Owned by the holder of the progress role.
   std::uint32_t alarms_seen_ = 0;
 
   std::atomic<bool> has_departures_{false};  // ranks have left the world
   std::atomic<int> waiting_threads_{0};
   std::atomic<int> helpers_waiting_{0};
+  std::atomic<int> onlookers_{0};  // threads that wait and leave progress to the background thread
   std::atomic<std::uint64_t> sleeping_on_{0};  // what the thread with the role waits for, packed
   std::atomic<bool> stopping_{false};
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread

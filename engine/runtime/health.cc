@@ -37,6 +37,7 @@ void Engine::on_peer_death(int rank) {
   recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(rank), 0);
   // The first to notice says who it was; ranks that give up because of it are not to blame.
   alarms_.raise({.code = ErrorCode::kPeerLost, .rank = rank, .text = loss_text(rank)});
+  tell_other_hosts();
   ring_background();
   const std::lock_guard guard(mutex_);
   kick_sleeper();
@@ -81,11 +82,13 @@ Error Engine::cause() const {
 // more of it is over. A rank that died ends everything.
 bool Engine::is_over_for(const Lane& lane, int departed) const {
   if (presence_.liveness(departed) == Liveness::kDead) return true;
-  const int rank = lane.set_rank_of(departed);
-  if (rank < 0) return false;
-  const PeerWait done{.rank = rank,
+  if (lane.set_rank_of(departed) < 0) return false;
+  const auto at = std::ranges::find(lane.local, departed);
+  // Of another host: what it owes a bucket may be on its way; if not, the link will tell.
+  if (at == lane.local.end() && lane.is_running) return false;
+  const PeerWait done{.rank = static_cast<int>(at - lane.local.begin()),
                       .counter = Counter::kFinished,
-                      .target = static_cast<std::uint32_t>(lane.backend.end_block())};
+                      .target = static_cast<std::uint32_t>(lane.backend->end_block())};
   if (lane.is_running) return !lane.peers.reached(done);
   return !lane.board.has_ready() && !lane.board.has_bucket(lane.cursor);
 }
@@ -121,12 +124,12 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
 }
 
 void Engine::note_blocked(Lane& lane, const PeerWait& wait) {
-  const PeerWait& before = lane.blocked_on;
-  if (wait.rank != before.rank || wait.counter != before.counter || wait.target != before.target) {
+  if (wait.is_polled) lane.look_at_ns = now_ns() + lane.backend->pause().count();
+  if (wait != lane.blocked_on) {
     lane.blocked_since_ns = now_ns();
     lane.blocked_reported = false;
-    const int rank = lane.members[static_cast<std::size_t>(wait.rank)];
-    recorder_.record(EventKind::kWait, static_cast<std::uint32_t>(rank), wait.target);
+    const auto rank = static_cast<std::uint32_t>(lane.awaited(wait));
+    recorder_.record(EventKind::kWait, rank, wait.target);
   }
   lane.blocked_on = wait;
 }
@@ -136,7 +139,7 @@ void Engine::check_stalls() {
   const std::int64_t now = now_ns();
   const std::lock_guard guard(mutex_);
   for_each_lane([&](Lane& lane) {
-    if (lane.is_running && lane.blocked_on.rank >= 0) {
+    if (lane.is_running && lane.blocked_on != PeerWait{}) {
       check_stalled_bucket(lane, now - lane.blocked_since_ns);
     }
     for (Entry* entry : lane.tensors.in_flight()) {
@@ -151,11 +154,13 @@ void Engine::check_stalls() {
 void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   if (age_s < config_.stall_check_time_s) return;
-  const int rank = lane.members[static_cast<std::size_t>(lane.blocked_on.rank)];
+  const int rank = lane.awaited(lane.blocked_on);
+  const std::string who =
+      lane.blocked_on.is_polled ? "the data plane on " + peer_name(rank) : peer_name(rank);
   const std::string what =
       lane.entries.empty() ? "a collective" : title(lane, *lane.entries.front());
   const std::string text =
-      peer_name(rank) + " has not moved for " + seconds(age_s) + " in the middle of " + what;
+      who + " has not moved for " + seconds(age_s) + " in the middle of " + what;
   if (!std::exchange(lane.blocked_reported, true)) log(config_.log, LogLevel::kWarning, text);
   if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
   alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text});
@@ -174,17 +179,23 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns) 
     alarms_.raise({.code = error.code(), .rank = config_.rank, .text = error.what()});
     return;
   }
+  if (missing.empty() && lane.relay != nullptr) {
+    lane.relay->report_waiting(entry.ref.slot, entry.key);
+    missing = lane.relay->lacking(entry.key);
+  }
   if (missing.empty()) return;
-  // One voice is enough: the lowest rank that did submit.
-  int speaker = 0;
-  while (std::ranges::find(missing, speaker) != missing.end()) ++speaker;
+  // One voice of this host is enough: the lowest rank that did submit.
+  const auto& here = lane.hosts.hosts[static_cast<std::size_t>(lane.hosts.own)];
+  const auto speaker = std::ranges::find_if(
+      here, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
   std::string who;
   for (int& rank : missing) rank = lane.members[static_cast<std::size_t>(rank)];
   for (const int rank : missing) who += (who.empty() ? "" : ", ") + peer_name(rank);
   const std::string text = title(lane, entry) + " waits for ranks that did not submit it for " +
                            seconds(age_s) + ". Missing ranks: " + list(missing) + " (" + who +
                            "). They may run other operations, be slower or have ended their loop.";
-  if (!std::exchange(entry.stall_reported, true) && speaker == lane.peers.rank()) {
+  if (!std::exchange(entry.stall_reported, true) && speaker != here.end() &&
+      *speaker == lane.rank) {
     log(config_.log, LogLevel::kWarning, text);
   }
   if (must_end) {

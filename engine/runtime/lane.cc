@@ -3,31 +3,134 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/cluster_backend.h"
+#include "backend/external_backend.h"
+#include "backend/host_backend.h"
+#include "control/tree.h"
+
 namespace hvd {
 
 std::size_t Lane::region_bytes(int size) {
   return Board::region_bytes(size) + Peers::region_bytes(size);
 }
 
-Lane::Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence)
-    : id(config.id),
-      members(std::move(config.members)),
-      region(std::move(region)),
-      board(this->region->data(), std::move(config.board)),
-      peers(this->region->data() + Board::region_bytes(size()), set_rank_of(presence.rank()),
-            size()),
-      backend(peers),
-      auto_names(2 * kKindCount, 0) {
-  peers.connect(presence, members);
-}
+namespace {
 
-int Lane::set_rank_of(int world_rank) const {
+int set_rank_in(const std::vector<int>& members, int world_rank) {
   const auto at = std::ranges::lower_bound(members, world_rank);
   return at == members.end() || *at != world_rank ? -1 : static_cast<int>(at - members.begin());
 }
 
+// Set ranks of a host and of all hosts below it in the tree.
+std::vector<int> ranks_below(const HostMap& map, int host) {
+  std::vector<int> ranks;
+  for (const int below : tree_below(host, map.host_count())) {
+    const auto& there = map.hosts[static_cast<std::size_t>(below)];
+    ranks.insert(ranks.end(), there.begin(), there.end());
+  }
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+BoardConfig board_config(const LaneConfig& config, int rank) {
+  BoardConfig board = config.board;
+  board.rank = rank;
+  board.size = static_cast<int>(config.members.size());
+  board.members = config.members;
+  board.local = config.hosts.hosts[static_cast<std::size_t>(config.hosts.own)];
+  board.collected = ranks_below(config.hosts, config.hosts.own);
+  board.is_root = config.hosts.own == 0;
+  return board;
+}
+
+std::vector<int> world_ranks(const std::vector<int>& members, const std::vector<int>& set_ranks) {
+  std::vector<int> ranks;
+  for (const int rank : set_ranks) ranks.push_back(members[static_cast<std::size_t>(rank)]);
+  return ranks;
+}
+
+int index_in(const std::vector<int>& ranks, int rank) {
+  return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+}
+
+std::unique_ptr<Relay> make_relay(Board& board, const HostMap& map, SetLinks& links) {
+  if (links.control.empty()) return nullptr;
+  std::optional<MessageLink> parent;
+  std::vector<Relay::Child> children;
+  for (const LeaderLink& link : std::exchange(links.control, {})) {
+    MessageLink messages(link.fd, map.hosts[static_cast<std::size_t>(link.host)][0]);
+    if (link.host == tree_parent(map.own)) {
+      parent.emplace(std::move(messages));
+    } else {
+      children.push_back({std::move(messages), ranks_below(map, link.host)});
+    }
+  }
+  return std::make_unique<Relay>(board, std::move(parent), std::move(children));
+}
+
+std::unique_ptr<Backend> make_backend(Peers& peers, const HostMap& map, int rank, int size,
+                                      SetLinks& links) {
+  if (links.carrier != nullptr) {
+    const Place place{.rank = rank, .size = size};
+    return std::make_unique<ExternalBackend>(peers, place, links.carrier);
+  }
+  if (map.host_count() == 1) return std::make_unique<HostBackend>(peers);
+  return std::make_unique<ClusterBackend>(peers, map, rank, size, std::exchange(links.data, {}));
+}
+
+}  // namespace
+
+HostMap hosts_of_set(const std::vector<std::vector<int>>& hosts, const std::vector<int>& members,
+                     int rank) {
+  HostMap map;
+  for (const std::vector<int>& host : hosts) {
+    std::vector<int> here;
+    for (const int world_rank : host) {
+      if (const int member = set_rank_in(members, world_rank); member >= 0) here.push_back(member);
+    }
+    if (std::ranges::find(here, rank) != here.end()) map.own = map.host_count();
+    if (!here.empty()) map.hosts.push_back(std::move(here));
+  }
+  return map;
+}
+
+Lane::Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence,
+           SetLinks links)
+    : id(config.id),
+      members(config.members),
+      rank(set_rank_in(members, presence.rank())),
+      hosts(config.hosts),
+      local(world_ranks(members, hosts.hosts[static_cast<std::size_t>(hosts.own)])),
+      region(std::move(region)),
+      board(this->region->data(), board_config(config, rank)),
+      peers(this->region->data() + Board::region_bytes(size()), index_in(local, presence.rank()),
+            static_cast<int>(local.size())),
+      carrier(links.carrier),
+      backend(make_backend(peers, hosts, rank, size(), links)),
+      relay(make_relay(board, hosts, links)),
+      auto_names(2 * kKindCount, 0) {
+  peers.connect(presence, local);
+}
+
+int Lane::awaited(const PeerWait& wait) const {
+  if (wait.is_polled) return members[static_cast<std::size_t>(rank)];
+  return wait.rank >= 0 ? local[static_cast<std::size_t>(wait.rank)]
+                        : members[static_cast<std::size_t>(wait.remote)];
+}
+
+void Lane::disconnect() {
+  relay.reset();
+  if (spans_hosts()) backend.reset();
+}
+
+int Lane::set_rank_of(int world_rank) const { return set_rank_in(members, world_rank); }
+
 bool Lane::can_progress(bool may_form) const {
-  if (is_running.load()) return blocked_on.rank < 0 || peers.reached(blocked_on);
+  if (relay != nullptr && relay->has_work()) return true;
+  if (is_running.load()) {
+    if (blocked_on.is_polled) return now_ns() >= look_at_ns;
+    return blocked_on.rank >= 0 ? peers.reached(blocked_on) : blocked_on.remote < 0;
+  }
   return (may_form && board.has_ready()) || board.has_bucket(cursor);
 }
 

@@ -13,8 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "backend/host_backend.h"
+#include "backend/backend.h"
+#include "collective/host_map.h"
 #include "control/board.h"
+#include "control/relay.h"
+#include "runtime/connections.h"
 #include "runtime/tensor_table.h"
 #include "transport/peers.h"
 #include "transport/region.h"
@@ -24,21 +27,30 @@ namespace hvd {
 struct LaneConfig {
   int id = 0;                // of the process set
   std::vector<int> members;  // world rank by set rank
-  BoardConfig board;
+  HostMap hosts;             // of the set
+  BoardConfig board;         // but for what follows from these
 };
+
+// The hosts that have some of `members`, as set ranks; `rank` is the set rank of this process.
+HostMap hosts_of_set(const std::vector<std::vector<int>>& hosts, const std::vector<int>& members,
+                     int rank);
 
 class Lane {
  public:
   // Bytes of shared memory for a set of `size` ranks.
   static std::size_t region_bytes(int size);
 
-  Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence);
+  Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence, SetLinks links);
 
   int size() const { return static_cast<int>(members.size()); }
+  bool spans_hosts() const { return hosts.host_count() > 1; }
+  bool is_leader() const { return rank == hosts.hosts[static_cast<std::size_t>(hosts.own)][0]; }
   // -1: not a member.
   int set_rank_of(int world_rank) const;
   // Is there anything that this rank has to do here?
-  bool is_active() const { return is_running || flights.load() != 0; }
+  bool is_active() const {
+    return is_running || flights.load() != 0 || (relay != nullptr && relay->has_unsent());
+  }
   // Can a step be made, as far as can be seen without one? One that forms a bucket too?
   bool can_progress(bool may_form) const;
   // " of process set 3", for messages; nothing for the world.
@@ -50,18 +62,29 @@ class Lane {
     return static_cast<std::uint32_t>(id) * kMaxSlots + slot;
   }
 
+  // The world rank that `wait` is about; this one's where nobody knows.
+  int awaited(const PeerWait& wait) const;
+  // No more messages, no more data.
+  void disconnect();
+
   const int id;
   const std::vector<int> members;
+  const int rank;  // this process' set rank
+  const HostMap hosts;
+  const std::vector<int> local;  // world ranks of the members on this host
   const std::shared_ptr<Region> region;
   Board board;
   Peers peers;
-  HostBackend backend;
+  const std::shared_ptr<Carrier> carrier;  // null: the engine moves the data itself
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Relay> relay;  // of a leader, where the set spans hosts
   TensorTable tensors;
   std::vector<std::uint64_t> auto_names;  // by kind, single and grouped
   std::atomic<int> flights{0};            // entries in flight
 
   std::atomic<bool> is_running{false};  // a bucket
   std::uint32_t cursor = 0;             // next bucket to run
+  std::uint32_t buckets_told = 0;       // that the leader has rung the other ranks of its host for
   std::vector<BucketItem> items;
   std::vector<BucketItem> tensor_items;
   std::vector<Entry*> entries;
@@ -70,6 +93,7 @@ class Lane {
   bool must_meet = false;  // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
+  std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
   std::int64_t bucket_done_ns = 0;  // when the last one was
 };

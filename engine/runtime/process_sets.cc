@@ -31,47 +31,50 @@ Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
     throw Error(ErrorCode::kInvalidArgument, what + ": process set " + std::to_string(set) +
                                                  " is not registered; add it on all ranks first");
   }
-  const std::vector<int>& members = found->second;
+  const std::vector<int>& members = found->second.members;
   if (!std::ranges::binary_search(members, config_.rank)) {
     throw Error(ErrorCode::kInvalidArgument, what + ": rank " + std::to_string(config_.rank) +
                                                  " is not a member of process set " +
                                                  std::to_string(set) + " (ranks " + list(members) +
                                                  ")");
   }
-  return open_lane(set, members);
+  return open_lane(set);
 }
 
-Lane& Engine::open_lane(int set, const std::vector<int>& members) {
+Lane& Engine::open_lane(int set) {
+  RegisteredSet& registered = sets_.at(set);
+  const std::vector<int>& members = registered.members;
   const auto index = static_cast<std::size_t>(set);
   const std::size_t offset = words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
-  const int size = static_cast<int>(members.size());
-  const auto own = std::ranges::lower_bound(members, config_.rank) - members.begin();
   const auto check = [this, members](int holder, Nanoseconds waited) {
     check_holder(members[static_cast<std::size_t>(holder)], waited);
   };
-  LaneConfig config{.id = set,
-                    .members = members,
-                    .board = {.rank = static_cast<int>(own),
-                              .size = size,
-                              .members = members,
-                              .cache_capacity = config_.cache_capacity,
-                              .fusion_threshold_bytes = config_.fusion_threshold_bytes,
-                              .fuse_groups = config_.fuse_groups,
-                              .check_holder = check}};
-  auto lane = std::make_unique<Lane>(std::move(config),
-                                     space_->map(offset, Lane::region_bytes(size)), presence_);
+  LaneConfig config{.id = set, .members = members, .hosts = hosts_of(members), .board = {}};
+  config.board.cache_capacity = config_.cache_capacity;
+  config.board.fusion_threshold_bytes = config_.fusion_threshold_bytes;
+  config.board.fuse_groups = config_.fuse_groups;
+  config.board.check_holder = check;
+  auto region = space_->map(offset, Lane::region_bytes(static_cast<int>(members.size())));
+  auto lane = std::make_unique<Lane>(std::move(config), std::move(region), presence_,
+                                     std::move(registered.links));
   lanes_[index].store(lane.get(), std::memory_order_release);
   if (lane_count_.load() <= index) lane_count_.store(index + 1, std::memory_order_release);
   return *lane.release();
 }
 
-void Engine::add_process_set(int set, std::vector<int> members) {
+HostMap Engine::hosts_of(const std::vector<int>& members) const {
+  const auto own = std::ranges::lower_bound(members, config_.rank) - members.begin();
+  if (hosts_.empty()) return hosts_of_set({members}, members, static_cast<int>(own));
+  return hosts_of_set(hosts_, members, static_cast<int>(own));
+}
+
+void Engine::add_process_set(int set, std::vector<int> members, SetLinks links) {
   if (set <= 0 || set >= kMaxProcessSets) {
     throw Error(ErrorCode::kInvalidArgument, "at most " + std::to_string(kMaxProcessSets - 1) +
                                                  " process sets may exist at one time");
   }
   const std::lock_guard guard(mutex_);
-  sets_[set] = std::move(members);
+  sets_[set] = {.members = std::move(members), .links = std::move(links)};
 }
 
 void Engine::remove_process_set(int set) {
@@ -79,9 +82,13 @@ void Engine::remove_process_set(int set) {
     if (stopping_.load()) return;
   }
   std::unique_ptr<Lane> lane;
+  RegisteredSet removed;  // its carrier may need a lock that comes before the mutex
   {
     const std::lock_guard guard(mutex_);
-    sets_.erase(set);
+    if (const auto found = sets_.find(set); found != sets_.end()) {
+      removed = std::move(found->second);
+      sets_.erase(found);
+    }
     lane.reset(lanes_[static_cast<std::size_t>(set)].exchange(nullptr));
     if (lane != nullptr) {
       fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));
@@ -102,7 +109,7 @@ void Engine::discard_process_set(int set) {
 std::vector<int> Engine::members_of(int set) {
   const std::lock_guard guard(mutex_);
   const auto found = sets_.find(set);
-  return found == sets_.end() ? std::vector<int>{} : found->second;
+  return found == sets_.end() ? std::vector<int>{} : found->second.members;
 }
 
 int Engine::flights(int set) {

@@ -56,7 +56,10 @@ Engine::Step Engine::step(bool may_form) {
   // An aborted bucket is still the next one on the board, but its tensors may be gone.
   if (is_over_.load()) return Step::kIdle;
   try {
-    if (alarms_.count() != alarms_seen_) handle_alarm();
+    if (alarms_.count() != alarms_seen_) {
+      tell_other_hosts();
+      handle_alarm();
+    }
     if (has_departures_.load() && fail_if_lost()) return Step::kIdle;
     return step_lanes(may_form);
   } catch (const Error& error) {
@@ -74,7 +77,8 @@ Engine::Step Engine::step_lanes(bool may_form) {
   Step result = Step::kIdle;
   for_each_lane([&](Lane& lane) {
     if (!lane.is_active()) return;
-    const Step step = run_or_form(lane, may_form);
+    const bool has_moved = relay(lane);
+    const Step step = has_moved ? Step::kProgressed : run_or_form(lane, may_form);
     if (step == Step::kProgressed || result == Step::kIdle) result = step;
   });
   return result;
@@ -83,12 +87,12 @@ Engine::Step Engine::step_lanes(bool may_form) {
 Engine::Step Engine::run_or_form(Lane& lane, bool may_form) {
   if (lane.is_running) {
     PeerWait blocked;
-    if (!lane.backend.advance(blocked)) {
+    if (!advance(lane, blocked)) {
       note_blocked(lane, blocked);
       return Step::kBlocked;
     }
     if (std::exchange(lane.must_meet, false)) {
-      lane.backend.begin_meeting();
+      lane.backend->begin_meeting();
     } else {
       end_bucket(lane);
     }
@@ -99,8 +103,36 @@ Engine::Step Engine::run_or_form(Lane& lane, bool may_form) {
     const SharedLock lock = lane.board.lock();
     if (!lane.board.has_bucket(lane.cursor) && !lane.board.form_bucket()) return Step::kIdle;
   }
+  if (lane.relay != nullptr) lane.relay->announce();  // before this rank ends it
   begin_bucket(lane);
   return Step::kProgressed;
+}
+
+bool Engine::advance(Lane& lane, PeerWait& blocked) {
+  try {
+    return lane.backend->advance(blocked);
+  } catch (const LinkLost& lost) {
+    lose(lane, lost.rank(), lost.reason());
+  }
+}
+
+// The leader passes on what other hosts need to know and what they say. True when anything moved.
+bool Engine::relay(Lane& lane) {
+  if (lane.relay == nullptr || !lane.relay->pump()) {
+    const bool is_waiting = lane.flights.load() != 0 && !lane.is_running &&
+                            !lane.board.has_bucket(lane.cursor) && !lane.board.has_ready();
+    if (lane.relay != nullptr && is_waiting) {
+      if (const auto loss = lane.relay->loss()) lose(lane, loss->first, loss->second);
+    }
+    return false;
+  }
+  // The other ranks of this host: nobody else rings for them.
+  bool has_new = lane.board.has_ready();
+  for (; lane.board.has_bucket(lane.buckets_told); ++lane.buckets_told) has_new = true;
+  for (const int rank : lane.local) {
+    if (has_new && rank != config_.rank) presence_.ring(rank);
+  }
+  return true;
 }
 
 void Engine::begin_bucket(Lane& lane) {
@@ -117,7 +149,7 @@ void Engine::begin_bucket(Lane& lane) {
   }
   lane.blocked_on = {};
   const auto works = std::span(lane.works).first(lane.works_count);
-  lane.backend.begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
+  lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
 }
 
 void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now) {
@@ -169,7 +201,7 @@ void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
     work->in = entry.tensors[i].in;
     work->out = entry.tensors[i].out;
     if (work->out != nullptr) continue;
-    const int rank = lane.peers.rank();
+    const int rank = lane.rank;
     entry.outputs.push_back(
         make_output(*outputs_, entry.requests[i], result_rows(*work, rank, lane.size())));
     work->out = entry.outputs.back().bytes.get();
@@ -222,10 +254,10 @@ void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
 void Engine::complete(HandleId handle, std::size_t position, const std::optional<Error>& error,
                       std::vector<Output> outputs) {
   if (!handles_.complete(handle, position, error, std::move(outputs))) return;
-  if (helpers_waiting_.load() != 0) changed_.notify_all();
+  if (helpers_waiting_.load() != 0 || onlookers_.load() != 0) changed_.notify_all();
   if (!handles_.has_landed()) return;
   has_landed_.store(true);
-  is_unattended_.store(handles_.continued_count() != 0);
+  note_unattended();
 }
 
 // This rank takes part in nothing any more, which those who wait for it must know.
@@ -233,7 +265,9 @@ void Engine::give_up(const Error& error) {
   fail_everything(error);
   presence_.set_liveness(config_.rank, Liveness::kFailed);
   alarms_.touch();
+  tell_other_hosts();
   wake_everyone();
+  disconnect();
 }
 
 void Engine::fail_everything(const Error& error) {

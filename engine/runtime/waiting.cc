@@ -55,7 +55,7 @@ Pending Engine::pending(HandleId handle) {
 
 bool Engine::poll(HandleId handle) {
   const Pending pending = this->pending(handle);
-  if (pending && take_role(false)) {
+  if (pending && !is_carried_ && take_role(false)) {
     while (pending && step(true) == Step::kProgressed) {
     }
     if (release_role()) ring_background();
@@ -70,6 +70,10 @@ bool Engine::wait(HandleId handle, Nanoseconds limit) {
   const std::int64_t deadline_ns = now_ns() + limit.count();
   bool has_more = false;
   while (pending && now_ns() < deadline_ns) {
+    if (is_carried_) {
+      await_background(pending, deadline_ns);
+      continue;
+    }
     if (!take_role(true)) continue;
     drive_until(pending, std::min(deadline_ns, now_ns() + kSlice.count()));
     has_more = release_role();
@@ -81,6 +85,18 @@ bool Engine::wait(HandleId handle, Nanoseconds limit) {
 }
 
 void Engine::leave_to_background() { ring_background(); }
+
+void Engine::await_background(const Pending& pending, std::int64_t deadline_ns) {
+  onlookers_.fetch_add(1);
+  if (is_left_to_background() && (has_ready() || spans_hosts())) ring_background();
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, until(deadline_ns), [&] { return !pending || stopping_.load(); });
+  onlookers_.fetch_sub(1);
+}
+
+void Engine::note_unattended() {
+  is_unattended_.store(is_carried_ || handles_.continued_count() != 0);
+}
 
 // A helper waits a moment for the role and asks the background thread to give it up.
 bool Engine::take_role(bool as_helper) {
@@ -110,9 +126,11 @@ void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
     const Step step = this->step(true);
     if (step == Step::kProgressed) continue;
     Lane* only = only_active_lane();
-    if (step == Step::kIdle) {
+    if (spans_hosts()) {
+      wait_for_hosts(deadline_ns, true);
+    } else if (step == Step::kIdle) {
       wait_for_work(pending, deadline_ns);
-    } else if (only != nullptr) {
+    } else if (only != nullptr && !only->blocked_on.is_polled) {
       wait_for_peer(*only, deadline_ns, true);
     } else {
       wait_for_any(deadline_ns, true);
@@ -157,7 +175,7 @@ bool Engine::spin_until(Nanoseconds limit, auto&& condition) const {
 
 void Engine::wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper) {
   const PeerWait wait = lane.blocked_on;
-  const int rank = lane.members[static_cast<std::size_t>(wait.rank)];
+  const int rank = lane.local[static_cast<std::size_t>(wait.rank)];
   const auto wanted = [&] { return lane.peers.reached(wait); };
   // A peer that has just submitted comes by itself; ringing would wake a second thread of it.
   if (spin_until(std::min(spin_, kPatience), wanted)) return;
@@ -181,6 +199,9 @@ void Engine::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
   std::vector<std::pair<Lane*, PeerWait>> waits;
   for_each_lane([&](Lane& lane) {
     if (lane.is_running && lane.blocked_on.rank >= 0) waits.emplace_back(&lane, lane.blocked_on);
+    if (lane.is_running && lane.blocked_on.is_polled) {
+      deadline_ns = std::min(deadline_ns, lane.look_at_ns);
+    }
   });
   bool was_rung = ring_all(waits);
   if (spin_.count() != 0) {
@@ -204,7 +225,7 @@ void Engine::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
 bool Engine::ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const {
   bool was_rung = true;
   for (const auto& [lane, wait] : waits) {
-    was_rung &= presence_.ring(lane->members[static_cast<std::size_t>(wait.rank)]);
+    was_rung &= presence_.ring(lane->local[static_cast<std::size_t>(wait.rank)]);
   }
   return was_rung;
 }
@@ -254,10 +275,10 @@ void Engine::kick_sleeper() {
   } else if (packed != kNothing) {
     if (Lane* lane = lanes_[packed >> 32].load()) lane->peers.wake(unpack(packed));
   }
-  strike(presence_.helper_bell());
+  presence_.ring_own(presence_.helper_bell());
 }
 
-void Engine::ring_background() { strike(presence_.background_bell()); }
+void Engine::ring_background() { presence_.ring_own(presence_.background_bell()); }
 
 void Engine::run_background() {
   SharedWord& bell = presence_.background_bell();
@@ -286,13 +307,21 @@ bool Engine::drive_in_background() {
       case Step::kBlocked: {
         const std::int64_t deadline_ns = now_ns() + kSlice.count();
         Lane* only = only_active_lane();
-        only != nullptr ? wait_for_peer(*only, deadline_ns, false)
-                        : wait_for_any(deadline_ns, false);
+        if (spans_hosts()) {
+          wait_for_hosts(deadline_ns, false);
+        } else if (only != nullptr && !only->blocked_on.is_polled) {
+          wait_for_peer(*only, deadline_ns, false);
+        } else {
+          wait_for_any(deadline_ns, false);
+        }
         check_stalls();
         break;
       }
       case Step::kIdle:
-        return has_landed_.load();
+        if (!spans_hosts() || is_over_.load() || !has_active_lane()) return has_landed_.load();
+        wait_for_hosts(now_ns() + kSlice.count(), false);
+        check_stalls();
+        break;
     }
   }
   return false;
@@ -306,7 +335,8 @@ bool Engine::may_form_in_background() {
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
   std::size_t bytes = 0;
   for_each_lane([&](const Lane& lane) { bytes += lane.board.ready_bytes(); });
-  return is_enough(bytes) || now_ns() - ready_since_ns_ >= linger().count();
+  if (is_enough(bytes) || onlookers_.load() != 0) return true;
+  return now_ns() - ready_since_ns_ >= linger().count();
 }
 
 // After a ring by this rank it stays alert for a moment, so that a burst of submissions rings once.

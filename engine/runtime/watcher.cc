@@ -19,9 +19,13 @@ constexpr int kAskIntervalMs = 250;
 constexpr int kForever = -1;
 }  // namespace
 
-Watcher::Watcher(std::vector<WatchedProcess> processes, std::function<void(int rank)> on_death)
-    : processes_(std::move(processes)), on_death_(std::move(on_death)) {
-  if (processes_.empty()) return;
+Watcher::Watcher(std::vector<WatchedProcess> processes, std::function<void(int rank)> on_death,
+                 std::vector<int> links, std::function<bool(std::size_t index)> on_readable)
+    : processes_(std::move(processes)),
+      on_death_(std::move(on_death)),
+      links_(std::move(links)),
+      on_readable_(std::move(on_readable)) {
+  if (processes_.empty() && links_.empty()) return;
   if (pipe(stop_pipe_) != 0) {
     close_descriptors();
     throw system_error("making a pipe for the watcher", errno);
@@ -49,18 +53,34 @@ void Watcher::run() {
       polled.push_back({.fd = process.pidfd, .events = POLLIN, .revents = 0});
       must_ask = must_ask || process.pidfd < 0;
     }
+    for (const int link : links_) {
+      polled.push_back({.fd = link, .events = POLLIN, .revents = 0});
+    }
     poll(polled.data(), polled.size(), must_ask ? kAskIntervalMs : kForever);
     if (polled[0].revents != 0) return;
-    std::vector<WatchedProcess> alive;
-    for (std::size_t i = 0; i < processes_.size(); ++i) {
-      if (!has_ended(processes_[i], polled[i + 1].revents)) {
-        alive.push_back(processes_[i]);
-        continue;
-      }
-      if (processes_[i].pidfd >= 0) close(processes_[i].pidfd);
-      on_death_(processes_[i].rank);
+    const auto [processes, links] = std::pair(std::span(polled).subspan(1, processes_.size()),
+                                              std::span(polled).subspan(1 + processes_.size()));
+    look_at_links(links);  // a host that leaves says so before its processes end
+    look_at_processes(processes);
+  }
+}
+
+void Watcher::look_at_processes(std::span<const pollfd> polled) {
+  std::vector<WatchedProcess> alive;
+  for (std::size_t i = 0; i < polled.size(); ++i) {
+    if (!has_ended(processes_[i], polled[i].revents)) {
+      alive.push_back(processes_[i]);
+      continue;
     }
-    processes_ = std::move(alive);
+    if (processes_[i].pidfd >= 0) close(processes_[i].pidfd);
+    on_death_(processes_[i].rank);
+  }
+  processes_ = std::move(alive);
+}
+
+void Watcher::look_at_links(std::span<const pollfd> polled) {
+  for (std::size_t i = 0; i < polled.size(); ++i) {
+    if (links_[i] >= 0 && polled[i].revents != 0 && !on_readable_(i)) links_[i] = -1;
   }
 }
 

@@ -41,11 +41,16 @@ struct StagingSizes {
 };
 StagingSizes staging_sizes(int size);
 
-// A wait for one rank's counter, as data: how and how long to wait is the caller's decision.
+// A wait for another rank, as data: how and how long to wait is the caller's decision.
 struct PeerWait {
-  int rank = -1;
+  int rank = -1;  // of this host, whose counter is awaited; -1: none
   Counter counter = Counter::kStaged;
   std::uint32_t target = 0;
+  int remote = -1;  // set rank on another host whose bytes are awaited, instead or too; -1: none
+  bool is_polled = false;  // nobody will say when: look again after Backend::pause()
+
+  bool is_for_rank() const { return rank >= 0 || remote >= 0; }
+  bool operator==(const PeerWait&) const = default;
 };
 
 class Peers {

@@ -1,13 +1,27 @@
 #include "transport/presence.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
 namespace hvd {
 
 std::size_t Presence::region_bytes(int size) {
   return sizeof(PresenceLine) * static_cast<std::size_t>(size);
 }
 
-Presence::Presence(std::byte* base, int rank, int size)
-    : rank_(rank), size_(size), lines_(reinterpret_cast<PresenceLine*>(base)) {}
+Presence::Presence(std::byte* base, int rank, int size, std::vector<int> bells)
+    : rank_(rank),
+      size_(size),
+      lines_(reinterpret_cast<PresenceLine*>(base)),
+      bells_(std::move(bells)) {}
+
+Presence::~Presence() {
+  for (const int bell : bells_) {
+    if (bell >= 0) close(bell);
+  }
+}
 
 Attention Presence::attention(int rank) const {
   return static_cast<Attention>(lines_[rank].attention.load(std::memory_order_seq_cst));
@@ -21,7 +35,7 @@ bool Presence::ring(int rank) const {
   const Attention attention = this->attention(rank);
   if (attention == Attention::kAwake) return false;
   PresenceLine& line = lines_[rank];
-  strike(attention == Attention::kHelperAsleep ? line.helper_bell : line.background_bell);
+  strike(rank, attention == Attention::kHelperAsleep ? line.helper_bell : line.background_bell);
   return true;
 }
 
@@ -36,15 +50,22 @@ void Presence::tell(int rank) const {
   auto expectant = static_cast<std::uint32_t>(Attention::kExpectant);
   if (lines_[rank].attention.compare_exchange_strong(
           expectant, static_cast<std::uint32_t>(Attention::kBackground))) {
-    strike(lines_[rank].background_bell);
+    strike(rank, lines_[rank].background_bell);
   }
 }
 
 void Presence::ring_all_bells() const {
   for (int rank = 0; rank < size_; ++rank) {
-    strike(lines_[rank].background_bell);
-    strike(lines_[rank].helper_bell);
+    if (!is_local(rank)) continue;
+    strike(rank, lines_[rank].background_bell);
+    strike(rank, lines_[rank].helper_bell);
   }
+}
+
+void Presence::end_polling() const {
+  lines_[rank_].is_polling.store(0, std::memory_order_relaxed);
+  std::uint64_t rings = 0;
+  [[maybe_unused]] const auto count = read(bell_descriptor(), &rings, sizeof rings);
 }
 
 Liveness Presence::liveness(int rank) const {
@@ -57,9 +78,12 @@ bool Presence::set_liveness(int rank, Liveness liveness) {
                                                        static_cast<std::uint32_t>(liveness));
 }
 
-void strike(SharedWord& bell) {
+void Presence::strike(int rank, SharedWord& bell) const {
   bell.fetch_add(1, std::memory_order_seq_cst);
   futex_wake_all(bell);
+  if (bells_.empty() || lines_[rank].is_polling.load(std::memory_order_seq_cst) == 0) return;
+  const std::uint64_t ring = 1;
+  [[maybe_unused]] const auto count = write(bells_[index(rank)], &ring, sizeof ring);
 }
 
 }  // namespace hvd

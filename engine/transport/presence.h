@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/futex.h"
 
@@ -32,14 +33,20 @@ struct alignas(kCacheLine) PresenceLine {
   SharedWord helper_bell;
   SharedWord attention;
   SharedWord liveness;
+  SharedWord is_polling;  // a thread sleeps on descriptors: the bell's descriptor must ring, too
 };
 
 class Presence {
  public:
   static std::size_t region_bytes(int size);
 
-  // `base` is the start of the presence's part of a region that outlives this object.
-  Presence(std::byte* base, int rank, int size);
+  // `base` is the start of the presence's part of a region that outlives this object. Where the
+  // world spans hosts, `bells` are eventfds of this host's ranks, by rank (-1: of another host),
+  // which belong to this object.
+  Presence(std::byte* base, int rank, int size, std::vector<int> bells = {});
+  ~Presence();
+  Presence(const Presence&) = delete;
+  Presence& operator=(const Presence&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -55,20 +62,31 @@ class Presence {
   void expect();
   // Something became ready: wakes `rank` if it expects that, once.
   void tell(int rank) const;
-  // Wakes every sleeping thread of all ranks.
+  // Wakes every sleeping thread of all ranks of this host.
   void ring_all_bells() const;
+  // One more ring of one of this rank's bells.
+  void ring_own(SharedWord& bell) const { strike(rank_, bell); }
+
+  // Is `rank` of this host?
+  bool is_local(int rank) const { return bells_.empty() || bells_[index(rank)] >= 0; }
+  // For a thread that sleeps in poll(2): between these two calls every ring of this rank's bells
+  // makes bell_descriptor() readable.
+  void begin_polling() const { lines_[rank_].is_polling.store(1, std::memory_order_seq_cst); }
+  void end_polling() const;
+  int bell_descriptor() const { return bells_[index(rank_)]; }
 
   Liveness liveness(int rank) const;
   // Moves on from kRunning only: a rank that left stays left.
   bool set_liveness(int rank, Liveness liveness);
 
  private:
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  void strike(int rank, SharedWord& bell) const;
+
   const int rank_;
   const int size_;
   PresenceLine* const lines_;
+  const std::vector<int> bells_;
 };
-
-// One more ring of a bell, and whoever sleeps on it wakes.
-void strike(SharedWord& bell);
 
 }  // namespace hvd

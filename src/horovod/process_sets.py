@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horovod import _native
+from horovod.backends.plane import DataPlane
 from horovod.errors import InitError, MismatchError
+from horovod.mpi_library import is_communicator, is_null, ranks_within
+from horovod.rendezvous import SetLinks
 
 __all__ = [
+    "ConnectSet",
     "ProcessSet",
     "add_process_set",
     "check_process_set",
@@ -31,28 +35,33 @@ __all__ = [
 ]
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
+# Connections of a set, given its number and ranks; see ``Mesh.connect_set``.
+ConnectSet = Callable[[int, Sequence[int]], SetLinks]
 
 
 class ProcessSet:
     """A set of ranks; usable once registered by ``init`` or ``add_process_set``.
 
     Args:
-        ranks_or_comm: ranks of the world, in any order. An mpi4py communicator needs MPI, which
-            this build does not have.
+        ranks_or_comm: ranks of the world, in any order; or an mpi4py communicator, for ``init``
+            with a communicator: its processes. Different ranks may give different communicators,
+            as those that ``Split`` makes; then each of them becomes a process set.
 
     Attributes:
         process_set_id: number of the registered set, the same on all ranks; None before and after.
-        ranks: its ranks in rising order; a *set rank* is a position in it.
-        mpi_comm: None; kept for scripts that print it.
+        ranks: its ranks in rising order; a *set rank* is a position in it. None for a communicator
+            until it is registered.
+        mpi_comm: the communicator that was given, or None.
 
     Raises:
         ValueError: the argument is neither.
     """
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        is_comm = is_communicator(ranks_or_comm)
         self.process_set_id: int | None = None
-        self.ranks: list[int] | None = _rank_list(ranks_or_comm)
-        self.mpi_comm: Any = None
+        self.ranks: list[int] | None = None if is_comm else _rank_list(ranks_or_comm)
+        self.mpi_comm: Any = ranks_or_comm if is_comm else None
 
     def size(self) -> int | None:
         """Number of its ranks; None while it is not registered."""
@@ -104,13 +113,25 @@ class _GlobalProcessSet(ProcessSet):
 class _Registry:
     """The process sets of one world; the same on all its ranks."""
 
-    def __init__(self, engine: _native.Engine, rank: int, size: int, is_dynamic: bool) -> None:
+    def __init__(
+        self,
+        engine: _native.Engine,
+        rank: int,
+        size: int,
+        is_dynamic: bool,
+        connect_set: ConnectSet | None,
+        data_plane: DataPlane | None,
+        comm: Any,
+    ) -> None:
         self.rank = rank
+        self._connect_set = connect_set
         self.is_dynamic = is_dynamic
         self._engine = engine
+        self._data_plane = data_plane
         self._size = size
         self._sets: dict[int, ProcessSet] = {0: global_process_set}
         global_process_set.ranks = list(range(size))
+        global_process_set.mpi_comm = comm
 
     def members(self, process_set_id: int) -> list[int]:
         found = self._sets.get(process_set_id)
@@ -120,17 +141,43 @@ class _Registry:
 
     def register_at_start(self, process_sets: Sequence[ProcessSet]) -> None:
         """Register these sets, which all ranks must have been given alike, in this order."""
-        proposal = {"dynamic": self.is_dynamic, "process_sets": [s.ranks for s in process_sets]}
-        problem = self._problem_of_all(process_sets)
+        given = ["communicator" if s.mpi_comm is not None else s.ranks for s in process_sets]
+        proposal = {"dynamic": self.is_dynamic, "process_sets": given}
+        problem = self._problem_of_all([s for s in process_sets if s.mpi_comm is None])
         self._agree("init", "process_sets.init", proposal, problem, InitError)
+        if "communicator" in given:
+            process_sets = self._with_communicators(process_sets)
         for process_set in process_sets:
-            self._register(process_set)
+            self._register("init", process_set, InitError)
+
+    def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
+        """The same sets, with one for every communicator that some rank gave in its place."""
+        own = [
+            _ranks_of(s, global_process_set.mpi_comm) if s.mpi_comm is not None else None
+            for s in process_sets
+        ]
+        name = "process_sets.communicators"
+        of_all = [json.loads(a) for a in self._engine.gather(name, json.dumps(own).encode())]
+        result: list[ProcessSet] = []
+        for position, process_set in enumerate(process_sets):
+            if process_set.mpi_comm is None:
+                result.append(process_set)
+                continue
+            groups = _groups([answer[position] for answer in of_all])
+            for ranks in groups:
+                is_own = self.rank in ranks or len(groups) == 1
+                each = process_set if is_own else ProcessSet(ranks)
+                each.ranks = ranks
+                result.append(each)
+        problem = self._problem_of_all(result)
+        self._agree("init", name, [s.ranks for s in result], problem, InitError)
+        return result
 
     def add(self, process_set: ProcessSet) -> None:
         proposal = {"add": process_set.ranks}
         problem = self._problem(process_set)
         self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
-        self._register(process_set)
+        self._register("add_process_set", process_set, ValueError)
 
     def remove(self, process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
@@ -150,8 +197,10 @@ class _Registry:
         del self._sets[number]
         process_set.process_set_id = None
         self._engine.remove_process_set(number)
+        if self._data_plane is not None:
+            self._data_plane.disconnect(number)
         self._engine.gather("process_sets.removed", b"")
-        if self.rank == 0:
+        if self._engine.leads_host:
             self._engine.discard_process_set(number)
         return True
 
@@ -163,13 +212,41 @@ class _Registry:
             if number != 0:
                 process_set.process_set_id = None
         global_process_set.ranks = None
+        global_process_set.mpi_comm = None
 
-    def _register(self, process_set: ProcessSet) -> None:
+    def _register(self, operation: str, process_set: ProcessSet, error: type[Exception]) -> None:
         number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
         assert process_set.ranks is not None
-        self._engine.add_process_set(number, process_set.ranks)
+        links, carrier = self._connect(operation, number, process_set, error)
+        self._engine.add_process_set(
+            number, process_set.ranks, carrier, list(links.control), list(links.data)
+        )
         process_set.process_set_id = number
         self._sets[number] = process_set
+
+    def _connect(
+        self, operation: str, number: int, process_set: ProcessSet, error: type[Exception]
+    ) -> tuple[SetLinks, _native.Carrier | None]:
+        """The set's connections between hosts, and what carries its data if the engine does not.
+
+        All ranks get them, or raise alike, members or not.
+        """
+        links, carrier, problem = SetLinks(), None, None
+        if process_set.ranks is None or (self._connect_set is None and self._data_plane is None):
+            return links, carrier
+        try:
+            if self._connect_set is not None:
+                links = self._connect_set(number, process_set.ranks)
+            if self._data_plane is not None:
+                carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
+        except InitError as failure:
+            problem = f"failed: {str(failure).removeprefix('init: ')}"
+        try:
+            self._agree(operation, "process_sets.connect", {"connect": number}, problem, error)
+        except BaseException:
+            links.close()
+            raise
+        return links, carrier
 
     def _problem(self, process_set: ProcessSet) -> str | None:
         """Why this set cannot be registered; None if it can."""
@@ -200,7 +277,7 @@ class _Registry:
         self,
         operation: str,
         name: str,
-        proposal: dict[str, Any],
+        proposal: Any,
         problem: str | None,
         error: type[Exception],
     ) -> None:
@@ -234,11 +311,18 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: Horovod is not initialized or not in dynamic mode; on some rank the set is a
             duplicate or has ranks that do not exist, which is raised on all ranks.
+        InitError: (a ``ValueError``) its ranks are on several hosts and cannot be connected.
+        NotImplementedError: the set is a communicator; ``init`` alone takes those.
         MismatchError: ranks want different changes.
     """
     registry = _dynamic_registry("add_process_set")
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
+    if process_set.mpi_comm is not None:
+        raise NotImplementedError(
+            "add_process_set: a process set of an mpi4py communicator can be given to init only; "
+            "list its ranks"
+        )
     registry.add(process_set)
     return process_set
 
@@ -281,14 +365,19 @@ def open_registry(
     size: int,
     process_sets: Sequence[ProcessSet],
     is_dynamic: bool,
+    connect_set: ConnectSet | None = None,
+    data_plane: DataPlane | None = None,
+    comm: Any = None,
 ) -> None:
     """Begin a world's process sets: the global one and these; blocks until all ranks agree.
+
+    ``connect_set`` connects the members of a set, where the world is on several hosts.
 
     Raises:
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
     """
     global _registry
-    registry = _Registry(engine, rank, size, is_dynamic)
+    registry = _Registry(engine, rank, size, is_dynamic, connect_set, data_plane, comm)
     try:
         registry.register_at_start(process_sets)
     except BaseException:
@@ -321,11 +410,19 @@ def _dynamic_registry(operation: str) -> _Registry:
     return registry
 
 
+def _ranks_of(process_set: ProcessSet, whole: Any) -> list[int] | None:
+    """The world's numbers of a communicator's processes; None where this one has none."""
+    if is_null(process_set.mpi_comm):
+        return None
+    return sorted(ranks_within(process_set.mpi_comm, whole))
+
+
+def _groups(ranks_of_all: Sequence[list[int] | None]) -> list[list[int]]:
+    """The different lists among those of all ranks, in the order of their lowest ranks."""
+    return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in ranks_of_all if ranks})]
+
+
 def _rank_list(ranks: Any) -> list[int]:
-    if hasattr(ranks, "Get_rank"):
-        raise ValueError(
-            "ProcessSet: an mpi4py communicator needs MPI, which is not in use; list the ranks"
-        )
     if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes)):
         raise ValueError(f"ProcessSet: expected a list of ranks, found {ranks!r}")
     found = list(ranks)

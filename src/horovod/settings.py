@@ -81,7 +81,7 @@ class Setting:
         if kind is bool:
             return _parse_switch(text)
         if kind is str:
-            if text.lower() not in self.choices:
+            if self.choices and text.lower() not in self.choices:
                 raise SettingError(f"expected one of {', '.join(self.choices)}")
             return text.lower()
         if kind is tuple:
@@ -208,10 +208,38 @@ class Settings:
             key="stall_check.shutdown_time_seconds",
         ),
     )
+    cpu_operations: str = _setting(
+        "HOROVOD_CPU_OPERATIONS",
+        "",
+        "what moves the data between processes: native, mpi, gloo, or a data plane that another "
+        "package brings; none: MPI under mpirun, else native",
+    )
+    mpi_threads_disable: bool = _setting(
+        "HOROVOD_MPI_THREADS_DISABLE",
+        False,
+        "ask MPI for one thread at a time only; the program then calls MPI itself while Horovod "
+        "has nothing under way, or not at all",
+        flag=Flag(
+            "--mpi-threads-disable",
+            "tuning",
+            key="library_options.mpi_threads_disable",
+            opposite="--no-mpi-threads-disable",
+        ),
+    )
+    gloo_timeout_s: float = _setting(
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        30.0,
+        "how long a connection to another host may go without an answer before that host counts "
+        "as lost, and processes may take to connect another data plane",
+        unit="s",
+        minimum=1,
+        flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
+    )
     start_timeout_s: float = _setting(
         "HOROVOD_START_TIMEOUT",
         30.0,
-        "longest time for all ranks to meet in init",
+        "longest time for all ranks to meet in init, and before it for horovodrun to start them on "
+        "other machines",
         unit="s",
         minimum=0.001,
         flag=Flag("--start-timeout", "start"),

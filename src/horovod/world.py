@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horovod import _native
+from horovod import _native, mpi_library
 from horovod.affinity import core_of, on_core
+from horovod.backends import Backend
+from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import InitError
-from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous import Identity, Mesh, identify, meet
+from horovod.mpi_library import is_communicator
+from horovod.process_sets import ConnectSet, ProcessSet, close_registry, open_registry
+from horovod.rendezvous import Identity, Mesh, job_address, job_store, meet, recognise
 from horovod.settings import LOG_LEVELS, Settings
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "data_plane_name",
     "ddl_built",
     "engine",
     "generation",
@@ -51,11 +55,22 @@ __all__ = [
     "size",
 ]
 
+# The name of MPI as a data plane.
+_MPI = "mpi"
+
 
 @dataclass(frozen=True)
 class _World:
     identity: Identity
     engine: _native.Engine
+    data_plane_name: str
+    connect_set: ConnectSet | None = None  # where the world spans hosts
+    data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
+
+    def end(self) -> None:
+        self.engine.shutdown()
+        if self.data_plane is not None:
+            self.data_plane.close()
 
 
 _world: _World | None = None
@@ -74,19 +89,21 @@ def init(
     """Join the world of this job; a no-op when initialised already.
 
     Blocks until all ranks called it, at most ``HOROVOD_START_TIMEOUT`` (30 s). Started neither by
-    ``horovodrun`` nor by ``torchrun``, the process is a world of one. The environment is read here,
-    so ``HOROVOD_*`` variables may be set just before.
+    ``horovodrun`` nor by ``torchrun`` or ``mpirun``, the process is a world of one. The environment
+    is read here, so ``HOROVOD_*`` variables may be set just before.
 
     Args:
         comm: None for all processes of the job, or a list of their ranks: these alone are the
-            world, renumbered in the order of the list. The same list on every one of them.
+            world, renumbered in the order of the list. The same list on every one of them. Where
+            MPI started the processes, an mpi4py communicator, which stays the program's own.
         process_sets: sets to register, the same on every rank; or ``"dynamic"``: sets may be added
             and removed later, as with ``HOROVOD_DYNAMIC_PROCESS_SETS=1``.
 
     Raises:
         InitError: (a ``ValueError``) ranks are missing or refused, or process sets cannot be or
             differ; the text names them.
-        ValueError: ``comm`` is of another type, for example an mpi4py communicator.
+        ValueError: ``comm`` is of another type, a communicator without MPI or several of them.
+        NotImplementedError: ``process_sets`` has communicators, and ``comm`` is none.
         SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
     """
     global _world
@@ -95,19 +112,31 @@ def init(
             return
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
-        identity = identify(os.environ)
-        ranks = _ranks_of(comm)
-        if ranks:
-            identity = identity.restricted_to(ranks)
-        engine = _start_engine(identity, settings)
+        _check_comm(comm, static_sets)
+        identity = recognise(
+            os.environ,
+            settings.start_timeout_s,
+            comm,
+            by_mpi=settings.cpu_operations.lower() == _MPI,
+            mpi_threads=not settings.mpi_threads_disable,
+        )
+        world = _begin(identity, settings)
         try:
-            is_dynamic = settings.dynamic_process_sets
-            open_registry(engine, identity.rank, identity.size, static_sets, is_dynamic)
+            open_registry(
+                world.engine,
+                world.identity.rank,
+                world.identity.size,
+                static_sets,
+                settings.dynamic_process_sets,
+                world.connect_set,
+                world.data_plane,
+                comm if is_communicator(comm) else None,
+            )
         except BaseException:
-            engine.shutdown()
+            world.end()
             raise
-        _world = _World(identity, engine)
-        _port.attach(engine, identity.local_rank, identity.local_size)
+        _world = world
+        _port.attach(world.engine, identity.local_rank, identity.local_size)
         _install_hooks()
 
 
@@ -121,7 +150,7 @@ def shutdown() -> None:
         world, _world = _world, None
         close_registry()
     if world is not None:
-        world.engine.shutdown()
+        world.end()
         _port.detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
@@ -193,29 +222,38 @@ def is_homogeneous() -> bool:
     return identity.local_size * identity.cross_size == identity.size
 
 
+def data_plane_name() -> str:
+    """What moves the data of this world, such as ``native``. ``ValueError`` before ``init``."""
+    return _current().data_plane_name
+
+
 def mpi_threads_supported() -> bool:
     """Whether MPI may be called from several threads.
 
     Raises:
         ValueError: before ``init``, and when MPI is not in use.
     """
-    _current()
-    raise ValueError("MPI is not enabled in this run; it uses Horovod's native engine")
+    name = _current().data_plane_name
+    if name != _MPI:
+        raise ValueError(f"MPI is not enabled in this run; its data plane is {name}")
+    return mpi_library.threads_supported()
 
 
 def mpi_enabled() -> bool:
-    """Whether this run goes over MPI."""
-    return False
+    """Whether the data of this run goes over MPI; before ``init``, whether it is going to."""
+    if _world is not None:
+        return _world.data_plane_name == _MPI
+    return os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == _MPI
 
 
 def mpi_built() -> bool:
-    """Whether MPI can be used."""
-    return False
+    """Whether MPI can be used: mpi4py is installed and finds an MPI library."""
+    return mpi_library.is_built()
 
 
 def gloo_enabled() -> bool:
-    """Whether this run does without MPI: true, the native engine stands where Gloo stood."""
-    return True
+    """Whether this run does without MPI, on the native engine, Gloo or another data plane."""
+    return not mpi_enabled()
 
 
 def gloo_built() -> bool:
@@ -271,48 +309,120 @@ def _static_sets(process_sets: Sequence[ProcessSet] | str | None) -> Sequence[Pr
     return static_sets
 
 
-def _ranks_of(comm: Any) -> list[int]:
-    """The ranks that ``init``'s argument names; none for all."""
-    if comm is None:
-        return []
-    if hasattr(comm, "Get_rank"):
-        raise ValueError(
-            "init: an mpi4py communicator needs MPI, which is not in use; call hvd.init() under "
-            "horovodrun, or give a list of ranks"
+def _check_comm(comm: Any, static_sets: Sequence[ProcessSet]) -> None:
+    if is_communicator(comm):
+        return
+    if any(process_set.mpi_comm is not None for process_set in static_sets):
+        raise NotImplementedError(
+            "init: process sets of mpi4py communicators need a communicator as comm, too"
         )
-    if isinstance(comm, (list, tuple, range)) and all(isinstance(rank, int) for rank in comm):
-        return list(comm)
-    raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
+    if comm is None:
+        return
+    if not isinstance(comm, (list, tuple, range)):
+        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
+    if any(map(is_communicator, comm)):
+        raise ValueError(
+            "init: comm takes one communicator; give the others as process_sets=[ProcessSet(comm)]"
+        )
+    if not all(isinstance(rank, int) for rank in comm):
+        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
 
 
-def _start_engine(identity: Identity, settings: Settings) -> _native.Engine:
+def _begin(identity: Identity, settings: Settings) -> _World:
+    """Meets the others, and starts the engine."""
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
+    plane_name = _chosen_data_plane(identity, settings)
+    backend = None if plane_name == NATIVE else find_backend(plane_name)
+    if identity.size == 1:
+        identity = identity.placed([identity.node])
+        config = _engine_config(identity, settings, _generations.total())
+        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+            return _World(identity, _native.Engine(config), plane_name)
+    region_bytes = _native.space_bytes(identity.size)
+    mesh = meet(
+        identity,
+        generation,
+        region_bytes,
+        settings.start_timeout_s,
+        os.environ,
+        settings.gloo_timeout_s,
+    )
+    identity = identity.placed(mesh.nodes)
     config = _engine_config(identity, settings, _generations.total())
-    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-        if identity.size == 1:
-            return _native.Engine(config)
-        region_bytes = _native.space_bytes(identity.size)
-        mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
-        config.peer_names = [
-            f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
-        ]
-        return _engine_of(config, mesh, identity)
-
-
-def _engine_of(config: _native.Config, mesh: Mesh, identity: Identity) -> _native.Engine:
+    config.peer_names = [
+        f"rank {peer} (pid {pid} on {hostname})"
+        for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
+    ]
+    data_plane = None
     try:
-        return _native.Engine(config, mesh.region_fd, *_watched(mesh, identity.rank))
+        if backend is not None:
+            data_plane = _connect(plane_name, backend, identity, settings, generation)
+        carrier = None if data_plane is None else data_plane.world
+    except BaseException:
+        mesh.close()
+        raise
+    try:
+        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+            engine = _engine_of(config, mesh, identity.rank, carrier)
+    except BaseException:
+        if data_plane is not None:
+            data_plane.close()
+        raise
+    connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
+    return _World(identity, engine, plane_name, connect_set, data_plane)
+
+
+def _engine_of(
+    config: _native.Config, mesh: Mesh, rank: int, carrier: _native.Carrier | None
+) -> _native.Engine:
+    """The engine takes over all descriptors of the mesh."""
+    hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
+    try:
+        return _native.Engine(
+            config,
+            mesh.region_fd,
+            list(mesh.pidfds),
+            _pids_to_watch(mesh, rank),
+            carrier,
+            hosts,
+            list(mesh.bells),
+            list(mesh.links.control),
+            list(mesh.links.data),
+            list(mesh.news),
+        )
     except Exception as error:
         raise InitError(f"init: initialization failed: {error}") from error
     finally:
-        os.close(mesh.region_fd)
+        os.close(mesh.region_fd)  # it has one of its own
 
 
-def _watched(mesh: Mesh, rank: int) -> tuple[list[int], list[int]]:
-    """Descriptors and pids to watch; ranks that are threads of this process need no watching."""
-    pids = [0 if peer == rank or pid == os.getpid() else pid for peer, pid in enumerate(mesh.pids)]
-    return list(mesh.pidfds), pids
+def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
+    started_by_mpi = identity.launcher == "mpirun"
+    return settings.cpu_operations.lower() or (_MPI if started_by_mpi else NATIVE)
+
+
+def _connect(
+    name: str, backend: type[Backend], identity: Identity, settings: Settings, generation: int
+) -> DataPlane:
+    neighbourhood = Neighbourhood(
+        rank=identity.rank,
+        size=identity.size,
+        store=job_store(identity, os.environ, settings.gloo_timeout_s),
+        scope=f"{identity.scope}{generation}/",
+        address=job_address(identity, os.environ),
+        timeout_s=settings.gloo_timeout_s,
+    )
+    return DataPlane(name, backend, neighbourhood, identity.comm)
+
+
+def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
+    """Of the ranks of this host; 0 for others, and for threads of this process."""
+    near = next(host for host in mesh.hosts if rank in host)
+    return [
+        pid if peer in near and peer != rank and pid != os.getpid() else 0
+        for peer, pid in enumerate(mesh.pids)
+    ]
 
 
 def _engine_config(identity: Identity, settings: Settings, generation: int) -> _native.Config:

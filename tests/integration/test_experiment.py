@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from launching import default_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 90
@@ -57,8 +58,7 @@ class Folder:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A test runner started in the background may have left it ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=default_signals,
         )
         self._processes.append(process)
         return process

@@ -13,21 +13,34 @@ import binascii
 import os
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from horovod import mpi_library
 from horovod.errors import InitError
-from horovod.rendezvous import torchrun
+from horovod.rendezvous import mpi_identity
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline
-from horovod.rendezvous.mesh import Mesh, connect
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.torchrun import TorchStore
+from horovod.rendezvous.membership import Deadline, Mesh, SetLinks
+from horovod.rendezvous.store import Store, StoreClient
 
-__all__ = ["Identity", "Mesh", "identify", "meet"]
+if TYPE_CHECKING:
+    from horovod.rendezvous.store_server import StoreServer
+    from horovod.rendezvous.torchrun import TorchStore
+
+__all__ = [
+    "Identity",
+    "Mesh",
+    "SetLinks",
+    "identify",
+    "job_address",
+    "job_store",
+    "meet",
+    "recognise",
+]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _SECRET = "_HOROVOD_SECRET_KEY"
+_INTERFACES = "HOROVOD_GLOO_IFACE"
 
 
 class _Contact(NamedTuple):
@@ -36,10 +49,50 @@ class _Contact(NamedTuple):
     source: tuple[object, ...]
     store: StoreClient | TorchStore
     secret: bytes
+    server: StoreServer | None = None  # where this process keeps the store itself
+
+    def close(self) -> None:
+        self.store.close()
+        if self.server is not None:
+            self.server.close()
 
 
 _lock = threading.Lock()
 _contact: _Contact | None = None
+
+
+def recognise(
+    environ: Mapping[str, str],
+    timeout_s: float,
+    comm: Any = None,
+    *,
+    by_mpi: bool = False,
+    mpi_threads: bool = True,
+) -> Identity:
+    """Who this process is; where MPI says it, blocks until all processes ask, else never.
+
+    Args:
+        comm: what ``init`` was given: ranks, an mpi4py communicator, or None for all.
+        by_mpi: ask MPI where it may know, although something else started the process.
+        mpi_threads: MPI is going to be called by several threads at a time.
+
+    Raises:
+        InitError: what the launcher says makes no sense, or not all processes came in time.
+        ValueError: a communicator where MPI knows nothing of the other processes.
+    """
+    is_communicator = mpi_library.is_communicator(comm)
+    if is_communicator and comm.Get_size() == 1:
+        return Identity(0, 1, 0, 1, 0, 1, os.uname().nodename, "mpirun", comm=comm)
+    is_ours = "HOROVOD_RANK" in environ or "TORCHELASTIC_RUN_ID" in environ
+    if not is_ours and (by_mpi or is_communicator or mpi_identity.is_started_by_mpi(environ)):
+        return mpi_identity.identify_by_mpi(environ, timeout_s, comm, needs_threads=mpi_threads)
+    if is_communicator:
+        raise ValueError(
+            "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
+            "world; use mpirun or horovodrun --mpi, or give a list of ranks"
+        )
+    identity = identify(environ)
+    return identity.restricted_to(comm) if comm else identity
 
 
 def meet(
@@ -48,15 +101,20 @@ def meet(
     region_bytes: int,
     timeout_s: float,
     environ: Mapping[str, str],
+    link_timeout_s: float = 30.0,
 ) -> Mesh:
     """Meet the other ranks through the store that this job's launcher keeps; see ``mesh.connect``.
 
-    Every rank counts ``generation`` up by one for each attempt, failed ones included. Blocks for
-    about ``timeout_s`` at most. One thread of a process at a time.
+    ``HOROVOD_GLOO_IFACE`` in ``environ`` names the interfaces to other hosts, separated by commas;
+    without it all are tried. Every rank counts ``generation`` up by one for each attempt, failed
+    ones included. Blocks for about ``timeout_s`` at most. One thread of a process at a time.
 
     Raises:
-        InitError: no store, wrong secret, or not all ranks came.
+        InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
     """
+    # Here, because launchers and their agents need the store alone.
+    from horovod.rendezvous.mesh import connect
+
     deadline = Deadline(timeout_s)
     with _lock:
         contact = _find_contact(identity, environ, deadline)
@@ -67,7 +125,26 @@ def meet(
             generation,
             region_bytes,
             timeout_s,
+            link_timeout_s=link_timeout_s,
+            interfaces=[name for name in environ.get(_INTERFACES, "").split(",") if name],
         )
+
+
+def job_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) -> Store:
+    """The store of this job, for what is to be said while data planes connect.
+
+    Raises:
+        InitError: it cannot be reached.
+    """
+    with _lock:
+        return _find_contact(identity, environ, Deadline(timeout_s)).store
+
+
+def job_address(identity: Identity, environ: Mapping[str, str]) -> str:
+    """An address of this process that the other ranks reach: of the connection to the store."""
+    if identity.local_size == identity.size:
+        return "127.0.0.1"
+    return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename
 
 
 def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> _Contact:
@@ -92,10 +169,19 @@ def _open_contact(
     deadline: Deadline,
     source: tuple[object, ...],
 ) -> _Contact:
+    if identity.launcher == "mpirun":
+        hosted = mpi_identity.host_store(identity)
+        timeout_s = deadline.remaining_s()
+        store = StoreClient(hosted.address, hosted.secret, timeout_s=timeout_s)
+        return _Contact(source, store, hosted.secret, hosted.server)
     if identity.launcher == "torchrun":
+        from horovod.rendezvous import torchrun
+
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
-            secret = torchrun.agree_on_secret(identity, torch_store, deadline.remaining_s())
+            secret = _given_secret(environ) or torchrun.agree_on_secret(
+                identity, torch_store, deadline.remaining_s()
+            )
         except TimeoutError:
             raise InitError(
                 f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
@@ -119,18 +205,27 @@ def _launcher_store(
         )
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise InitError(f"init: {_PORT}={port!r}: expected a port from 1 to 65535")
-    try:
-        secret = base64.b64decode(environ.get(_SECRET, ""), validate=True)
-    except binascii.Error:
-        secret = b""
+    secret = _given_secret(environ)
     if not secret:
-        raise InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
+        raise _bad_secret()
     return (address, int(port)), secret
+
+
+def _given_secret(environ: Mapping[str, str]) -> bytes:
+    """The secret in the environment; empty if there is none."""
+    try:
+        return base64.b64decode(environ.get(_SECRET, ""), validate=True)
+    except binascii.Error:
+        raise _bad_secret() from None
+
+
+def _bad_secret() -> InitError:
+    return InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
 
 
 @atexit.register
 def _close_contact() -> None:
     global _contact
     if _contact is not None:
-        _contact.store.close()
+        _contact.close()
         _contact = None

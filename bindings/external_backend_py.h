@@ -1,0 +1,15 @@
+// A carrier written in Python: horovod.backends.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "backend/carrier.h"
+
+namespace hvd {
+
+// Null for None. `carrier` has the methods of _native.Carrier in _native.pyi.
+std::shared_ptr<Carrier> carrier_of(const nanobind::object& carrier);
+
+}  // namespace hvd

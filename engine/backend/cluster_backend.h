@@ -1,0 +1,58 @@
+// Runs buckets over several hosts: shared memory inside each, TCP connections between them.
+//
+// Nothing but advance() moves bytes, so between two calls nothing happens on this rank; add_polls()
+// tells for which descriptors the next call is worth while.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cluster_routes.h"
+#include "collective/cluster_adasum.h"
+#include "collective/cluster_allreduce.h"
+#include "collective/cluster_exchange.h"
+#include "collective/cluster_meeting.h"
+#include "collective/cluster_reduce_scatter.h"
+#include "collective/host_map.h"
+#include "collective/links.h"
+
+namespace hvd {
+
+class ClusterBackend final : public Backend {
+ public:
+  // `local_peers`: the ranks of this host, by their place in map.hosts[map.own]; `rank`, `size`: in
+  // the set. Owns the descriptors of `links`, one for every other host and every channel of this
+  // rank: connected, non-blocking.
+  ClusterBackend(Peers& local_peers, HostMap map, int rank, int size,
+                 const std::vector<DataLink>& links);
+
+  void begin(Kind kind, std::span<const Work> works) override;
+  void begin_meeting() override;
+  // Throws LinkLost. In `blocked`, `rank` is a place on this host, `remote` a rank of the set.
+  bool advance(PeerWait& blocked) override;
+  BlockNumber end_block() const override;
+  void add_polls(std::vector<pollfd>& polls) const override { links_.add_polls(polls); }
+
+ private:
+  void begin_allreduce(std::span<const Work> works);
+  void begin_exchange();
+  void begin_reducescatter(std::span<const Work> works);
+
+  const HostMap map_;
+  const int rank_;
+  const int size_;
+  Links links_;
+  ClusterAllreduce allreduce_;
+  ClusterExchange exchange_;
+  ClusterMeeting meeting_;
+  ClusterReduceScatter reduce_scatter_;
+  ClusterAdasum adasum_;
+  ClusterRoutes routes_;
+  ViewList views_;
+  std::vector<ViewList> parts_;  // of a reducescatter, by set rank
+  Collective* running_ = nullptr;
+  BlockNumber next_block_ = 0;
+};
+
+}  // namespace hvd

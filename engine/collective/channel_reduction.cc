@@ -1,0 +1,154 @@
+#include "collective/channel_reduction.h"
+
+#include <algorithm>
+
+#include "collective/turns.h"
+#include "collective/two_levels.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::uint32_t kPartsLead = kPartsAhead + 1;
+
+}  // namespace
+
+ChannelReduction::ChannelReduction(const HostMap& map, Links& links, int channel)
+    : map_(map), channel_(channel), is_alone_(map.own_members() == 1), addends_(map.hosts.size()) {
+  map.for_each_other([&](int host) {
+    Source& source = sources_.emplace_back();
+    source.host = host;
+    source.link = &links.at(host, channel);
+  });
+}
+
+void ChannelReduction::begin(const ViewList& views, const ClusterCut& cut, Landing& landing) {
+  views_ = &views;
+  cut_ = &cut;
+  landing_ = &landing;
+  given_ = reduced_ = send_turn_ = result_sends_ = 0;
+  slot_bytes_ = 0;
+  if (cut.chunks != 0) {
+    const Range longest = cut.part(0, 0, 0);
+    slot_bytes_ = longest.end - longest.begin;
+  }
+  for (Source& source : sources_) {
+    source.turn = source.parts = source.results = 0;
+    if (source.slots.size() < kSlots * slot_bytes_) source.slots.resize(kSlots * slot_bytes_);
+  }
+}
+
+bool ChannelReduction::exchange() {
+  bool has_moved = post_sends();
+  for (Source& source : sources_) has_moved |= post_receives(source);
+  while (may_reduce()) {
+    reduce_next();
+    has_moved = true;
+  }
+  return has_moved | post_sends();
+}
+
+bool ChannelReduction::has_result(std::uint32_t chunk) const {
+  if (reduced_ <= chunk) return false;
+  if (cut_->one_step) return true;
+  return std::ranges::all_of(sources_, [&](const Source& source) {
+    return source.results > chunk && source.has(source.result_ends[chunk % kPlaces]);
+  });
+}
+
+// Results go behind the parts of their chunk.
+bool ChannelReduction::has_left(std::uint32_t chunk) const {
+  return result_sends_ > chunk && std::ranges::all_of(sources_, [&](const Source& other) {
+           return other.link->sends().moved() >= other.sent_ends[chunk % kPlaces];
+         });
+}
+
+bool ChannelReduction::has_posted_all() const {
+  return reduced_ == cut_->chunks && send_turn_ == turns() &&
+         std::ranges::all_of(sources_, [&](const Source& s) { return s.turn == turns(); });
+}
+
+bool ChannelReduction::post_sends() {
+  const std::uint32_t before = send_turn_;
+  for (; send_turn_ < turns(); ++send_turn_) {
+    const Turn turn = turn_of(send_turn_, cut_->chunks, kPartsLead);
+    if (turn.chunk >= (turn.is_second ? reduced_ : given_)) break;
+    turn.is_second ? post_results(turn.chunk) : post_parts(turn.chunk);
+  }
+  return send_turn_ != before;
+}
+
+void ChannelReduction::post_parts(std::uint32_t chunk) {
+  for (Source& other : sources_) {
+    views_->for_each_piece(
+        cut_->part(chunk, channel_, other.host),
+        [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+          other.link->send(partial_sum(view, at, stream), length);
+        });
+  }
+}
+
+void ChannelReduction::post_results(std::uint32_t chunk) {
+  views_->for_each_piece(
+      cut_->part(chunk, channel_, map_.own),
+      [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+        const std::byte* const result = landing_->place(view, at, stream);
+        for (Source& other : sources_) other.link->send(result, length);
+      });
+  for (Source& other : sources_) other.sent_ends[chunk % kPlaces] = other.link->sends().end();
+  result_sends_ = chunk + 1;
+}
+
+bool ChannelReduction::post_receives(Source& source) {
+  const std::uint32_t before = source.turn;
+  for (; source.turn < turns(); ++source.turn) {
+    const Turn turn = turn_of(source.turn, cut_->chunks, kPartsLead);
+    if (!turn.is_second && turn.chunk >= reduced_ + kSlots) break;
+    const Range part = cut_->part(turn.chunk, channel_, turn.is_second ? source.host : map_.own);
+    std::byte* const arriving = slot(source, turn.chunk);
+    views_->for_each_piece(
+        part, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+          std::byte* const to =
+              turn.is_second ? landing_->place(view, at, stream) : arriving + (stream - part.begin);
+          source.link->receive(to, length);
+        });
+    auto& ends = turn.is_second ? source.result_ends : source.part_ends;
+    ends[turn.chunk % kPlaces] = source.link->receives().end();
+    (turn.is_second ? source.results : source.parts) = turn.chunk + 1;
+  }
+  return source.turn != before;
+}
+
+// In one step the partial sums are in the way of the result until they have left.
+bool ChannelReduction::may_reduce() const {
+  if (reduced_ == given_) return false;
+  return std::ranges::all_of(sources_, [&](const Source& source) {
+    if (cut_->one_step && !source.link->sends().empty()) return false;
+    return source.parts > reduced_ && source.has(source.part_ends[reduced_ % kPlaces]);
+  });
+}
+
+void ChannelReduction::reduce_next() {
+  const Range part = cut_->part(reduced_, channel_, map_.own);
+  views_->for_each_piece(
+      part, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+        addends_[map_.own] = partial_sum(view, at, stream);
+        for (Source& source : sources_) {
+          addends_[source.host] = slot(source, reduced_) + (stream - part.begin);
+        }
+        reduce(last_level(view.spec), addends_, landing_->place(view, at, stream), nullptr,
+               length / size_of(view.spec.dtype));
+      });
+  ++reduced_;
+}
+
+std::byte* ChannelReduction::slot(Source& source, std::uint32_t chunk) const {
+  return source.slots.data() + chunk % kSlots * slot_bytes_;
+}
+
+const std::byte* ChannelReduction::partial_sum(const View& view, std::size_t at,
+                                               std::size_t stream) {
+  return is_alone_ && is_partial_sum(view) ? view.in + at : landing_->place(view, at, stream);
+}
+
+}  // namespace hvd

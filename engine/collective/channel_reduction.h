@@ -1,0 +1,88 @@
+// Sums one channel's shares over the hosts: direct exchange.
+//
+// Of every chunk the owner of the channel on host h gets part h of all other hosts' partial sums,
+// adds them up in the order of the hosts, and sends the result to all. These are the bytes of a
+// ring, in two steps whatever the number of hosts, and the order of a sum depends on nothing but
+// the hosts. What arrives is kept for two chunks at a time, then the links wait.
+//
+// On each link the order of parts and results is fixed (collective/turns.h), so neither needs a
+// header. A result never arrives before the partial sums in its place have left, so both lie in the
+// same memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "collective/cluster_cut.h"
+#include "collective/host_map.h"
+#include "collective/landing.h"
+#include "collective/links.h"
+#include "collective/views.h"
+
+namespace hvd {
+
+class ChannelReduction {
+ public:
+  ChannelReduction(const HostMap& map, Links& links, int channel);
+
+  int channel() const { return channel_; }
+
+  // All outlive the run.
+  void begin(const ViewList& views, const ClusterCut& cut, Landing& landing);
+  // This host's partial sums of the next chunk are in place.
+  void give_next() { ++given_; }
+  // Posts and adds up what it can; true when there was anything.
+  bool exchange();
+  // Whether the result of the channel's share of a chunk is in place.
+  bool has_result(std::uint32_t chunk) const;
+  // Whether all of a chunk that this rank sends has left.
+  bool has_left(std::uint32_t chunk) const;
+  bool has_posted_all() const;
+
+ private:
+  static constexpr std::uint32_t kSlots = 2;   // chunks of which parts may arrive
+  static constexpr std::uint32_t kPlaces = 8;  // chunks whose positions are remembered
+  static_assert(kPlaces > kChunksAhead + kSlots && kPlaces > Landing::kChunks);
+
+  // One other host.
+  struct Source {
+    int host = 0;
+    Link* link = nullptr;
+    std::uint32_t turn = 0;                          // the next to be posted
+    std::uint32_t parts = 0;                         // chunks of which the parts are posted
+    std::uint32_t results = 0;                       // chunks of which the results are
+    std::array<std::uint64_t, kPlaces> part_ends{};  // positions in the link's stream, by chunk
+    std::array<std::uint64_t, kPlaces> result_ends{};
+    std::array<std::uint64_t, kPlaces> sent_ends{};  // of the results sent there
+    std::vector<std::byte> slots;
+
+    bool has(std::uint64_t end) const { return link->receives().moved() >= end; }
+  };
+
+  std::uint32_t turns() const { return cut_->one_step ? cut_->chunks : 2 * cut_->chunks; }
+  bool post_sends();
+  bool post_receives(Source& source);
+  void post_parts(std::uint32_t chunk);
+  void post_results(std::uint32_t chunk);
+  bool may_reduce() const;
+  void reduce_next();
+  std::byte* slot(Source& source, std::uint32_t chunk) const;
+  const std::byte* partial_sum(const View& view, std::size_t at, std::size_t stream);
+
+  const HostMap& map_;
+  const int channel_;
+  const bool is_alone_;  // no other rank on this host
+  std::vector<Source> sources_;
+  std::vector<const std::byte*> addends_;  // by host
+  const ViewList* views_ = nullptr;
+  const ClusterCut* cut_ = nullptr;
+  Landing* landing_ = nullptr;
+  std::size_t slot_bytes_ = 0;
+  std::uint32_t given_ = 0;         // chunks whose partial sums are in place
+  std::uint32_t reduced_ = 0;       // chunks whose own part has its result
+  std::uint32_t send_turn_ = 0;     // the next to be posted
+  std::uint32_t result_sends_ = 0;  // chunks whose results are posted
+};
+
+}  // namespace hvd

@@ -1,0 +1,126 @@
+#include "collective/cluster_allreduce.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "collective/turns.h"
+#include "collective/two_levels.h"
+
+namespace hvd {
+
+ClusterAllreduce::ClusterAllreduce(Peers& peers, const HostMap& map, Links& links)
+    : ClusterStages(peers, map, links), sources_(peers.size()) {
+  for (int channel = 0; channel < map.channels(); ++channel) {
+    if (is_own(channel)) own_channels_.emplace_back(map, links, channel);
+  }
+}
+
+std::uint32_t ClusterAllreduce::begin(const ViewList& views, BlockNumber first_block) {
+  views_ = &views;
+  cut_ = cut_for_cluster(views.size_bytes(), map_.channels(), map_.host_count(),
+                         peers_.staging_cell_bytes());
+  landing_.begin(views, cut_);
+  for (ChannelReduction& channel : own_channels_) channel.begin(views, cut_, landing_);
+  start(first_block, 2 * cut_.chunks);
+  return 2 * cut_.chunks;
+}
+
+bool ClusterAllreduce::make_ready(std::uint32_t block) {
+  const Turn turn = turn_of(block, cut_.chunks, kChunksAhead);
+  if (turn.is_second) {
+    return std::ranges::all_of(own_channels_, [&](const ChannelReduction& channel) {
+      return channel.has_result(turn.chunk);
+    });
+  }
+  if (!landing_.has_spare() || turn.chunk < Landing::kChunks) return true;
+  return std::ranges::all_of(own_channels_, [&](const ChannelReduction& channel) {
+    return channel.has_left(turn.chunk - Landing::kChunks);
+  });
+}
+
+void ClusterAllreduce::stage(std::uint32_t block) {
+  if (peers_.size() == 1) return;
+  const Turn turn = turn_of(block, cut_.chunks, kChunksAhead);
+  turn.is_second ? stage_results(block, turn.chunk) : stage_partial(block, turn.chunk);
+}
+
+bool ClusterAllreduce::wants(int /*rank*/, std::uint32_t /*block*/) const { return true; }
+
+void ClusterAllreduce::use(std::uint32_t block) {
+  const Turn turn = turn_of(block, cut_.chunks, kChunksAhead);
+  turn.is_second ? copy_results(block, turn.chunk) : sum_shares(block, turn.chunk);
+}
+
+bool ClusterAllreduce::exchange() {
+  bool has_moved = false;
+  for (ChannelReduction& channel : own_channels_) has_moved |= channel.exchange();
+  return has_moved;
+}
+
+bool ClusterAllreduce::has_posted_all() const {
+  return std::ranges::all_of(
+      own_channels_, [](const ChannelReduction& channel) { return channel.has_posted_all(); });
+}
+
+// Own shares are read from the tensors, but where there are none the zeros must be somewhere.
+void ClusterAllreduce::stage_partial(std::uint32_t block, std::uint32_t chunk) {
+  std::byte* const cell = staging_cell(peers_.rank(), block);
+  const std::size_t begin = cut_.chunk(chunk).begin;
+  for (int channel = 0; channel < cut_.channels; ++channel) {
+    if (is_own(channel) && !views_->has_zeros()) continue;
+    const Range share = cut_.share(chunk, channel);
+    copy_in(*views_, share, cell + (share.begin - begin));
+  }
+}
+
+void ClusterAllreduce::sum_shares(std::uint32_t block, std::uint32_t chunk) {
+  const std::size_t begin = cut_.chunk(chunk).begin;
+  const bool is_alone = peers_.size() == 1;
+  for (ChannelReduction& channel : own_channels_) {
+    views_->for_each_piece(
+        cut_.share(chunk, channel.channel()),
+        [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+          if (is_alone && is_partial_sum(view)) return;
+          std::byte* const place = landing_.place(view, at, stream);
+          if (is_alone && view.in == nullptr) {
+            std::memset(place, 0, length);
+            return;
+          }
+          for (int rank = 0; rank < peers_.size(); ++rank) {
+            const bool is_here = rank == peers_.rank() && view.in != nullptr;
+            sources_[rank] = is_here ? view.in + at : staging_cell(rank, block) + (stream - begin);
+          }
+          reduce(first_level(view.spec), sources_, place, nullptr,
+                 length / size_of(view.spec.dtype));
+        });
+    channel.give_next();
+  }
+}
+
+void ClusterAllreduce::stage_results(std::uint32_t block, std::uint32_t chunk) {
+  std::byte* const cell = staging_cell(peers_.rank(), block);
+  const std::size_t begin = cut_.chunk(chunk).begin;
+  for (const ChannelReduction& channel : own_channels_) {
+    views_->for_each_piece(
+        cut_.share(chunk, channel.channel()),
+        [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
+          std::memcpy(cell + (stream - begin), landing_.place(view, at, stream), length);
+        });
+  }
+}
+
+void ClusterAllreduce::copy_results(std::uint32_t block, std::uint32_t chunk) {
+  const std::size_t begin = cut_.chunk(chunk).begin;
+  for (int channel = 0; channel < cut_.channels; ++channel) {
+    if (is_own(channel)) continue;
+    const Range share = cut_.share(chunk, channel);
+    const int owner = map_.owner_index(channel, map_.own);
+    copy_out(*views_, share, staging_cell(owner, block) + (share.begin - begin));
+  }
+}
+
+bool ClusterAllreduce::is_own(int channel) const {
+  return map_.owner_index(channel, map_.own) == peers_.rank();
+}
+
+}  // namespace hvd

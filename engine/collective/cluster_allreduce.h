@@ -1,0 +1,51 @@
+// Allreduce over several hosts: a reduce-scatter in the shared memory of each host, a sum over the
+// hosts for every channel (collective/channel_reduction.h), and an allgather on each host.
+//
+// Chunks are pipelined: while the shares of one are on the links, the next are summed inside the
+// hosts and the ones before are handed out. An element is summed over the ranks of each host in
+// their order, then over the hosts in theirs, on one rank, so results are bitwise equal on all
+// ranks, for any place in a bucket and any timing. An absent rank gives zeros.
+//
+// Bytes per link and direction, for S bytes, C channels and H hosts: 2 S / (C H). Memory beside the
+// tensors: two parts from every other host, and, on an absent rank, five chunks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collective/channel_reduction.h"
+#include "collective/cluster_stages.h"
+
+namespace hvd {
+
+class ClusterAllreduce final : public ClusterStages {
+ public:
+  ClusterAllreduce(Peers& peers, const HostMap& map, Links& links);
+
+  // Starts on `views`, which outlives the run; weights in their specs are those of this host's
+  // ranks. Returns how many block numbers it takes.
+  std::uint32_t begin(const ViewList& views, BlockNumber first_block);
+
+ private:
+  bool make_ready(std::uint32_t block) override;
+  void stage(std::uint32_t block) override;
+  bool wants(int rank, std::uint32_t block) const override;
+  void use(std::uint32_t block) override;
+  bool exchange() override;
+  bool has_posted_all() const override;
+
+  void stage_partial(std::uint32_t block, std::uint32_t chunk);
+  void stage_results(std::uint32_t block, std::uint32_t chunk);
+  void sum_shares(std::uint32_t block, std::uint32_t chunk);
+  void copy_results(std::uint32_t block, std::uint32_t chunk);
+  bool is_own(int channel) const;
+
+  std::vector<ChannelReduction> own_channels_;
+  std::vector<const std::byte*> sources_;
+  const ViewList* views_ = nullptr;
+  ClusterCut cut_;
+  Landing landing_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,50 @@
+#include "collective/cluster_cut.h"
+
+#include <algorithm>
+
+#include "collective/shares.h"
+
+namespace hvd {
+
+namespace {
+
+// Up to here a second trip costs more than the bytes that it saves (per rank, over all links).
+constexpr std::size_t kOneStepBytes = 64 * 1024;
+
+// The longest chunk for hosts of one rank each: its parts are worth a system call each and what
+// arrives at a time, one part from each host, stays in the cache.
+std::size_t chunk_of_parts(int hosts) {
+  const std::size_t part =
+      std::clamp<std::size_t>(512 * 1024 / static_cast<std::size_t>(hosts), 16 * 1024, 128 * 1024);
+  return align_up(part) * static_cast<std::size_t>(hosts);
+}
+
+}  // namespace
+
+ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
+                           std::size_t cell_bytes) {
+  ClusterCut cut{.stream_bytes = stream_bytes, .channels = channels, .hosts = hosts};
+  if (stream_bytes == 0) return cut;
+  const std::size_t one_step_share = kOneStepBytes / static_cast<std::size_t>(hosts);
+  const std::size_t one_step_bytes = one_step_share * static_cast<std::size_t>(channels);
+  cut.one_step = stream_bytes <= std::min(one_step_bytes, cell_bytes);
+  const std::size_t longest = channels == 1 ? chunk_of_parts(hosts) : cell_bytes;
+  cut.chunk_bytes = cut.one_step ? stream_bytes : pipeline_block_bytes(stream_bytes, longest);
+  cut.chunks = block_count(stream_bytes, cut.chunk_bytes);
+  return cut;
+}
+
+Range ClusterCut::chunk(std::uint32_t index) const {
+  return block_of(index, chunk_bytes, stream_bytes);
+}
+
+Range ClusterCut::share(std::uint32_t index, int channel) const {
+  return share_of(channel, channels, chunk(index));
+}
+
+Range ClusterCut::part(std::uint32_t index, int channel, int host) const {
+  const Range whole = share(index, channel);
+  return one_step ? whole : share_of(host, hosts, whole);
+}
+
+}  // namespace hvd

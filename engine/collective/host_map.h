@@ -1,0 +1,43 @@
+// Where the ranks of a process set live: which hosts there are, and who stands for a channel.
+//
+// A set has as many channels as its largest host has members. Channel c of a host belongs to its
+// member c mod (number of members), so that every rank owns at least one, member i owns channel i,
+// and each pair of hosts is joined by one connection per channel.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace hvd {
+
+struct HostMap {
+  std::vector<std::vector<int>> hosts;  // set ranks of each host, rising
+  int own = 0;                          // index of this rank's host
+
+  int host_count() const { return static_cast<int>(hosts.size()); }
+  std::size_t rank_count() const {
+    std::size_t count = 0;
+    for (const auto& host : hosts) count += host.size();
+    return count;
+  }
+  int members(int host) const { return static_cast<int>(hosts[host].size()); }
+  int own_members() const { return members(own); }
+
+  int channels() const {
+    std::size_t most = 0;
+    for (const auto& host : hosts) most = std::max(most, host.size());
+    return static_cast<int>(most);
+  }
+  // The channel's owner on `host`: index among the members, and set rank.
+  int owner_index(int channel, int host) const { return channel % members(host); }
+  int owner(int channel, int host) const { return hosts[host][owner_index(channel, host)]; }
+
+  // Calls use(host) for every other host, the next one first, so that hosts do not all turn to one.
+  template <typename Use>
+  void for_each_other(Use&& use) const {
+    for (int step = 1; step < host_count(); ++step) use((own + step) % host_count());
+  }
+};
+
+}  // namespace hvd

@@ -1,0 +1,35 @@
+// The connections of one rank to other hosts, by host and channel.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <vector>
+
+#include "collective/host_map.h"
+#include "transport/link.h"
+
+namespace hvd {
+
+class Links {
+ public:
+  // Owns the descriptors of `links`, of which there is one for every other host and own channel.
+  Links(const HostMap& map, const std::vector<DataLink>& links);
+
+  Link& at(int host, int channel) const { return *links_[host * channels_ + channel]; }
+
+  // Moves posted bytes; true when any moved. Throws LinkLost.
+  bool pump();
+  // Whether all that was posted is moved.
+  bool is_idle() const;
+  // Set rank at the other end of a link that has not moved all; preferably one that should send.
+  int awaited() const;
+  void add_polls(std::vector<pollfd>& polls) const;
+
+ private:
+  const int channels_;
+  std::vector<std::unique_ptr<Link>> links_;  // by host, by channel; null: none
+  std::vector<Link*> all_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,265 @@
+// What boards of different hosts tell each other: arrivals go up, decisions come down.
+#include <algorithm>
+
+#include "control/board.h"
+#include "control/board_words.h"
+
+namespace hvd {
+
+namespace {
+
+// Of an arrival's tensors over its ranks.
+std::size_t moved_bytes(const Arrivals& arrival) {
+  const Kind kind = arrival.requests.front().kind;
+  if (!rows_may_differ(kind)) return total_bytes(arrival.requests);
+  std::size_t bytes = 0;
+  const std::size_t rows_each = arrival.rows.size() / arrival.requests.size();
+  for (std::size_t i = 0; i < arrival.rows.size(); ++i) {
+    const Request& request = arrival.requests[i / rows_each];
+    bytes +=
+        static_cast<std::size_t>(arrival.rows[i]) * request.row_count() * size_of(request.dtype);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void Board::push_outgoing(std::uint32_t index) {
+  if (slots_[index].is_outgoing) return;
+  slots_[index].is_outgoing = true;
+  const std::uint32_t tail = header_->outbox_tail.load(std::memory_order_relaxed);
+  outbox_[tail % kRing] = index;
+  header_->outbox_tail.store(tail + 1, std::memory_order_seq_cst);
+}
+
+bool Board::has_outgoing() const {
+  return header_->outbox_tail.load(std::memory_order_seq_cst) !=
+         header_->outbox_head.load(std::memory_order_seq_cst);
+}
+
+std::optional<std::uint32_t> Board::next_outgoing() {
+  if (!has_outgoing()) return std::nullopt;
+  const std::uint32_t head = header_->outbox_head.load(std::memory_order_relaxed);
+  const std::uint32_t index = outbox_[head % kRing];
+  header_->outbox_head.store(head + 1, std::memory_order_seq_cst);
+  Slot& slot = slots_[index];
+  const Request& request = slot.rounds[(slot.round + 1) & 1].request;
+  if (request.kind == Kind::kJoin) slot.is_outgoing = false;  // each rank's goes up at once
+  return index;
+}
+
+bool Board::is_repeated(std::uint32_t index) const {
+  Slot& slot = slots_[index];
+  const std::uint32_t parity = (slot.round + 1) & 1;
+  const Kind kind = slot.rounds[parity].request.kind;
+  return slot.wire_id != 0 && !slot.has_error[0] && !slot.has_error[1] &&
+         !slot.is_spelled[parity] && slot.signature[0] == slot.signature[1] &&
+         slot.arrived_count == collected_count() && kind != Kind::kJoin && !rows_may_differ(kind);
+}
+
+std::optional<Arrivals> Board::arrival_of(std::uint32_t index) const {
+  Slot& slot = slots_[index];
+  if (slot.arrived_count == 0) return std::nullopt;
+  const std::uint32_t parity = (slot.round + 1) & 1;
+  Arrivals arrival;
+  arrival.key = slot.key;
+  arrival.signature = slot.signature[parity];
+  read_requests(index, parity, arrival.requests);
+  arrival.requests.front().rank = world_rank(slot.first_rank[parity]);
+  for (const int rank : config_.collected) {
+    if (has_arrived(slot, rank, slot.round + 1)) arrival.ranks.push_back(rank);
+  }
+  // Who reads it takes the first for the one whose requests these are.
+  const auto first = std::ranges::find(arrival.ranks, slot.first_rank[parity]);
+  if (first != arrival.ranks.end()) std::iter_swap(first, arrival.ranks.begin());
+  read_rows(index, parity, arrival.ranks, arrival.rows);
+  if (slot.has_error[parity]) arrival.error = slot.rounds[parity].error;
+  return arrival;
+}
+
+bool Board::merge(const Arrivals& arrival) {
+  const std::uint32_t index = slots_.find_or_create(arrival.key);
+  const Kind kind = arrival.requests.front().kind;
+  const std::size_t chain =
+      kind == Kind::kAlltoall ? static_cast<std::size_t>(config_.size) : arrival.requests.size();
+  prepare_slot(index, chain);
+  Slot& slot = slots_[index];
+  const std::uint32_t parity = (slot.round + 1) & 1;
+  std::vector<int> ranks = arrival.ranks;
+  std::erase_if(ranks, [&](int rank) { return has_arrived(slot, rank, slot.round + 1); });
+  if (ranks.empty()) return false;
+  record(index, arrival.requests, arrival.signature, ranks.front(), moved_bytes(arrival));
+  slot.is_spelled[parity] = true;
+  if (!arrival.error.empty() && !slot.has_error[parity]) set_error(slot, parity, arrival.error);
+  if (slot.signature[parity] == arrival.signature) {
+    write_rows(index, parity, arrival.ranks, arrival.rows);
+  }
+  for (const int rank : ranks) count_arrival(slot, rank);
+  if (kind != Kind::kJoin) return collect(index);
+  bool became_ready = false;
+  for (const int rank : ranks) became_ready |= join(rank);
+  return became_ready | end_join(index, ranks.back());
+}
+
+bool Board::merge_repeated(std::uint32_t index, std::uint32_t wire_id, std::span<const int> ranks) {
+  Slot& slot = slots_[index];
+  if (wire_id == 0 || slot.wire_id != wire_id) return false;
+  if (slot.is_resting) slots_.wake_up(index);
+  std::vector<Request> requests;
+  read_requests(index, slot.round & 1, requests);
+  std::size_t size_bytes = 0;
+  for (const Request& request : requests) size_bytes += request.size_bytes();
+  const std::uint64_t signature = slot.signature[slot.round & 1];
+  record(index, requests, signature, ranks.front(), size_bytes);
+  for (const int rank : ranks) {
+    if (!has_arrived(slot, rank, slot.round + 1)) count_arrival(slot, rank);
+  }
+  collect(index);
+  return true;
+}
+
+std::vector<int> Board::lacking_ranks(std::uint32_t index) const {
+  Slot& slot = slots_[index];
+  const auto is_here = [&](int rank) { return has_arrived(slot, rank, slot.round + 1); };
+  std::vector<int> lacking;
+  if (std::ranges::any_of(config_.local, is_here)) return lacking;
+  for (const int rank : config_.collected) {
+    if (!is_here(rank) && !has_joined(rank)) lacking.push_back(rank);
+  }
+  return lacking;
+}
+
+bool Board::has_unannounced() const {
+  return header_->bucket_tail.load(std::memory_order_seq_cst) !=
+         header_->announced.load(std::memory_order_seq_cst);
+}
+
+std::uint32_t Board::next_unannounced() const {
+  return header_->announced.load(std::memory_order_relaxed);
+}
+
+void Board::announced() { header_->announced.fetch_add(1, std::memory_order_seq_cst); }
+
+bool Board::is_repeated(const BucketItem& item) const {
+  const Slot& slot = slots_[item.slot];
+  const Kind kind = slot.rounds[item.parity].request.kind;
+  return slot.wire_id != 0 && !slot.has_error[item.parity] && !slot.has_absent[item.parity] &&
+         !slot.is_spelled[item.parity] && kind != Kind::kJoin && !rows_may_differ(kind);
+}
+
+Decision Board::decision_of(const BucketItem& item) const {
+  Slot& slot = slots_[item.slot];
+  Decision decision;
+  decision.key = slot.key;
+  decision.wire_id = slot.wire_id;
+  decision.signature = slot.signature[item.parity];
+  decision.has_absent = slot.has_absent[item.parity];
+  read_requests(item.slot, item.parity, decision.requests);
+  if (slot.has_error[item.parity]) {
+    decision.error = slot.rounds[item.parity].error;
+  } else {
+    read_rows(item.slot, item.parity, all_ranks_, decision.rows);
+  }
+  return decision;
+}
+
+std::uint32_t Board::append(const Decision& decision) {
+  const std::uint32_t index = slots_.find_or_create(decision.key);
+  const Kind kind = decision.requests.front().kind;
+  prepare_slot(index, kind == Kind::kAlltoall ? static_cast<std::size_t>(config_.size)
+                                              : decision.requests.size());
+  Slot& slot = slots_[index];
+  slot.wire_id = decision.wire_id;
+  const std::uint32_t parity = begin_decided(index);
+  store_requests(index, parity, decision.requests);
+  slot.signature[parity] = decision.signature;
+  slot.tensors[parity] = static_cast<std::uint32_t>(decision.requests.size());
+  slot.has_absent[parity] = decision.has_absent;
+  if (!decision.error.empty()) {
+    set_error(slot, parity, decision.error);
+  } else {
+    slot.has_error[parity] = false;
+    write_rows(index, parity, all_ranks_, decision.rows);
+  }
+  if (kind == Kind::kJoin) clear_joined();
+  return index;
+}
+
+void Board::append_repeated(std::uint32_t index) {
+  if (slots_[index].is_resting) slots_.wake_up(index);
+  const std::uint32_t parity = begin_decided(index);
+  slots_[index].has_absent[parity] = slots_[index].has_error[parity] = false;
+}
+
+// The next round is decided: an item of the bucket to come.
+std::uint32_t Board::begin_decided(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  ++slot.round;
+  ++slot.unfinished;
+  slot.arrived_count = 0;
+  slot.is_outgoing = false;
+  const std::uint32_t parity = slot.round & 1;
+  push_item(index | (parity != 0 ? kParityBit : 0));
+  return parity;
+}
+
+void Board::close_bucket(std::uint32_t count) {
+  const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
+  const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
+  buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0};
+  header_->bucket_tail.store(index + 1, std::memory_order_seq_cst);
+  header_->bucketed.store(begin + count, std::memory_order_release);
+}
+
+void Board::read_requests(std::uint32_t index, std::uint32_t parity,
+                          std::vector<Request>& requests) const {
+  requests.clear();
+  const std::uint32_t count = slots_[index].tensors[parity];
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (i != 0) index = next_in_chain(index);
+    requests.push_back(slots_[index].rounds[parity].request);
+  }
+}
+
+void Board::read_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
+                      std::vector<std::int64_t>& rows) const {
+  const Slot& head = slots_[index];
+  const Kind kind = head.rounds[parity].request.kind;
+  if (kind == Kind::kAllgather) {
+    for (std::uint32_t i = 0; i < head.tensors[parity]; ++i) {
+      if (i != 0) index = next_in_chain(index);
+      for (const int rank : ranks) rows.push_back(slots_.rows(slots_[index], parity)[rank]);
+    }
+  } else if (kind == Kind::kAlltoall) {
+    std::vector<std::uint32_t> chain{index};
+    while (chain.size() < all_ranks_.size()) chain.push_back(next_in_chain(chain.back()));
+    for (const int rank : ranks) {
+      const std::int64_t* splits =
+          slots_.rows(slots_[chain[static_cast<std::size_t>(rank)]], parity);
+      rows.insert(rows.end(), splits, splits + config_.size);
+    }
+  }
+}
+
+void Board::write_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
+                       std::span<const std::int64_t> rows) {
+  const Slot& head = slots_[index];
+  const Kind kind = head.rounds[parity].request.kind;
+  auto next = rows.begin();
+  if (kind == Kind::kAllgather) {
+    for (std::uint32_t i = 0; i < head.tensors[parity]; ++i) {
+      if (i != 0) index = next_in_chain(index);
+      for (const int rank : ranks) slots_.rows(slots_[index], parity)[rank] = *next++;
+    }
+  } else if (kind == Kind::kAlltoall) {
+    std::vector<std::uint32_t> chain{index};
+    while (chain.size() < all_ranks_.size()) chain.push_back(next_in_chain(chain.back()));
+    for (const int rank : ranks) {
+      std::int64_t* splits = slots_.rows(slots_[chain[static_cast<std::size_t>(rank)]], parity);
+      std::copy_n(next, config_.size, splits);
+      next += config_.size;
+    }
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,41 @@
+// What the board keeps in shared memory beside the slots; for the board's own files.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "control/board.h"
+
+namespace hvd {
+
+// Every slot may have two rounds under way, so rings of this length never overflow.
+inline constexpr std::uint32_t kRing = 2 * kMaxSlots;
+inline constexpr std::uint32_t kParityBit = 1U << 31;
+
+struct Board::Header {
+  SharedMutex mutex;
+  std::uint32_t joined_count;
+  alignas(64) SharedWord ready_tail;
+  SharedWord bucketed;
+  SharedWord bucket_tail;
+  std::atomic<std::uint64_t> ready_bytes;
+  alignas(64) SharedWord outbox_tail;  // slots for the board above
+  SharedWord outbox_head;
+  SharedWord announced;  // buckets that the boards below know
+};
+
+struct Board::Bucket {
+  std::uint32_t begin;  // first item
+  std::uint32_t count;
+  std::uint32_t finished;  // ranks that have run it
+};
+
+inline std::size_t total_bytes(std::span<const Request> requests) {
+  std::size_t bytes = 0;
+  for (const Request& request : requests) bytes += request.size_bytes();
+  return bytes;
+}
+
+}  // namespace hvd

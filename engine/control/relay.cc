@@ -1,0 +1,225 @@
+#include "control/relay.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace hvd {
+
+Relay::Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children)
+    : board_(board), parent_(std::move(parent)), children_(std::move(children)) {}
+
+bool Relay::pump() {
+  bool moved = false;
+  for (Child& child : children_) {
+    moved |= child.link.receive([&](auto message) { hear_child(child, message); });
+  }
+  if (parent_) moved |= parent_->receive([&](auto message) { hear_parent(message); });
+  if (has_work()) {
+    moved = true;
+    parent_ ? forward() : announce();
+  }
+  for (Child& child : children_) child.link.flush();
+  if (parent_) parent_->flush();
+  return moved;
+}
+
+bool Relay::has_work() const {
+  return parent_ ? board_.has_outgoing() : !children_.empty() && board_.has_unannounced();
+}
+
+bool Relay::has_unsent() const {
+  return (parent_ && parent_->has_unsent()) ||
+         std::ranges::any_of(children_, [](const Child& c) { return c.link.has_unsent(); });
+}
+
+std::optional<std::pair<int, std::string>> Relay::loss() const {
+  if (parent_ && !parent_->loss().empty()) return {{parent_->rank(), parent_->loss()}};
+  for (const Child& child : children_) {
+    if (!child.link.loss().empty()) return {{child.link.rank(), child.link.loss()}};
+  }
+  return std::nullopt;
+}
+
+void Relay::add_polls(std::vector<pollfd>& polls) const {
+  if (parent_) parent_->add_poll(polls);
+  for (const Child& child : children_) child.link.add_poll(polls);
+}
+
+void Relay::hear_child(Child& child, std::span<const std::byte> message) {
+  switch (kind_of(message)) {
+    case MessageKind::kArrived:
+      return merge_ids(child, message);
+    case MessageKind::kSpelled: {
+      const Arrivals arrival = read_arrival(message);
+      const SharedLock lock = board_.lock();
+      board_.merge(arrival);
+      return;
+    }
+    case MessageKind::kWhoLacks:
+      return answer_who_lacks(child, read_lacking(message).key);
+    default:
+      throw Error(ErrorCode::kInternal, "a host sent up what only goes down");
+  }
+}
+
+void Relay::merge_ids(Child& child, std::span<const std::byte> message) {
+  std::vector<std::uint32_t> unknown;
+  {
+    const std::vector<std::uint32_t> ids = read_ids(message);
+    const SharedLock lock = board_.lock();
+    for (const std::uint32_t id : ids) {
+      const auto slot = slot_of(id);
+      if (!slot || !board_.merge_repeated(*slot, id, child.ranks)) unknown.push_back(id);
+    }
+  }
+  if (!unknown.empty()) child.link.post(write_ids(MessageKind::kAskFor, unknown));
+}
+
+void Relay::hear_parent(std::span<const std::byte> message) {
+  switch (kind_of(message)) {
+    case MessageKind::kBucket:
+      for (Child& child : children_) child.link.post(message);
+      return append_bucket(message);
+    case MessageKind::kAskFor:
+      return spell(read_ids(message));
+    case MessageKind::kLacking: {
+      Lacking lacking = read_lacking(message);
+      inquiries_[lacking.key] = {.is_answered = true, .ranks = std::move(lacking.ranks)};
+      return;
+    }
+    default:
+      throw Error(ErrorCode::kInternal, "a host sent down what only goes up");
+  }
+}
+
+// The board above has forgotten these names, or never knew them.
+void Relay::spell(std::span<const std::uint32_t> ids) {
+  for (const std::uint32_t id : ids) {
+    std::optional<Arrivals> arrival;
+    {
+      const SharedLock lock = board_.lock();
+      if (const auto slot = slot_of(id)) arrival = board_.arrival_of(*slot);
+    }
+    if (arrival) parent_->post(write_arrival(*arrival));
+  }
+}
+
+void Relay::append_bucket(std::span<const std::byte> message) {
+  const std::vector<BucketEntry> entries = read_bucket(message);
+  inquiries_.clear();
+  const SharedLock lock = board_.lock();
+  for (const BucketEntry& entry : entries) {
+    if (const auto* decision = std::get_if<Decision>(&entry)) {
+      name_slot(decision->wire_id, board_.append(*decision));
+      continue;
+    }
+    const auto slot = slot_of(std::get<std::uint32_t>(entry));
+    if (!slot) throw Error(ErrorCode::kInternal, "a bucket names a tensor unknown on this host");
+    board_.append_repeated(*slot);
+  }
+  board_.close_bucket(static_cast<std::uint32_t>(entries.size()));
+}
+
+void Relay::forward() {
+  std::vector<std::uint32_t> ids;
+  std::vector<Arrivals> arrivals;
+  {
+    const SharedLock lock = board_.lock();
+    while (const auto slot = board_.next_outgoing()) {
+      if (board_.is_repeated(*slot) && slot_of(board_.wire_id(*slot)) == slot) {
+        ids.push_back(board_.wire_id(*slot));
+      } else if (auto arrival = board_.arrival_of(*slot)) {
+        arrivals.push_back(std::move(*arrival));
+      }
+    }
+  }
+  std::ranges::sort(ids);
+  if (!ids.empty()) parent_->post(write_ids(MessageKind::kArrived, ids));
+  for (const Arrivals& arrival : arrivals) parent_->post(write_arrival(arrival));
+}
+
+void Relay::announce() {
+  if (parent_ || children_.empty()) return;
+  while (board_.has_unannounced()) {
+    entries_.clear();
+    {
+      const SharedLock lock = board_.lock();
+      board_.bucket_items(board_.next_unannounced(), items_);
+      for (const BucketItem& item : items_) {
+        if (board_.is_repeated(item)) {
+          entries_.emplace_back(board_.wire_id(item.slot));
+          continue;
+        }
+        if (board_.wire_id(item.slot) == 0) {
+          board_.set_wire_id(item.slot, ++last_id_);
+          name_slot(last_id_, item.slot);
+        }
+        entries_.emplace_back(board_.decision_of(item));
+      }
+      board_.announced();
+    }
+    const Message message = write_bucket(entries_);
+    for (Child& child : children_) child.link.post(message);
+  }
+}
+
+std::optional<std::uint32_t> Relay::slot_of(std::uint32_t id) const {
+  const auto found = slots_.find(id);
+  if (found == slots_.end() || board_.wire_id(found->second) != id) return std::nullopt;
+  return found->second;
+}
+
+// Under the board's lock. Slots go to other names; their old ids are swept out now and then.
+void Relay::name_slot(std::uint32_t id, std::uint32_t slot) {
+  slots_[id] = slot;
+  if (slots_.size() < prune_at_) return;
+  std::erase_if(slots_,
+                [&](const auto& pair) { return board_.wire_id(pair.second) != pair.first; });
+  prune_at_ = std::max<std::size_t>(4096, 2 * slots_.size());
+}
+
+void Relay::report_waiting(std::uint32_t slot, const NameKey& key) {
+  if (!parent_) return;
+  const auto [inquiry, is_first] = inquiries_.try_emplace(key);
+  // A leader that has submitted something listens; one that does not answer has nothing in flight.
+  if (!is_first && !inquiry->second.is_answered) inquiry->second.ranks = {parent_->rank()};
+  inquiry->second.is_answered = false;
+  std::optional<Arrivals> arrivals;
+  {
+    const SharedLock lock = board_.lock();
+    arrivals = board_.arrival_of(slot);
+  }
+  if (arrivals) parent_->post(write_arrival(*arrivals));
+  parent_->post(write_lacking(MessageKind::kWhoLacks, {.key = key, .ranks = {}}));
+}
+
+std::vector<int> Relay::lacking(const NameKey& key) const {
+  const auto found = inquiries_.find(key);
+  return found == inquiries_.end() ? std::vector<int>{} : found->second.ranks;
+}
+
+// Only for names for which no rank of this host speaks; otherwise its own warning says it.
+void Relay::answer_who_lacks(Child& child, const NameKey& key) {
+  Lacking answer{.key = key, .ranks = {}};
+  {
+    const SharedLock lock = board_.lock();
+    if (const auto slot = board_.find(key)) answer.ranks = board_.lacking_ranks(*slot);
+  }
+  child.link.post(write_lacking(MessageKind::kLacking, answer));
+}
+
+std::uint64_t Relay::messages_sent() const {
+  std::uint64_t sum = parent_ ? parent_->messages_sent() : 0;
+  for (const Child& child : children_) sum += child.link.messages_sent();
+  return sum;
+}
+
+std::uint64_t Relay::bytes_sent() const {
+  std::uint64_t sum = parent_ ? parent_->bytes_sent() : 0;
+  for (const Child& child : children_) sum += child.link.bytes_sent();
+  return sum;
+}
+
+}  // namespace hvd

@@ -1,0 +1,83 @@
+// The leader of a host passes on, between the boards of a process set, what is complete below and
+// what is decided above.
+//
+// Runs in the progress role of the leader, the lowest member of the set on its host. Cost of a step
+// in the steady state: one message up and one down each link, whose sizes do not depend on how many
+// tensors there are where their ids follow one another, and log2(hosts) links in a row.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "control/board.h"
+#include "control/tree_messages.h"
+#include "transport/message_link.h"
+
+namespace hvd {
+
+class Relay {
+ public:
+  struct Child {
+    MessageLink link;
+    std::vector<int> ranks;  // set ranks of its host and the hosts below it
+  };
+
+  Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children);
+
+  // Reads, merges, forwards, announces. True when anything moved.
+  bool pump();
+  // Tells the boards below of buckets that were cut here, before this rank runs them.
+  void announce();
+  // Is there something of this host to pass on?
+  bool has_work() const;
+  bool has_unsent() const;
+  // A link that broke: set rank at its other end, and why. It matters once it is needed.
+  std::optional<std::pair<int, std::string>> loss() const;
+  void add_polls(std::vector<pollfd>& polls) const;
+
+  // A slot waits for long: tells the board above who has arrived, and asks it who has not. The
+  // answer is in `lacking`, some time later.
+  void report_waiting(std::uint32_t slot, const NameKey& key);
+  // Ranks elsewhere that, as far as is known, have not submitted the name.
+  std::vector<int> lacking(const NameKey& key) const;
+
+  std::uint64_t messages_sent() const;
+  std::uint64_t bytes_sent() const;
+
+ private:
+  void hear_child(Child& child, std::span<const std::byte> message);
+  void hear_parent(std::span<const std::byte> message);
+  void merge_ids(Child& child, std::span<const std::byte> message);
+  void answer_who_lacks(Child& child, const NameKey& key);
+  void spell(std::span<const std::uint32_t> ids);
+  void append_bucket(std::span<const std::byte> message);
+  void forward();
+  std::optional<std::uint32_t> slot_of(std::uint32_t id) const;
+  void name_slot(std::uint32_t id, std::uint32_t slot);
+
+  struct Inquiry {
+    bool is_answered = false;
+    std::vector<int> ranks;
+  };
+  struct KeyHash {
+    std::size_t operator()(const NameKey& key) const { return key.low; }
+  };
+
+  Board& board_;
+  std::optional<MessageLink> parent_;
+  std::vector<Child> children_;
+  std::unordered_map<std::uint32_t, std::uint32_t> slots_;  // by wire id
+  std::uint32_t last_id_ = 0;                               // of the root's board
+  std::size_t prune_at_ = 4096;
+  std::unordered_map<NameKey, Inquiry, KeyHash> inquiries_;
+  std::vector<BucketItem> items_;
+  std::vector<BucketEntry> entries_;
+};
+
+}  // namespace hvd

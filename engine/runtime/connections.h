@@ -1,0 +1,56 @@
+// What a rank is handed at the start of a world: connected sockets where it spans hosts, which
+// belong to whoever holds these objects, and what moves its data where we do not. Hosts by index
+// among those of the world, or of the set.
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backend/carrier.h"
+#include "transport/link.h"
+
+namespace hvd {
+
+// A connection between leaders.
+struct LeaderLink {
+  int host = 0;
+  int fd = -1;
+};
+
+// Of one process set.
+struct SetLinks {
+  SetLinks() = default;
+  SetLinks(std::vector<LeaderLink> control, std::vector<DataLink> data)
+      : control(std::move(control)), data(std::move(data)) {}
+  SetLinks(SetLinks&& other) noexcept
+      : control(std::exchange(other.control, {})),
+        data(std::exchange(other.data, {})),
+        carrier(std::move(other.carrier)) {}
+  SetLinks& operator=(SetLinks&& other) noexcept {
+    std::swap(control, other.control);
+    std::swap(data, other.data);
+    std::swap(carrier, other.carrier);
+    return *this;
+  }
+  ~SetLinks() {
+    for (const LeaderLink& link : control) close(link.fd);
+    for (const DataLink& link : data) close(link.fd);
+  }
+
+  std::vector<LeaderLink> control;  // along the tree; leaders only
+  std::vector<DataLink> data;
+  std::shared_ptr<Carrier> carrier;  // moves the data instead of us
+};
+
+// Of the world.
+struct Connections {
+  std::vector<std::vector<int>> hosts;  // world ranks of each host; empty: there is one host
+  std::vector<int> bells;               // see Presence
+  SetLinks world;
+  std::vector<LeaderLink> news;
+};
+
+}  // namespace hvd

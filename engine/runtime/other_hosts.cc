@@ -1,0 +1,164 @@
+// A world that spans hosts: what its ranks tell each other beside the data, and how a thread waits
+// for sockets and for the ranks of its own host at once.
+#include <poll.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "runtime/engine.h"
+
+namespace hvd {
+
+namespace {
+
+// How long news of a rank that left may take, once its connection is closed.
+constexpr Nanoseconds kNewsPatience = std::chrono::seconds(1);
+constexpr Nanoseconds kNewsInterval = std::chrono::milliseconds(5);
+
+}  // namespace
+
+bool Engine::leads_host() const {
+  return std::ranges::any_of(hosts_,
+                             [this](const auto& host) { return host.front() == config_.rank; }) ||
+         (hosts_.empty() && config_.rank == 0);
+}
+
+void Engine::start_watching(std::vector<WatchedProcess> processes,
+                            const std::vector<LeaderLink>& links) {
+  std::vector<int> descriptors;
+  if (!links.empty()) {
+    std::vector<int> leaders;
+    for (const std::vector<int>& host : hosts_) leaders.push_back(host.front());
+    news_ = std::make_unique<News>(links, leaders);
+    descriptors = news_->descriptors();
+  }
+  watcher_ = std::make_unique<Watcher>(
+      std::move(processes), [this](int rank) { on_peer_death(rank); }, std::move(descriptors),
+      [this](std::size_t index) { return hear_link(index); });
+}
+
+// Any thread. What this host's ranks did, and why the world ends.
+void Engine::tell_other_hosts() {
+  if (news_ == nullptr) return;
+  // Causes first: a rank that failed did so because of an alarm, which may have come from elsewhere
+  // and not be known everywhere, or of another rank.
+  if (const auto alarm = alarms_.first()) news_->tell_alarm(*alarm);
+  for (const bool has_failed : {false, true}) {
+    for (int rank = 0; rank < config_.size; ++rank) {
+      const Liveness liveness = presence_.liveness(rank);
+      if (!presence_.is_local(rank) || liveness == Liveness::kRunning) continue;
+      if ((liveness == Liveness::kFailed) == has_failed) news_->tell_departure(rank, liveness);
+    }
+  }
+}
+
+// By the watcher's thread; false when the link broke.
+bool Engine::hear_link(std::size_t index) {
+  std::string loss;
+  if (news_->hear(index, [this](const NewsItem& item) { hear(item); }, loss)) return true;
+  lose_host(news_->leader(index), loss);
+  return false;
+}
+
+void Engine::hear(const NewsItem& item) {
+  if (item.liveness == Liveness::kRunning) {
+    alarms_.raise(item.alarm);
+  } else {
+    presence_.set_liveness(item.alarm.rank, item.liveness);
+    if (item.liveness == Liveness::kLeft) alarms_.note_departure(item.alarm.rank);
+    alarms_.touch();
+  }
+  wake_everyone();
+}
+
+// A leader that shuts down says so first; what closes without a word has died, or the network has.
+void Engine::lose_host(int leader, const std::string& reason) {
+  if (!presence_.set_liveness(leader, Liveness::kDead)) return;
+  recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(leader), 0);
+  alarms_.raise({.code = ErrorCode::kPeerLost,
+                 .rank = leader,
+                 .text = "lost the connection to " + peer_name(leader) + ": " + reason +
+                         "; no further operation can complete"});
+  wake_everyone();
+}
+
+// In the progress role: a connection is needed and broken. Why is news that may just be arriving.
+void Engine::lose(const Lane& lane, int set_rank, const std::string& reason) {
+  const int rank = lane.members[static_cast<std::size_t>(set_rank)];
+  const std::int64_t deadline_ns = now_ns() + kNewsPatience.count();
+  while (now_ns() < deadline_ns && !alarms_.first() &&
+         presence_.liveness(rank) == Liveness::kRunning && !stopping_.load()) {
+    std::this_thread::sleep_for(kNewsInterval);
+  }
+  const bool has_failed = presence_.liveness(rank) == Liveness::kFailed;
+  if (alarms_.first() || (has_failed && alarms_.first_departure())) throw cause();
+  if (presence_.liveness(rank) != Liveness::kRunning) {
+    throw Error(ErrorCode::kPeerLost, loss_text(rank));
+  }
+  const Error error(ErrorCode::kPeerLost, "lost the connection to " + peer_name(rank) + ": " +
+                                              reason + "; no further operation can complete");
+  alarms_.raise({.code = error.code(), .rank = rank, .text = error.what()});
+  throw error;
+}
+
+// In the progress role, when the world is over here: what others still need of this rank will not
+// come, and a closed connection tells them.
+void Engine::disconnect() {
+  for_each_lane([](Lane& lane) { lane.disconnect(); });
+}
+
+bool Engine::has_active_lane() const {
+  bool found = false;
+  for_each_lane([&](const Lane& lane) { found = found || lane.is_active(); });
+  return found;
+}
+
+// Rings those ranks of this host without which this one does not get on.
+void Engine::ask_for_help() const {
+  for_each_lane([&](const Lane& lane) {
+    if (!lane.is_active()) return;
+    if (lane.is_running && lane.blocked_on.rank >= 0) presence_.ring(lane.awaited(lane.blocked_on));
+    // The leader alone hears of decisions and tells of buckets that were cut here.
+    if (lane.spans_hosts() && !lane.is_leader()) presence_.ring(lane.local.front());
+  });
+}
+
+std::vector<pollfd> Engine::polls() const {
+  std::vector<pollfd> polls{{.fd = presence_.bell_descriptor(), .events = POLLIN, .revents = 0}};
+  for_each_lane([&](const Lane& lane) {
+    if (!lane.is_active()) return;
+    if (lane.relay != nullptr) lane.relay->add_polls(polls);
+    if (lane.is_running && lane.backend != nullptr) lane.backend->add_polls(polls);
+  });
+  return polls;
+}
+
+// Sleeps until a socket has something, a rank of this host rings, or one of its counters moves.
+void Engine::wait_for_hosts(std::int64_t deadline_ns, bool is_helper) {
+  const auto wanted = [&] { return can_progress(is_helper || may_form_in_background()); };
+  std::vector<std::pair<Lane*, PeerWait>> waits;
+  for_each_lane([&](Lane& lane) {
+    if (lane.is_running && lane.blocked_on.rank >= 0) waits.emplace_back(&lane, lane.blocked_on);
+    if (lane.is_running && lane.blocked_on.is_polled) {
+      deadline_ns = std::min(deadline_ns, lane.look_at_ns);
+    }
+  });
+  ask_for_help();
+  std::vector<pollfd> polls = this->polls();
+  presence_.begin_polling();
+  for (const auto& [lane, wait] : waits) lane->peers.listen(wait);
+  say_asleep(is_helper);
+  if (!must_look_up(is_helper) && !wanted()) {
+    Nanoseconds limit = std::clamp(Nanoseconds(deadline_ns - now_ns()), Nanoseconds(0),
+                                   Nanoseconds(std::chrono::milliseconds(100)));
+    if (!is_helper && ready_since_ns_ != 0) limit = std::min(limit, lingering());
+    const timespec timeout{.tv_sec = 0, .tv_nsec = limit.count()};
+    ppoll(polls.data(), polls.size(), &timeout, nullptr);
+  }
+  sleeping_on_.store(0);
+  presence_.set_attention(Attention::kAwake);
+  for (const auto& [lane, wait] : waits) lane->peers.unlisten(wait);
+  presence_.end_polling();
+}
+
+}  // namespace hvd

@@ -1,0 +1,61 @@
+// Messages over one connected socket to a rank of another host; never blocks.
+//
+// A message is its length (32 bits), then its bytes. What the socket does not take at once is kept
+// and sent later. Only for small messages: tensors go through links of their own. A link that broke
+// says why and does nothing more: the other end may have left when all was done.
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace hvd {
+
+class MessageLink {
+ public:
+  // Owns `fd`, which is non-blocking; `rank` is at its other end, for errors.
+  MessageLink(int fd, int rank) : fd_(fd), rank_(rank) {}
+  ~MessageLink();
+  MessageLink(MessageLink&& other) noexcept;
+  MessageLink& operator=(MessageLink&&) = delete;
+
+  int rank() const { return rank_; }
+  int descriptor() const { return fd_; }
+
+  // Sends, or keeps.
+  void post(std::span<const std::byte> message);
+  // Sends what was kept, as far as the socket takes it.
+  void flush();
+  bool has_unsent() const { return sent_ != unsent_.size(); }
+  // Calls `use` with each message that has come. True when there was one.
+  bool receive(const std::function<void(std::span<const std::byte>)>& use);
+  // Why nothing more will come; empty while something may. A link that cannot send any more may
+  // still have messages to read.
+  const std::string& loss() const { return loss_; }
+  // Adds what ends a wait for this link.
+  void add_poll(std::vector<pollfd>& polls) const;
+
+  std::uint64_t messages_sent() const { return messages_sent_; }
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  void fill();
+  void stop_sending();
+
+  int fd_;
+  int rank_;
+  std::vector<std::byte> unsent_;
+  std::size_t sent_ = 0;  // of those
+  std::vector<std::byte> received_;
+  bool can_send_ = true;
+  std::string loss_;
+  std::uint64_t messages_sent_ = 0;
+  std::uint64_t bytes_sent_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,111 @@
+"""MPI as the data plane, by mpi4py and any library that it loads.
+
+Every process set has a communicator of its own, so a program's own use of mpi4py never meets
+Horovod's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from numpy.typing import NDArray
+
+from horovod import mpi_library
+from horovod.backends.protocol import Backend, Bytes, Group, Request
+from horovod.errors import InitError
+
+__all__ = ["MpiBackend"]
+
+# Held around each call where MPI bears one thread at a time.
+_one_at_a_time = threading.Lock()
+
+
+class _Request:
+    def __init__(self, request: Any, guard: AbstractContextManager[Any]) -> None:
+        self._request = request
+        self._guard = guard
+
+    def test(self) -> bool:
+        with self._guard:
+            return bool(self._request.Test())
+
+
+class MpiBackend(Backend):
+    """The collectives of one communicator."""
+
+    dtypes = frozenset({"uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64"})
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._mpi = mpi_library.load()
+        self._guard: AbstractContextManager[Any] = (
+            nullcontext() if mpi_library.threads_supported() else _one_at_a_time
+        )
+        self._operations = {
+            "sum": self._mpi.SUM,
+            "min": self._mpi.MIN,
+            "max": self._mpi.MAX,
+            "product": self._mpi.PROD,
+        }
+        self._last: Request | None = None
+        with self._guard:
+            self.comm = self._connect(group)
+
+    @classmethod
+    def why_unavailable(cls) -> str | None:
+        return mpi_library.why_not_built()
+
+    def allreduce(self, array: NDArray[Any], reduction: str) -> Request:
+        operation = self._operations[reduction]
+        with self._guard:
+            return self._began(self.comm.Iallreduce(self._mpi.IN_PLACE, array, operation))
+
+    def broadcast(self, array: Bytes, root: int) -> Request:
+        with self._guard:
+            return self._began(self.comm.Ibcast(array, root))
+
+    def allgather(self, given: Bytes, taken: Bytes, sizes: Sequence[int]) -> Request:
+        with self._guard:
+            return self._began(self.comm.Iallgatherv(given, [taken, sizes]))
+
+    def alltoall(
+        self, given: Bytes, given_sizes: Sequence[int], taken: Bytes, taken_sizes: Sequence[int]
+    ) -> Request:
+        with self._guard:
+            return self._began(self.comm.Ialltoallv([given, given_sizes], [taken, taken_sizes]))
+
+    def barrier(self) -> Request:
+        with self._guard:
+            return self._began(self.comm.Ibarrier())
+
+    def close(self) -> None:
+        """Free the communicator, unless a collective is left on it by a failure."""
+        if self._mpi.Is_finalized() or (self._last is not None and not self._last.test()):
+            return
+        with self._guard:
+            self.comm.Free()
+
+    def _began(self, request: Any) -> Request:
+        self._last = _Request(request, self._guard)
+        return self._last
+
+    def _connect(self, group: Group) -> Any:
+        if group.comm is not None:
+            return group.comm.Split(0, group.rank)  # may count its members in another order
+        if group.world is None:
+            return self._all_processes(group)
+        assert isinstance(group.world, MpiBackend)
+        parent = group.world.comm
+        return parent.Create_group(parent.Get_group().Incl(group.ranks), group.process_set_id)
+
+    def _all_processes(self, group: Group) -> Any:
+        everybody = self._mpi.COMM_WORLD
+        if everybody.Get_size() != group.size:
+            raise InitError(
+                f"init: HOROVOD_CPU_OPERATIONS=mpi: MPI knows {everybody.Get_size()} processes, "
+                f"this world has {group.size}; start them with mpirun or horovodrun --mpi"
+            )
+        return everybody.Split(0, group.rank)

@@ -1,0 +1,394 @@
+// Boards of several hosts, linked by socket pairs, used from one thread.
+#include "control/relay.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <map>
+#include <memory>
+
+#include "boards.h"
+#include "control/tree.h"
+
+namespace hvd {
+namespace {
+
+using test::float_request;
+using test::Hosts;
+
+// A host's ranks share a board; their leader has the relay.
+class Tree {
+ public:
+  explicit Tree(Hosts hosts, std::uint32_t cache_capacity = 1024) : hosts_(std::move(hosts)) {
+    for (const auto& ranks : hosts_) size_ += static_cast<int>(ranks.size());
+    refs_.resize(static_cast<std::size_t>(size_));
+    for (int host = 0; host < count(); ++host) open_host(host, cache_capacity);
+    for (int host = 0; host < count(); ++host) link(host);
+  }
+
+  bool arrive(int rank, const std::string& name, std::vector<Request> requests,
+              const std::vector<std::int64_t>& splits = {}) {
+    for (Request& request : requests) request.rank = rank;
+    Board& board = this->board(rank);
+    const SharedLock lock = board.lock();
+    return board.arrive(key_of(name), requests, splits, signature_of(requests),
+                        refs_[static_cast<std::size_t>(rank)][name]);
+  }
+  void all_arrive(const std::string& name, const Request& request) {
+    for (int rank = 0; rank < size_; ++rank) arrive(rank, name, {request});
+  }
+
+  // Every leader looks at its links once, all at the same time: what one sends now, another reads
+  // in the next step.
+  void step() {
+    for (auto& relay : relays_) relay->pump();
+    Board& root = board(hosts_[0][0]);
+    const SharedLock lock = root.lock();
+    root.form_bucket();
+  }
+  std::uint32_t next() const { return next_; }
+
+  // Until nothing moves; the root's board cuts what it can.
+  void settle() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (auto& relay : relays_) moved |= relay->pump();
+      Board& root = board(hosts_[0][0]);
+      const SharedLock lock = root.lock();
+      moved |= root.form_bucket();
+    }
+  }
+
+  Board& board(int rank) { return *boards_[static_cast<std::size_t>(rank)]; }
+  int size() const { return size_; }
+  int count() const { return static_cast<int>(hosts_.size()); }
+  Relay& relay(int host) { return *relays_[static_cast<std::size_t>(host)]; }
+
+  // The items of the next bucket as each rank sees them, and all finish it.
+  template <typename Use>
+  void run_bucket(Use&& use) {
+    for (int rank = 0; rank < size_; ++rank) {
+      REQUIRE(board(rank).has_bucket(next_));
+      std::vector<BucketItem> items;
+      board(rank).bucket_items(next_, items);
+      use(rank, board(rank), items);
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      const SharedLock lock = board(rank).lock();
+      board(rank).finish_bucket(next_);
+    }
+    ++next_;
+  }
+  bool has_bucket() { return board(0).has_bucket(next_); }
+
+ private:
+  void open_host(int host, std::uint32_t cache_capacity) {
+    regions_.push_back(Region::allocate(Board::region_bytes(size_)));
+    BoardConfig config;
+    config.size = size_;
+    config.cache_capacity = cache_capacity;
+    config.local = hosts_[static_cast<std::size_t>(host)];
+    config.collected = ranks_below(host);
+    config.is_root = host == 0;
+    if (boards_.empty()) boards_.resize(static_cast<std::size_t>(size_));
+    for (const int rank : config.local) {
+      config.rank = rank;
+      boards_[static_cast<std::size_t>(rank)] =
+          std::make_unique<Board>(regions_.back()->data(), config);
+    }
+    up_.push_back(-1);
+    down_.emplace_back();
+  }
+
+  std::vector<int> ranks_below(int host) const {
+    std::vector<int> ranks;
+    for (const int below : tree_below(host, count())) {
+      const auto& local = hosts_[static_cast<std::size_t>(below)];
+      ranks.insert(ranks.end(), local.begin(), local.end());
+    }
+    std::ranges::sort(ranks);
+    return ranks;
+  }
+
+  void link(int host) {
+    std::vector<Relay::Child> children;
+    for (const int child : tree_children(host, count())) {
+      int pair[2];
+      REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+      up_[static_cast<std::size_t>(child)] = pair[1];
+      children.push_back(
+          {MessageLink(pair[0], hosts_[static_cast<std::size_t>(child)][0]), ranks_below(child)});
+    }
+    std::optional<MessageLink> parent;
+    if (host != 0) parent.emplace(up_[static_cast<std::size_t>(host)], hosts_[0][0]);
+    relays_.push_back(std::make_unique<Relay>(board(hosts_[static_cast<std::size_t>(host)][0]),
+                                              std::move(parent), std::move(children)));
+  }
+
+  Hosts hosts_;
+  int size_ = 0;
+  std::vector<std::shared_ptr<Region>> regions_;
+  std::vector<std::unique_ptr<Board>> boards_;
+  std::vector<std::map<std::string, SlotRef>> refs_;
+  std::vector<int> up_;
+  std::vector<std::vector<int>> down_;
+  std::vector<std::unique_ptr<Relay>> relays_;
+  std::uint32_t next_ = 0;
+};
+
+const std::vector<Hosts> kShapes = {{{0}, {1}},
+                                    {{0, 1}, {2, 3}},
+                                    {{0, 2}, {1}},
+                                    {{0}, {1, 2, 3}, {4, 5}},
+                                    {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}}};
+
+TEST_CASE("relay: all hosts run the same items in the same order") {
+  for (const Hosts& hosts : kShapes) {
+    Tree tree(hosts);
+    for (int round = 0; round < 4; ++round) {
+      for (int rank = 0; rank < tree.size(); ++rank) {
+        for (int i = 0; i < 5; ++i) {
+          const int tensor = (i + rank) % 5;  // in an order of its own
+          tree.arrive(rank, "t" + std::to_string(tensor),
+                      {float_request(Kind::kAllreduce, {tensor + 1})});
+        }
+      }
+      CHECK(!tree.has_bucket());
+      tree.settle();
+      std::size_t items_seen = 0;
+      while (items_seen < 5) {
+        std::vector<std::int64_t> shapes;
+        tree.run_bucket([&](int rank, Board& board, const std::vector<BucketItem>& items) {
+          std::vector<std::int64_t> own;
+          for (const BucketItem& item : items) own.push_back(board.request_of(item).dims[0]);
+          if (rank == 0) shapes = own;
+          CHECK(own == shapes);
+        });
+        items_seen += shapes.size();
+      }
+      CHECK(!tree.has_bucket());
+    }
+  }
+}
+
+TEST_CASE("relay: the steady state needs few bytes, whatever the number of tensors") {
+  Tree tree(Hosts{{0}, {1}});
+  std::uint64_t bytes = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 1000; ++i) {
+      tree.all_arrive("gradient/" + std::to_string(i), float_request(Kind::kAllreduce, {16}));
+    }
+    bytes = tree.relay(0).bytes_sent() + tree.relay(1).bytes_sent();
+    tree.settle();
+    bytes = tree.relay(0).bytes_sent() + tree.relay(1).bytes_sent() - bytes;
+    while (tree.has_bucket()) tree.run_bucket([](int, Board&, const auto&) {});
+  }
+  CHECK(bytes < 100);
+}
+
+// Messages of all links in one step of `tensors` tensors, once their names are known.
+struct Step {
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+  int rounds = 0;  // of every leader looking at its links once, until the last host knows
+};
+
+Step steady_step(int hosts, int tensors) {
+  Hosts each;
+  for (int host = 0; host < hosts; ++host) each.push_back({host});
+  Tree tree(each);
+  Step step;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < tensors; ++i) {
+      tree.all_arrive("gradient/" + std::to_string(i), float_request(Kind::kAllreduce, {16}));
+    }
+    const auto sum = [&](auto count) {
+      std::uint64_t total = 0;
+      for (int host = 0; host < hosts; ++host) total += count(tree.relay(host));
+      return total;
+    };
+    const auto messages = [&] { return sum([](Relay& r) { return r.messages_sent(); }); };
+    const auto bytes = [&] { return sum([](Relay& r) { return r.bytes_sent(); }); };
+    step = {.messages = messages(), .bytes = bytes()};
+    while (!tree.board(hosts - 1).has_bucket(tree.next())) {
+      tree.step();
+      ++step.rounds;
+    }
+    tree.settle();
+    step.messages = messages() - step.messages;
+    step.bytes = bytes() - step.bytes;
+    while (tree.has_bucket()) tree.run_bucket([](int, Board&, const auto&) {});
+  }
+  return step;
+}
+
+TEST_CASE("relay: a step costs a message up and one down each link, in log2(hosts) rounds") {
+  for (const int hosts : {2, 3, 4, 8, 16, 32, 64}) {
+    const Step few = steady_step(hosts, 10);
+    const Step many = steady_step(hosts, 1000);
+    MESSAGE(hosts << " hosts: " << many.messages << " messages, " << many.bytes << " bytes, "
+                  << many.rounds << " rounds for 1000 tensors; " << few.bytes << " bytes for 10");
+    CHECK(many.messages == static_cast<std::uint64_t>(2 * (hosts - 1)));
+    CHECK(many.bytes <= few.bytes + 4U * few.messages);
+    int levels = 0;
+    while ((1 << levels) < hosts) ++levels;
+    CHECK(many.rounds <= 2 * levels + 1);
+  }
+}
+
+TEST_CASE("relay: rows and splits of all ranks reach all hosts") {
+  for (const Hosts& hosts : kShapes) {
+    Tree tree(hosts);
+    for (int round = 0; round < 3; ++round) {
+      for (int rank = 0; rank < tree.size(); ++rank) {
+        tree.arrive(rank, "g", {float_request(Kind::kAllgather, {10 * round + rank, 2})});
+      }
+      tree.settle();
+      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+        for (int rank = 0; rank < tree.size(); ++rank) {
+          CHECK(board.rows_of(items.at(0), rank) == 10 * round + rank);
+        }
+      });
+      for (int rank = 0; rank < tree.size(); ++rank) {
+        std::vector<std::int64_t> splits;
+        for (int to = 0; to < tree.size(); ++to) splits.push_back(100 * rank + to + round);
+        std::int64_t rows = 0;
+        for (const std::int64_t each : splits) rows += each;
+        tree.arrive(rank, "a", {float_request(Kind::kAlltoall, {rows})}, splits);
+      }
+      tree.settle();
+      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+        std::vector<std::int64_t> splits;
+        board.splits_of(items.at(0), splits);
+        for (int rank = 0; rank < tree.size(); ++rank) {
+          for (int to = 0; to < tree.size(); ++to) {
+            CHECK(splits[static_cast<std::size_t>(rank * tree.size() + to)] ==
+                  100 * rank + to + round);
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("relay: a mismatch is told to every rank, and the name is clean afterwards") {
+  for (const Hosts& hosts : kShapes) {
+    Tree tree(hosts);
+    for (int odd = 0; odd < tree.size(); ++odd) {
+      for (int rank = 0; rank < tree.size(); ++rank) {
+        tree.arrive(rank, "t", {float_request(Kind::kAllreduce, {rank == odd ? 3 : 4})});
+      }
+      tree.settle();
+      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+        const auto text = board.error_of(items.at(0));
+        REQUIRE(text);
+        CHECK(text->find("rank " + std::to_string(odd)) != std::string::npos);
+      });
+      tree.all_arrive("t", float_request(Kind::kAllreduce, {4}));
+      tree.settle();
+      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+        CHECK(!board.error_of(items.at(0)));
+      });
+    }
+  }
+}
+
+TEST_CASE("relay: ranks join on different hosts") {
+  for (const Hosts& hosts : kShapes) {
+    Tree tree(hosts);
+    const int last = tree.size() - 1;
+    for (int rank = 0; rank < last; ++rank) {
+      tree.arrive(rank, "join", {float_request(Kind::kJoin, {})});
+      tree.settle();
+      CHECK(!tree.has_bucket());
+    }
+    for (int round = 0; round < 3; ++round) {
+      tree.arrive(last, "t", {float_request(Kind::kAllgather, {5})});
+      tree.settle();
+      tree.run_bucket([&](int rank, Board& board, const std::vector<BucketItem>& items) {
+        CHECK(board.has_absent(items.at(0)));
+        CHECK(board.is_absent(items.at(0)) == (rank != last));
+        CHECK(board.rows_of(items.at(0), 0) == 0);
+        CHECK(board.rows_of(items.at(0), last) == 5);
+      });
+    }
+    tree.arrive(last, "join", {float_request(Kind::kJoin, {})});
+    tree.settle();
+    tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+      CHECK(board.last_of(items.at(0)) == last);
+    });
+    tree.all_arrive("t", float_request(Kind::kAllgather, {2}));
+    tree.settle();
+    tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+      CHECK(!board.has_absent(items.at(0)));
+    });
+  }
+}
+
+TEST_CASE("relay: names that a board has forgotten are spelled again") {
+  for (const Hosts& hosts : kShapes) {
+    Tree tree(hosts, 2);
+    for (int round = 0; round < 40; ++round) {
+      const int tensor = (round * 7) % 5;
+      tree.all_arrive("t" + std::to_string(tensor), float_request(Kind::kAllreduce, {tensor + 1}));
+      if (round % 3 == 0) tree.all_arrive("u", float_request(Kind::kAllreduce, {9}));
+      tree.settle();
+      while (tree.has_bucket()) {
+        tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+          for (const BucketItem& item : items) CHECK(!board.error_of(item));
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("relay: groups, and a rank that changes its shape") {
+  for (const Hosts& hosts : kShapes) {
+    Tree tree(hosts);
+    for (int round = 0; round < 6; ++round) {
+      std::vector<Request> group;
+      for (int i = 0; i <= round % 3; ++i) {
+        group.push_back(float_request(Kind::kAllreduce, {i + 1 + round / 3}));
+        group.back().is_grouped = true;
+      }
+      for (int rank = 0; rank < tree.size(); ++rank) tree.arrive(rank, "g", group);
+      tree.settle();
+      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
+        std::vector<BucketItem> tensors;
+        board.tensors_of(items.at(0), tensors);
+        REQUIRE(tensors.size() == group.size());
+        for (std::size_t i = 0; i < group.size(); ++i) {
+          CHECK(board.request_of(tensors[i]).dims[0] == group[i].dims[0]);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("relay: who lacks a name is known where it waits") {
+  Tree tree(Hosts{{0}, {1}, {2, 3}});
+  tree.arrive(1, "t", {float_request(Kind::kAllreduce, {1})});
+  tree.settle();
+  Board& board = tree.board(1);
+  const auto slot = board.find(key_of("t"));
+  REQUIRE(slot);
+  tree.relay(1).report_waiting(*slot, key_of("t"));
+  tree.settle();
+  CHECK(tree.relay(1).lacking(key_of("t")) == std::vector<int>{0, 2, 3});
+}
+
+TEST_CASE("tree: every host is below the root, at most log2 links away") {
+  for (int hosts = 1; hosts <= 64; ++hosts) {
+    CHECK(tree_below(0, hosts).size() == static_cast<std::size_t>(hosts));
+    for (int host = 0; host < hosts; ++host) {
+      int links = 0;
+      for (int at = host; at != 0; at = tree_parent(at)) ++links;
+      CHECK((1 << links) <= std::max(hosts, 1));
+      for (const int child : tree_children(host, hosts)) CHECK(tree_parent(child) == host);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvd
