@@ -9,9 +9,11 @@
 
 #include "backend/backend.h"
 #include "backend/cluster_routes.h"
+#include "collective/cluster_adasum.h"
 #include "collective/cluster_allreduce.h"
 #include "collective/cluster_exchange.h"
 #include "collective/cluster_meeting.h"
+#include "collective/cluster_reduce_scatter.h"
 #include "collective/host_map.h"
 #include "collective/links.h"
 
@@ -29,21 +31,26 @@ class ClusterBackend final : public Backend {
   void begin_meeting() override;
   // Throws LinkLost. In `blocked`, `rank` is a place on this host, `remote` a rank of the set.
   bool advance(PeerWait& blocked) override;
-  BlockNumber end_block() const override { return next_block_; }
+  BlockNumber end_block() const override;
   void add_polls(std::vector<pollfd>& polls) const override { links_.add_polls(polls); }
 
  private:
   void begin_allreduce(std::span<const Work> works);
   void begin_exchange();
+  void begin_reducescatter(std::span<const Work> works);
 
   const HostMap map_;
+  const int rank_;
   const int size_;
   Links links_;
   ClusterAllreduce allreduce_;
   ClusterExchange exchange_;
   ClusterMeeting meeting_;
+  ClusterReduceScatter reduce_scatter_;
+  ClusterAdasum adasum_;
   ClusterRoutes routes_;
   ViewList views_;
+  std::vector<ViewList> parts_;  // of a reducescatter, by set rank
   Collective* running_ = nullptr;
   BlockNumber next_block_ = 0;
 };

@@ -46,14 +46,12 @@ Place place_of(const HostMap& map, int rank) {
   return {};
 }
 
-}  // namespace
-
-// Bytes that ranks give to ranks in an alltoall, and where they begin in this rank's tensors.
-class ClusterRoutes::Splits {
+// An alltoall as this rank sees it: what each rank gives to each is one piece.
+class Splits final : public PairwiseParts {
  public:
-  Splits(const Work& work, int rank, int size)
-      : splits_(work.splits), row_bytes_(row_bytes_of(*work.request)), size_(size) {
-    for (int other = 0; other < size; ++other) {
+  Splits(const Work& work, int rank, std::size_t size)
+      : work_(work), row_bytes_(row_bytes_of(*work.request)), rank_(rank), size_(size) {
+    for (int other = 0; other < static_cast<int>(size); ++other) {
       in_begins_.push_back(in_end_);
       out_begins_.push_back(out_end_);
       in_end_ += bytes(rank, other);
@@ -61,25 +59,34 @@ class ClusterRoutes::Splits {
     }
   }
 
-  std::size_t bytes(int giver, int taker) const {
-    return static_cast<std::size_t>(splits_[giver * size_ + taker]) * row_bytes_;
+  void for_each_piece(int giver, int taker, const UsePiece& use) const override {
+    View view;
+    view.size_bytes = bytes(giver, taker);
+    if (giver == rank_) view.in = at_offset(work_.in, in_begins_[taker]);
+    if (taker == rank_) view.out = at_offset(work_.out, out_begins_[giver]);
+    use(view);
   }
-  std::size_t in_begin(int taker) const { return in_begins_[taker]; }
-  std::size_t out_begin(int giver) const { return out_begins_[giver]; }
 
  private:
-  const std::vector<std::int64_t>& splits_;
+  std::size_t bytes(int giver, int taker) const {
+    return static_cast<std::size_t>(work_.splits[giver * size_ + taker]) * row_bytes_;
+  }
+
+  const Work& work_;
   const std::size_t row_bytes_;
-  const int size_;
+  const int rank_;
+  const std::size_t size_;
   std::vector<std::size_t> in_begins_;
   std::vector<std::size_t> out_begins_;
   std::size_t in_end_ = 0;
   std::size_t out_end_ = 0;
 };
 
-ClusterRoutes::ClusterRoutes(const HostMap& map, Links& links, ClusterExchange& exchange, int rank,
-                             int member)
-    : map_(map), links_(links), exchange_(exchange), rank_(rank), member_(member) {}
+}  // namespace
+
+ClusterRoutes::ClusterRoutes(const HostMap& map, Links& links, OwnPlace own,
+                             ClusterExchange& exchange)
+    : map_(map), links_(links), own_(own), exchange_(exchange) {}
 
 void ClusterRoutes::describe_broadcasts(std::span<const Work> works) {
   spares_.clear();
@@ -93,7 +100,7 @@ void ClusterRoutes::describe(const Work& work) {
   const int hosts = map_.host_count();
   const std::size_t size_bytes = work.request->size_bytes();
   const int owner = map_.owner_index(root.member, map_.own);
-  if (owner != member_) return exchange_.share(owner, taken(work.out, size_bytes));
+  if (owner != own_.member) return exchange_.share(owner, taken(work.out, size_bytes));
   const auto link = [&](int number) -> Link& {
     return links_.at((root.host + number) % hosts, root.member);
   };
@@ -129,17 +136,18 @@ void ClusterRoutes::describe_gather(const Work& work) {
   }
   const auto bytes_of = [&](int rank) { return begins[rank + 1] - begins[rank]; };
   const auto out_of = [&](int rank) { return at_offset(work.out, begins[rank]); };
-  exchange_.keep(kept(work.in, out_of(rank_), bytes_of(rank_)));
-  map_.for_each_other(
-      [&](int host) { exchange_.send(links_.at(host, member_), work.in, bytes_of(rank_)); });
+  exchange_.keep(kept(work.in, out_of(own_.rank), bytes_of(own_.rank)));
+  map_.for_each_other([&](int host) {
+    exchange_.send(links_.at(host, own_.member), work.in, bytes_of(own_.rank));
+  });
   for (int member = 0; member < map_.own_members(); ++member) {
-    const bool is_own = member == member_;
+    const bool is_own = member == own_.member;
     const int rank = own_rank(member);
     std::vector<Source> sources;
     sources.push_back(
         {.view = is_own ? given(work.in, bytes_of(rank)) : taken(out_of(rank), bytes_of(rank)),
          .arrival = {}});
-    for_each_giver(member, [&](int host, int channel, int giver) {
+    for_each_giver(map_, member, [&](int host, int channel, int giver) {
       const std::size_t size_bytes = bytes_of(giver);
       if (!is_own) {
         sources.push_back({.view = taken(out_of(giver), size_bytes), .arrival = {}});
@@ -171,79 +179,16 @@ void ClusterRoutes::share_in_turns(int member, const std::vector<Source>& source
 }
 
 void ClusterRoutes::describe_alltoalls(std::span<const Work> works) {
-  int size = 0;
-  for (const auto& host : map_.hosts) size += static_cast<int>(host.size());
   std::vector<Splits> splits;
-  for (const Work& work : works) splits.emplace_back(work, rank_, size);
-  for (std::size_t i = 0; i < works.size(); ++i) {
-    send_splits(works[i], splits[i], false);
-    share_splits(works[i], splits[i]);
-  }
-  for (std::size_t i = 0; i < works.size(); ++i) {
-    send_splits(works[i], splits[i], true);
-    receive_splits(works[i], splits[i]);
-  }
-}
-
-// Takers on the other host begin behind the owner, who comes last.
-void ClusterRoutes::send_splits(const Work& work, const Splits& splits, bool for_owners) {
-  map_.for_each_other([&](int host) {
-    Link& link = links_.at(host, member_);
-    const int owner = map_.owner_index(member_, host);
-    const int members = map_.members(host);
-    for (int step = for_owners ? members : 1; step <= members - (for_owners ? 0 : 1); ++step) {
-      const int taker = map_.hosts[host][(owner + step) % members];
-      exchange_.send(link, at_offset(work.in, splits.in_begin(taker)), splits.bytes(rank_, taker));
-    }
-  });
-}
-
-void ClusterRoutes::share_splits(const Work& work, const Splits& splits) {
-  const std::size_t to_self = splits.bytes(rank_, rank_);
-  exchange_.keep(kept(at_offset(work.in, splits.in_begin(rank_)),
-                      at_offset(work.out, splits.out_begin(rank_)), to_self));
-  for (int member = 0; member < map_.own_members(); ++member) {
-    share_arrivals(work, splits, member, own_rank(member), {});
-    for_each_giver(member, [&](int host, int channel, int giver) {
-      const Arrival arrival{.link = &links_.at(host, channel), .begin = 0, .in_cell = true};
-      share_arrivals(work, splits, member, giver, arrival);
-    });
-  }
-}
-
-// What `giver` gives to the ranks of this host but `member`, who stands for it here.
-void ClusterRoutes::share_arrivals(const Work& work, const Splits& splits, int member, int giver,
-                                   const Arrival& arrival) {
-  for (int step = 1; step < map_.own_members(); ++step) {
-    const int taker = own_rank((member + step) % map_.own_members());
-    View view;
-    view.size_bytes = splits.bytes(giver, taker);
-    if (giver == rank_) view.in = at_offset(work.in, splits.in_begin(taker));
-    if (taker == rank_) view.out = at_offset(work.out, splits.out_begin(giver));
-    exchange_.share(member, view, arrival);
-  }
-}
-
-void ClusterRoutes::receive_splits(const Work& work, const Splits& splits) {
-  for_each_giver(member_, [&](int host, int channel, int giver) {
-    exchange_.receive_last(links_.at(host, channel), at_offset(work.out, splits.out_begin(giver)),
-                           splits.bytes(giver, rank_));
-  });
+  for (const Work& work : works) splits.emplace_back(work, own_.rank, map_.rank_count());
+  std::vector<const PairwiseParts*> bucket;
+  for (const Splits& parts : splits) bucket.push_back(&parts);
+  describe_alltoall(map_, links_, own_, bucket, exchange_);
 }
 
 std::byte* ClusterRoutes::spare(std::size_t size_bytes) {
   spares_.push_back(std::make_unique_for_overwrite<std::byte[]>(size_bytes));
   return spares_.back().get();
-}
-
-template <typename Use>
-void ClusterRoutes::for_each_giver(int member, Use&& use) const {
-  map_.for_each_other([&](int host) {
-    for (int channel = 0; channel < map_.members(host); ++channel) {
-      if (map_.owner_index(channel, map_.own) != member) continue;
-      use(host, channel, map_.hosts[host][channel]);
-    }
-  });
 }
 
 }  // namespace hvd

@@ -25,12 +25,6 @@ std::uint32_t ClusterAllreduce::begin(const ViewList& views, BlockNumber first_b
   return 2 * cut_.chunks;
 }
 
-std::uint32_t ClusterAllreduce::blocks_for(std::size_t stream_bytes) const {
-  return 2 * cut_for_cluster(stream_bytes, map_.channels(), map_.host_count(),
-                             peers_.staging_cell_bytes())
-                 .chunks;
-}
-
 bool ClusterAllreduce::make_ready(std::uint32_t block) {
   const Turn turn = turn_of(block, cut_.chunks, kChunksAhead);
   if (!turn.is_second) return true;

@@ -26,8 +26,6 @@ class ClusterAllreduce final : public ClusterStages {
   // Starts on `views`, which outlives the run; weights in their specs are those of this host's
   // ranks. Returns how many block numbers it takes.
   std::uint32_t begin(const ViewList& views, BlockNumber first_block);
-  // The same, before it begins.
-  std::uint32_t blocks_for(std::size_t stream_bytes) const;
 
  private:
   bool make_ready(std::uint32_t block) override;

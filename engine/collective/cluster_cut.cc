@@ -15,7 +15,7 @@ constexpr std::size_t kOneStepBytes = 64 * 1024;
 // arrives at a time, one part from each host, stays in the cache.
 std::size_t chunk_of_parts(int hosts) {
   const std::size_t part =
-      std::clamp<std::size_t>(512 * 1024 / static_cast<std::size_t>(hosts), 16 * 1024, 256 * 1024);
+      std::clamp<std::size_t>(512 * 1024 / static_cast<std::size_t>(hosts), 16 * 1024, 128 * 1024);
   return align_up(part) * static_cast<std::size_t>(hosts);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 namespace hvd {
@@ -15,6 +16,11 @@ struct HostMap {
   int own = 0;                          // index of this rank's host
 
   int host_count() const { return static_cast<int>(hosts.size()); }
+  std::size_t rank_count() const {
+    std::size_t count = 0;
+    for (const auto& host : hosts) count += host.size();
+    return count;
+  }
   int members(int host) const { return static_cast<int>(hosts[host].size()); }
   int own_members() const { return members(own); }
 

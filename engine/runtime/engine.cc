@@ -317,6 +317,7 @@ void Engine::shutdown() {
   alarms_.touch();
   tell_other_hosts();
   wake_everyone();
+  disconnect();
   deliver();
 }
 

@@ -198,6 +198,7 @@ class Engine {
   std::vector<pollfd> polls() const;
   bool spans_hosts() const { return !hosts_.empty(); }
   bool has_active_lane() const;
+  void disconnect();
   bool ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const;
   SharedWord& bell(bool is_helper) const;
   void say_asleep(bool is_helper);

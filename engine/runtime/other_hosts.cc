@@ -91,6 +91,12 @@ void Engine::lose(const Lane& lane, int set_rank, const std::string& reason) {
   throw error;
 }
 
+// In the progress role, when the world is over here: what others still need of this rank will not
+// come, and a closed connection tells them.
+void Engine::disconnect() {
+  for_each_lane([](Lane& lane) { lane.disconnect(); });
+}
+
 bool Engine::has_active_lane() const {
   bool found = false;
   for_each_lane([&](const Lane& lane) { found = found || lane.is_active(); });

@@ -267,6 +267,7 @@ void Engine::give_up(const Error& error) {
   alarms_.touch();
   tell_other_hosts();
   wake_everyone();
+  disconnect();
 }
 
 void Engine::fail_everything(const Error& error) {

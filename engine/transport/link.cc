@@ -75,8 +75,8 @@ void Posts::take(std::size_t size_bytes) {
 Link::~Link() { close(fd_); }
 
 bool Link::pump() {
-  const bool has_received = pump_receives();
-  return pump_sends() || has_received;
+  const bool has_sent = pump_sends();  // first, since others wait for it
+  return pump_receives() || has_sent;
 }
 
 bool Link::pump_sends() {

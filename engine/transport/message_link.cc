@@ -16,8 +16,15 @@ constexpr std::uint32_t kMaxMessageBytes = 256U << 20;
 
 }  // namespace
 
+// What was sent shall arrive: closing with unread bytes would reset the connection.
 MessageLink::~MessageLink() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ < 0) return;
+  flush();
+  ::shutdown(fd_, SHUT_WR);
+  std::byte unread[1024];
+  while (recv(fd_, unread, sizeof unread, MSG_DONTWAIT) > 0) {
+  }
+  close(fd_);
 }
 
 MessageLink::MessageLink(MessageLink&& other) noexcept

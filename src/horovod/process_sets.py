@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horovod import _native
 from horovod.backends.plane import DataPlane
 from horovod.errors import InitError, MismatchError
 from horovod.mpi_library import is_communicator, is_null, ranks_within
+from horovod.rendezvous import SetLinks
 
 __all__ = [
+    "ConnectSet",
     "ProcessSet",
     "add_process_set",
     "check_process_set",
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
+# Connections of a set, given its number and ranks; see ``Mesh.connect_set``.
+ConnectSet = Callable[[int, Sequence[int]], SetLinks]
 
 
 class ProcessSet:
@@ -115,10 +119,12 @@ class _Registry:
         rank: int,
         size: int,
         is_dynamic: bool,
+        connect_set: ConnectSet | None,
         data_plane: DataPlane | None,
         comm: Any,
     ) -> None:
         self.rank = rank
+        self._connect_set = connect_set
         self.is_dynamic = is_dynamic
         self._engine = engine
         self._data_plane = data_plane
@@ -142,7 +148,7 @@ class _Registry:
         if "communicator" in given:
             process_sets = self._with_communicators(process_sets)
         for process_set in process_sets:
-            self._register("init", process_set, InitError)
+            self._register(process_set)
 
     def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
         """The same sets, with one for every communicator that some rank gave in its place."""
@@ -171,7 +177,7 @@ class _Registry:
         proposal = {"add": process_set.ranks}
         problem = self._problem(process_set)
         self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
-        self._register("add_process_set", process_set, ValueError)
+        self._register(process_set)
 
     def remove(self, process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
@@ -208,27 +214,37 @@ class _Registry:
         global_process_set.ranks = None
         global_process_set.mpi_comm = None
 
-    def _register(self, operation: str, process_set: ProcessSet, error: type[Exception]) -> None:
+    def _register(self, process_set: ProcessSet) -> None:
         number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
         assert process_set.ranks is not None
-        carrier = self._connect(operation, number, process_set, error)
+        _, carrier = self._connect(number, process_set)
         self._engine.add_process_set(number, process_set.ranks, carrier)
         process_set.process_set_id = number
         self._sets[number] = process_set
 
     def _connect(
-        self, operation: str, number: int, process_set: ProcessSet, error: type[Exception]
-    ) -> _native.Carrier | None:
-        """What carries the set's data, if the engine does not; raises on all ranks alike."""
-        if self._data_plane is None or process_set.ranks is None:
-            return None
-        carrier, problem = None, None
+        self, number: int, process_set: ProcessSet
+    ) -> tuple[SetLinks, _native.Carrier | None]:
+        """The set's connections between hosts, and what carries its data if the engine does not.
+
+        All ranks get them or none, members or not.
+        """
+        ranks, links, carrier, problem = process_set.ranks or [], SetLinks(), None, ""
+        if self._connect_set is None and self._data_plane is None:
+            return links, carrier
         try:
-            carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
-        except InitError as failure:
-            problem = f"failed: {failure}"
-        self._agree(operation, "process_sets.connect", {"connect": number}, problem, error)
-        return carrier
+            if self._connect_set is not None:
+                links = self._connect_set(number, ranks)
+            if self._data_plane is not None:
+                carrier = self._data_plane.connect(number, ranks, process_set.mpi_comm)
+        except InitError as error:
+            problem = str(error).removeprefix("init: ")
+        answers = self._engine.gather("process_sets.connected", problem.encode())
+        problems = dict.fromkeys(answer.decode() for answer in answers if answer)
+        if problems:
+            links.close()
+            raise InitError(f"process set {ranks}: {'; '.join(problems)}")
+        return links, carrier
 
     def _problem(self, process_set: ProcessSet) -> str | None:
         """Why this set cannot be registered; None if it can."""
@@ -293,6 +309,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: Horovod is not initialized or not in dynamic mode; on some rank the set is a
             duplicate or has ranks that do not exist, which is raised on all ranks.
+        InitError: (a ``ValueError``) its ranks cannot be connected.
         NotImplementedError: the set is a communicator; ``init`` alone takes those.
         MismatchError: ranks want different changes.
     """
@@ -346,16 +363,19 @@ def open_registry(
     size: int,
     process_sets: Sequence[ProcessSet],
     is_dynamic: bool,
+    connect_set: ConnectSet | None = None,
     data_plane: DataPlane | None = None,
     comm: Any = None,
 ) -> None:
     """Begin a world's process sets: the global one and these; blocks until all ranks agree.
 
+    ``connect_set`` connects the members of a set, where the world is on several hosts.
+
     Raises:
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
     """
     global _registry
-    registry = _Registry(engine, rank, size, is_dynamic, data_plane, comm)
+    registry = _Registry(engine, rank, size, is_dynamic, connect_set, data_plane, comm)
     try:
         registry.register_at_start(process_sets)
     except BaseException:

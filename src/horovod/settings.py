@@ -226,14 +226,6 @@ class Settings:
             opposite="--no-mpi-threads-disable",
         ),
     )
-    gloo_timeout_s: float = _setting(
-        "HOROVOD_GLOO_TIMEOUT_SECONDS",
-        30.0,
-        "how long processes may take to connect a data plane, and Gloo for a part of a collective",
-        unit="s",
-        minimum=0.001,
-        flag=Flag("--gloo-timeout-seconds", "tuning", key="library_options.gloo_timeout_seconds"),
-    )
     start_timeout_s: float = _setting(
         "HOROVOD_START_TIMEOUT",
         30.0,
@@ -241,6 +233,15 @@ class Settings:
         unit="s",
         minimum=0.001,
         flag=Flag("--start-timeout", "start"),
+    )
+    gloo_timeout_s: float = _setting(
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        30.0,
+        "how long a connection to another host may go without an answer before that host counts "
+        "as lost",
+        unit="s",
+        minimum=1,
+        flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
     )
     tensorflow_native_ops: bool = _setting(
         "HOROVOD_TENSORFLOW_NATIVE_OPS",

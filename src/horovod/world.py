@@ -22,8 +22,8 @@ from horovod.backends import Backend
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import InitError
 from horovod.mpi_library import is_communicator
-from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous import Identity, Mesh, job_address, job_store, meet, recognise
+from horovod.process_sets import ConnectSet, ProcessSet, close_registry, open_registry
+from horovod.rendezvous import Identity, Mesh, job_store, meet, recognise
 from horovod.settings import LOG_LEVELS, Settings
 
 __all__ = [
@@ -64,7 +64,8 @@ class _World:
     identity: Identity
     engine: _native.Engine
     data_plane_name: str
-    data_plane: DataPlane | None  # None: the engine's own, or a world of one
+    connect_set: ConnectSet | None = None  # in a world of several hosts
+    data_plane: DataPlane | None = None  # unless it is the engine's own, or there is one rank
 
     def end(self) -> None:
         self.engine.shutdown()
@@ -120,6 +121,7 @@ def init(
             mpi_threads=not settings.mpi_threads_disable,
         )
         world = _begin(identity, settings)
+        identity = world.identity
         try:
             open_registry(
                 world.engine,
@@ -127,6 +129,7 @@ def init(
                 identity.size,
                 static_sets,
                 settings.dynamic_process_sets,
+                world.connect_set,
                 world.data_plane,
                 comm if is_communicator(comm) else None,
             )
@@ -327,42 +330,61 @@ def _check_comm(comm: Any, static_sets: Sequence[ProcessSet]) -> None:
 
 
 def _begin(identity: Identity, settings: Settings) -> _World:
-    # Ranks count the worlds of one scope alike; handles must differ between all of a process.
-    generation = _generations[identity.scope] = _generations[identity.scope] + 1
-    config = _engine_config(identity, settings, _generations.total())
+    """Meet the other ranks, connect the data plane, start the engine."""
     plane_name = _chosen_data_plane(identity, settings)
     backend = None if plane_name == NATIVE else find_backend(plane_name)
-    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-        if identity.size == 1:
-            return _World(identity, _native.Engine(config), plane_name, None)
-        region_bytes = _native.space_bytes(identity.size)
-        mesh = meet(identity, generation, region_bytes, settings.start_timeout_s, os.environ)
-        config.peer_names = [
-            f"rank {peer} (pid {pid} on {identity.hostname})" for peer, pid in enumerate(mesh.pids)
-        ]
-        data_plane = None
+    # Ranks count the worlds of one scope alike; handles must differ between all of a process.
+    generation = _generations[identity.scope] = _generations[identity.scope] + 1
+    if identity.size == 1:
+        identity = identity.placed([identity.node])
+        config = _engine_config(identity, settings, _generations.total())
+        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+            return _World(identity, _native.Engine(config), plane_name)
+    region_bytes = _native.space_bytes(identity.size)
+    mesh = meet(
+        identity,
+        generation,
+        region_bytes,
+        settings.start_timeout_s,
+        os.environ,
+        settings.gloo_timeout_s,
+    )
+    identity = identity.placed(mesh.nodes)
+    config = _engine_config(identity, settings, _generations.total())
+    config.peer_names = [
+        f"rank {peer} (pid {pid} on {hostname})"
+        for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
+    ]
+    data_plane = None
+    if backend is not None:
         try:
-            if backend is not None:
-                data_plane = _connect(plane_name, backend, identity, settings, generation)
-            carrier = None if data_plane is None else data_plane.world
-            engine = _engine_of(config, mesh, identity, carrier)
-            return _World(identity, engine, plane_name, data_plane)
+            data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
         except BaseException:
-            if data_plane is not None:
-                data_plane.close()
+            mesh.close()
             raise
-        finally:
-            os.close(mesh.region_fd)
+    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+        connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
+        engine = _engine_of(config, mesh, identity.rank, data_plane)
+        return _World(identity, engine, plane_name, connect_set, data_plane)
 
 
 def _engine_of(
-    config: _native.Config, mesh: Mesh, identity: Identity, carrier: _native.Carrier | None
+    config: _native.Config, mesh: Mesh, rank: int, data_plane: DataPlane | None
 ) -> _native.Engine:
+    if len(mesh.hosts) > 1:
+        mesh.close()
+        raise InitError(
+            f"init: the ranks are on {len(mesh.hosts)} hosts; this version runs on one machine only"
+        )
+    carrier = None if data_plane is None else data_plane.world
     try:
-        watched = _watched(mesh, identity.rank)
-        return _native.Engine(config, mesh.region_fd, *watched, carrier)
+        return _native.Engine(config, *_parts_of(mesh, rank), carrier)
     except Exception as error:
+        if data_plane is not None:
+            data_plane.close()
         raise InitError(f"init: initialization failed: {error}") from error
+    finally:
+        os.close(mesh.region_fd)
 
 
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
@@ -371,23 +393,35 @@ def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
 
 
 def _connect(
-    name: str, backend: type[Backend], identity: Identity, settings: Settings, generation: int
+    name: str,
+    backend: type[Backend],
+    identity: Identity,
+    mesh: Mesh,
+    settings: Settings,
+    generation: int,
 ) -> DataPlane:
     neighbourhood = Neighbourhood(
         rank=identity.rank,
         size=identity.size,
         store=job_store(identity, os.environ, settings.gloo_timeout_s),
         scope=f"{identity.scope}{generation}/",
-        address=job_address(identity, os.environ),
+        address=mesh.address,
         timeout_s=settings.gloo_timeout_s,
     )
     return DataPlane(name, backend, neighbourhood, identity.comm)
 
 
-def _watched(mesh: Mesh, rank: int) -> tuple[list[int], list[int]]:
-    """Descriptors and pids to watch; ranks that are threads of this process need no watching."""
-    pids = [0 if peer == rank or pid == os.getpid() else pid for peer, pid in enumerate(mesh.pids)]
-    return list(mesh.pidfds), pids
+def _parts_of(mesh: Mesh, rank: int) -> tuple[int, list[int], list[int]]:
+    """What the engine takes of the mesh: the region, then descriptors and pids to watch by rank.
+
+    It watches the ranks of this host; those that are threads of this process need no watching.
+    """
+    near = next(host for host in mesh.hosts if rank in host)
+    pids = [
+        pid if peer in near and peer != rank and pid != os.getpid() else 0
+        for peer, pid in enumerate(mesh.pids)
+    ]
+    return mesh.region_fd, list(mesh.pidfds), pids
 
 
 def _engine_config(identity: Identity, settings: Settings, generation: int) -> _native.Config:

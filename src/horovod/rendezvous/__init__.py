@@ -19,17 +19,27 @@ from horovod import mpi_library
 from horovod.errors import InitError
 from horovod.rendezvous import mpi_identity, torchrun
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.membership import Deadline, SetLinks
 from horovod.rendezvous.mesh import Mesh, connect
+from horovod.rendezvous.reach import find_store
 from horovod.rendezvous.store import Store, StoreClient
 from horovod.rendezvous.store_server import StoreServer
 from horovod.rendezvous.torchrun import TorchStore
 
-__all__ = ["Identity", "Mesh", "identify", "job_address", "job_store", "meet", "recognise"]
+__all__ = [
+    "Identity",
+    "Mesh",
+    "SetLinks",
+    "identify",
+    "job_store",
+    "meet",
+    "recognise",
+]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _SECRET = "_HOROVOD_SECRET_KEY"
+_INTERFACES = "HOROVOD_GLOO_IFACE"
 
 
 class _Contact(NamedTuple):
@@ -90,14 +100,16 @@ def meet(
     region_bytes: int,
     timeout_s: float,
     environ: Mapping[str, str],
+    link_timeout_s: float = 30.0,
 ) -> Mesh:
     """Meet the other ranks through the store that this job's launcher keeps; see ``mesh.connect``.
 
-    Every rank counts ``generation`` up by one for each attempt, failed ones included. Blocks for
-    about ``timeout_s`` at most. One thread of a process at a time.
+    ``HOROVOD_GLOO_IFACE`` in ``environ`` names the interfaces to other hosts, separated by commas;
+    without it all are tried. Every rank counts ``generation`` up by one for each attempt, failed
+    ones included. Blocks for about ``timeout_s`` at most. One thread of a process at a time.
 
     Raises:
-        InitError: no store, wrong secret, or not all ranks came.
+        InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
     """
     deadline = Deadline(timeout_s)
     with _lock:
@@ -109,6 +121,8 @@ def meet(
             generation,
             region_bytes,
             timeout_s,
+            link_timeout_s=link_timeout_s,
+            interfaces=_interfaces_of(environ),
         )
 
 
@@ -120,13 +134,6 @@ def job_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) 
     """
     with _lock:
         return _find_contact(identity, environ, Deadline(timeout_s)).store
-
-
-def job_address(identity: Identity, environ: Mapping[str, str]) -> str:
-    """An address of this process that the other ranks reach: of the connection to the store."""
-    if identity.local_size == identity.size:
-        return "127.0.0.1"
-    return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename
 
 
 def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> _Contact:
@@ -152,14 +159,15 @@ def _open_contact(
     source: tuple[object, ...],
 ) -> _Contact:
     if identity.launcher == "mpirun":
-        hosted = mpi_identity.host_store(identity)
-        timeout_s = deadline.remaining_s()
-        store = StoreClient(hosted.address, hosted.secret, timeout_s=timeout_s)
+        hosted = mpi_identity.host_store(identity, _interfaces_of(environ))
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
         return _Contact(source, store, hosted.secret, hosted.server)
     if identity.launcher == "torchrun":
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
-            secret = torchrun.agree_on_secret(identity, torch_store, deadline.remaining_s())
+            secret = _given_secret(environ) or torchrun.agree_on_secret(
+                identity, torch_store, deadline.remaining_s()
+            )
         except TimeoutError:
             raise InitError(
                 f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
@@ -169,6 +177,10 @@ def _open_contact(
     address, secret = _launcher_store(identity, environ)
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
     return _Contact(source, store, secret)
+
+
+def _interfaces_of(environ: Mapping[str, str]) -> list[str]:
+    return [name for name in environ.get(_INTERFACES, "").split(",") if name]
 
 
 def _launcher_store(
@@ -183,13 +195,22 @@ def _launcher_store(
         )
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise InitError(f"init: {_PORT}={port!r}: expected a port from 1 to 65535")
-    try:
-        secret = base64.b64decode(environ.get(_SECRET, ""), validate=True)
-    except binascii.Error:
-        secret = b""
+    secret = _given_secret(environ)
     if not secret:
-        raise InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
+        raise _bad_secret()
     return (address, int(port)), secret
+
+
+def _given_secret(environ: Mapping[str, str]) -> bytes:
+    """The secret in the environment; empty if there is none."""
+    try:
+        return base64.b64decode(environ.get(_SECRET, ""), validate=True)
+    except binascii.Error:
+        raise _bad_secret() from None
+
+
+def _bad_secret() -> InitError:
+    return InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
 
 
 @atexit.register

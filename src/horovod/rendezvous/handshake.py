@@ -1,13 +1,15 @@
-"""The messages by which a rank joins rank 0's mesh, over a Unix socket that keeps message borders.
+"""The messages by which the ranks of a host meet, over a Unix socket that keeps message borders.
 
-    rank 0 -> peer   CHALLENGE   magic, version, nonce
-    peer -> rank 0   HELLO       magic, version, nonce, claims, proof as peer
-    rank 0 -> peer   WELCOME     proof as root, seconds that rank 0 still waits
-    rank 0 -> peer   MEMBERS     pid of every rank, which pidfds follow; descriptors attached
-    rank 0 -> peer   MORE        further descriptors
-    peer -> rank 0   READY       all descriptors are here
-    rank 0 -> peer   GO          all ranks are ready
-    rank 0 -> peer   FAILED      proof as root over the text, text; ends the meeting at any point
+The *root* is the first of them, rank 0 of a world that has one host only.
+
+    root -> peer   CHALLENGE   magic, version, nonce
+    peer -> root   HELLO       magic, version, nonce, claims, proof as peer
+    root -> peer   WELCOME     proof as root, seconds that the root still waits
+    root -> peer   MEMBERS     pid of every rank here, which pidfds follow; descriptors attached
+    root -> peer   MORE        further descriptors
+    peer -> root   READY       all descriptors are here
+    root -> peer   GO          all ranks are ready
+    root -> peer   FAILED      proof as root over the text, text; ends the meeting at any point
 
 Each message is one byte of kind and a payload. Encoding and decoding only; ``mesh`` moves them.
 Decoders raise ``ProtocolError`` for anything that is not the message they expect.
@@ -16,10 +18,12 @@ Decoders raise ``ProtocolError`` for anything that is not the message they expec
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, is_proof, prove
+from horovod.rendezvous.membership import ranks_text
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -42,7 +46,7 @@ __all__ = [
     "wait_of_welcome",
 ]
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE_BYTES = 65536
 MAX_TEXT_BYTES = 4096
 _MAGIC = b"hvdmesh"
@@ -74,7 +78,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Claims:
-    """What a rank believes; all but ``rank`` must be the same everywhere."""
+    """What a rank believes; all but ``rank`` must be the same everywhere on the host."""
 
     rank: int
     size: int
@@ -97,7 +101,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Members:
-    """Pids by rank, and for which ranks a pidfd is sent."""
+    """Pids of the host's ranks in rising order, and for which of them a pidfd is sent."""
 
     pids: tuple[int, ...]
     has_pidfd: tuple[bool, ...]
@@ -109,7 +113,7 @@ def encode_challenge(nonce: bytes, version: int = VERSION) -> bytes:
 
 
 def check_challenge(message: bytes) -> bytes:
-    """Rank 0's nonce; another version of rank 0 is answered all the same and told by it."""
+    """The root's nonce; a root of another version is answered all the same and tells."""
     payload = _payload(message, Kind.CHALLENGE, len(_MAGIC) + _VERSION.size + NONCE_BYTES)
     if not payload.startswith(_MAGIC):
         raise ProtocolError("no challenge of a mesh")
@@ -137,8 +141,10 @@ def decode_hello(message: bytes, secret: bytes, root_nonce: bytes) -> Hello:
     return Hello(claims, version, stated[nonce_at : nonce_at + NONCE_BYTES])
 
 
-def describe_mismatch(root: Claims, peer: Claims, peer_version: int) -> str | None:
-    """In what ``peer`` differs from rank 0, in words; None when they can meet."""
+def describe_mismatch(
+    root: Claims, peer: Claims, peer_version: int, peers: Sequence[int]
+) -> str | None:
+    """In what ``peer`` differs from the root, in words; None when they can meet."""
     pairs = (
         ("protocol version", peer_version, VERSION),
         ("size", peer.size, root.size),
@@ -147,21 +153,21 @@ def describe_mismatch(root: Claims, peer: Claims, peer_version: int) -> str | No
     )
     for what, theirs, ours in pairs:
         if theirs != ours:
-            return f"rank {peer.rank} has {what} {theirs}, rank 0 has {ours}"
-    if not 0 < peer.rank < root.size:
-        return f"a process says it is rank {peer.rank}; expected 1 to {root.size - 1}"
+            return f"rank {peer.rank} has {what} {theirs}, rank {root.rank} has {ours}"
+    if peer.rank not in peers:
+        return f"a process says it is rank {peer.rank}; expected {ranks_text(peers)}"
     return None
 
 
 def encode_welcome(secret: bytes, nonce: bytes, root: Claims, seconds: float) -> bytes:
-    """WELCOME, to the peer that sent ``nonce``; rank 0 decides within ``seconds``."""
+    """WELCOME, to the peer that sent ``nonce``; the root decides within ``seconds``."""
     stated = _SECONDS.pack(seconds)
     proof = prove(secret, _ROOT_ROLE, nonce, root.encode(), stated)
     return _message(Kind.WELCOME, stated + proof)
 
 
 def wait_of_welcome(message: bytes, secret: bytes, nonce: bytes, root: Claims) -> float:
-    """Seconds within which rank 0 decides, once the proof holds."""
+    """Seconds within which the root decides, once the proof holds."""
     payload = _payload(message, Kind.WELCOME, _SECONDS.size + PROOF_BYTES)
     stated, proof = payload[: _SECONDS.size], payload[_SECONDS.size :]
     if not is_proof(proof, secret, _ROOT_ROLE, nonce, root.encode(), stated):
@@ -175,9 +181,9 @@ def encode_members(members: Members) -> bytes:
     return _message(Kind.MEMBERS, b"".join(_MEMBER.pack(pid, has) for pid, has in rows))
 
 
-def decode_members(message: bytes, size: int) -> Members:
-    """Pids and pidfd flags of ``size`` ranks."""
-    payload = _payload(message, Kind.MEMBERS, size * _MEMBER.size)
+def decode_members(message: bytes, count: int) -> Members:
+    """Pids and pidfd flags of ``count`` ranks."""
+    payload = _payload(message, Kind.MEMBERS, count * _MEMBER.size)
     rows = list(_MEMBER.iter_unpack(payload))
     return Members(tuple(pid for pid, _ in rows), tuple(has for _, has in rows))
 
@@ -189,7 +195,7 @@ def encode_failed(secret: bytes, nonce: bytes, text: str) -> bytes:
 
 
 def text_of_failed(message: bytes, secret: bytes, nonce: bytes) -> str | None:
-    """Rank 0's reason if this is a FAILED whose proof holds, else None."""
+    """The root's reason if this is a FAILED whose proof holds, else None."""
     if message[:1] != bytes((Kind.FAILED,)) or len(message) < 1 + PROOF_BYTES:
         return None
     proof, stated = message[1 : 1 + PROOF_BYTES], message[1 + PROOF_BYTES :]

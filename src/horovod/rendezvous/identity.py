@@ -8,8 +8,9 @@ started the process.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from horovod.errors import InitError
@@ -23,7 +24,8 @@ Launcher = Literal["horovodrun", "torchrun", "mpirun", "none"]
 class Identity:
     """Position of one process: in the world, on its host, and among equal local ranks across hosts.
 
-    ``launcher`` says who started it and so where the store and the job's secret come from.
+    ``launcher`` says who started it and so where the store and the job's secret come from. Where
+    the launcher does not tell the numbers on and across hosts, they come with ``placed``.
     """
 
     rank: int
@@ -36,6 +38,12 @@ class Identity:
     launcher: Launcher
     scope: str = ""  # tells worlds of some of the job's processes apart
     comm: Any = field(default=None, compare=False, repr=False)  # MPI's, where mpirun started it
+    group: str = ""  # the machine's number, where the launcher counts machines
+
+    @property
+    def node(self) -> str:
+        """The machine as the launcher tells it from others."""
+        return self.group or self.hostname
 
     def restricted_to(self, ranks: Sequence[int]) -> Identity:
         """The identity in a world of these ranks only, renumbered in the order given.
@@ -50,19 +58,36 @@ class Identity:
             )
         if self.rank not in ranks:
             raise InitError(f"init: comm={ranks} does not contain this process, rank {self.rank}")
-        if self.local_size != self.size:
-            raise InitError("init: comm with some of the ranks needs them all on one machine")
-        rank, size = ranks.index(self.rank), len(ranks)
         scope = "-".join(map(str, ranks)) + "/"
-        return Identity(rank, size, rank, size, 0, 1, self.hostname, self.launcher, scope)
+        return replace(self, rank=ranks.index(self.rank), size=len(ranks), scope=scope)
+
+    def placed(self, nodes: Sequence[str]) -> Identity:
+        """The identity among ranks on these ``nodes``, one for each; what the launcher said stays.
+
+        Local and cross numbers of a part of the job, and cross numbers under torchrun, are counted
+        from where its ranks are.
+        """
+        if self.launcher == "horovodrun" and not self.scope:
+            return self
+        here = [rank for rank, node in enumerate(nodes) if node == self.node]
+        local_rank = here.index(self.rank)
+        count = Counter(nodes)
+        across = [node for node in dict.fromkeys(nodes) if count[node] > local_rank]
+        return replace(
+            self,
+            local_rank=local_rank,
+            local_size=len(here),
+            cross_rank=across.index(self.node),
+            cross_size=len(across),
+        )
 
 
 def identify(environ: Mapping[str, str]) -> Identity:
     """The identity that ``environ`` gives this process; touches nothing else.
 
     Raises:
-        InitError: a variable is missing, not a number or contradicts another one, or torchrun
-            spans several machines. The text names the variable, what it holds and what fits.
+        InitError: a variable is missing, not a number or contradicts another one. The text names
+            the variable, what it holds and what fits.
     """
     if "HOROVOD_RANK" in environ or "HOROVOD_SIZE" in environ:
         return _from_horovodrun(environ)
@@ -85,14 +110,18 @@ def _from_horovodrun(environ: Mapping[str, str]) -> Identity:
 def _from_torchrun(environ: Mapping[str, str]) -> Identity:
     rank, size = _position(environ, "RANK", "WORLD_SIZE")
     local_rank, local_size = _position(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE", size)
-    if local_size != size:
-        raise InitError(
-            f"init: torchrun started {size} processes (WORLD_SIZE), {local_size} of them on this "
-            "machine (LOCAL_WORLD_SIZE); this version supports torchrun on one machine only: use "
-            "'torchrun --nnodes 1' or 'horovodrun -np N' on a single machine"
-        )
     _check_local_rank(rank, size, local_rank, local_size, "LOCAL_RANK", "RANK")
-    return Identity(rank, size, local_rank, local_size, 0, 1, _hostname(environ), "torchrun")
+    return Identity(
+        rank,
+        size,
+        local_rank,
+        local_size,
+        0,
+        1,
+        _hostname(environ),
+        "torchrun",
+        group=environ.get("GROUP_RANK", ""),
+    )
 
 
 def _position(

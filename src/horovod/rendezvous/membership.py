@@ -3,29 +3,96 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Deadline", "Mesh", "close_all", "ranks_text"]
+__all__ = ["Deadline", "HostMesh", "Mesh", "SetLinks", "close_all", "ranks_text"]
 
 
 @dataclass(frozen=True)
-class Mesh:
-    """The result of a rendezvous on one host; every tuple is indexed by rank.
+class HostMesh:
+    """What the ranks of one host share; the tuples follow its ranks in rising order.
 
     ``region_fd`` is shared memory of the agreed size, zeroed. ``pidfds`` become readable when that
-    process ends; -1 for this rank itself and where the system gives none. All descriptors are
-    close-on-exec and belong to the caller; ``close`` ends them if nothing else took them over.
+    process ends; -1 for this rank itself and where the system gives none. ``bells`` are eventfds,
+    one for each rank; none in a world of one host. All descriptors are close-on-exec.
     """
 
     region_fd: int
     pidfds: tuple[int, ...]
     pids: tuple[int, ...]
+    bells: tuple[int, ...] = ()
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        close_all((self.region_fd, *self.pidfds, *self.bells))
+
+
+@dataclass(frozen=True)
+class SetLinks:
+    """This rank's TCP connections for one process set: non-blocking, authenticated both ways.
+
+    ``control``: (host, descriptor) along a binomial tree over the set's hosts, between the first
+    ranks of each. ``data``: (host, channel, descriptor). A host is counted among the set's own, in
+    the order of their lowest ranks.
+    """
+
+    control: tuple[tuple[int, int], ...] = ()
+    data: tuple[tuple[int, int, int], ...] = ()
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        close_all((*(fd for _, fd in self.control), *(fd for _, _, fd in self.data)))
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The result of a rendezvous; all tuples but ``hosts``, ``links`` and ``news`` go by rank.
+
+    ``hosts`` are the groups of ranks that share memory, in the order of their lowest ranks; those
+    of this rank's own share ``region_fd``, and have a pidfd (see ``HostMesh``) and, where there are
+    several hosts, a bell; the others -1. ``bells`` is empty in a world of one host. ``links`` and
+    ``news``, (host, descriptor) between the first ranks of all hosts, lead to the other hosts.
+    ``nodes`` are the machines as the launcher names them. All descriptors belong to the caller.
+    """
+
+    region_fd: int
+    pidfds: tuple[int, ...]
+    pids: tuple[int, ...]
+    hostnames: tuple[str, ...]
+    nodes: tuple[str, ...]
+    hosts: tuple[tuple[int, ...], ...]
+    bells: tuple[int, ...]
+    links: SetLinks
+    news: tuple[tuple[int, int], ...]
+    connector: Callable[[int, Sequence[int]], SetLinks]
+
+    def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
+        """Connections for a further process set; all ranks of the world call it in the same order.
+
+        Those who are no members, and members of a set within one host, get none and do not wait.
+        The others block until all of them are connected, for as long as ``init`` would at most.
+
+        Raises:
+            InitError: some cannot reach each other or left; on every member alike.
+        """
+        return self.connector(set_id, members)
+
+    @property
+    def address(self) -> str:
+        """An address of this machine that the other ranks of the world reach."""
+        if not self.links.data:
+            return "127.0.0.1"
+        with socket.socket(fileno=os.dup(self.links.data[0][2])) as link:
+            return str(link.getsockname()[0])
 
     def close(self) -> None:
         """Close every descriptor; call it once, and not if an engine owns them."""
-        close_all((self.region_fd, *self.pidfds))
+        close_all((self.region_fd, *self.pidfds, *self.bells))
+        close_all(fd for _, fd in self.news)
+        self.links.close()
 
 
 class Deadline:
@@ -38,6 +105,11 @@ class Deadline:
     def remaining_s(self) -> float:
         """Seconds that are left; 0 when it has passed."""
         return max(0.0, self._at - time.monotonic())
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether no time is left."""
+        return time.monotonic() >= self._at
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -1,19 +1,33 @@
-"""Turns N processes of one host into authenticated peers that share a region of memory.
+"""Turns N processes into authenticated peers: those of a host share memory, hosts are connected.
 
-Called by ``meet``, on the thread that called ``init``. Local rank 0 makes the region and listens;
-the others find it through the store. Nothing here outlives the call except the returned ``Mesh``.
+Called by ``meet``, on the thread that called ``init``. All publish who and where they are; ranks of
+one place form a host and meet over a Unix socket, then the hosts connect over TCP. Nothing here
+outlives the call except the returned ``Mesh``.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 
 from horovod.errors import InitError
+from horovod.rendezvous.gathering import Gathering
 from horovod.rendezvous.handshake import Claims
 from horovod.rendezvous.identity import Identity
-from horovod.rendezvous.membership import Deadline, Mesh
+from horovod.rendezvous.linker import Linker
+from horovod.rendezvous.membership import Deadline, HostMesh, Mesh, SetLinks
 from horovod.rendezvous.mesh_peer import join_mesh
 from horovod.rendezvous.mesh_root import host_mesh
+from horovod.rendezvous.place import Place, this_place
+from horovod.rendezvous.roster import (
+    Card,
+    decode_card,
+    describe_difference,
+    encode_card,
+    hosts_of,
+    split_names,
+)
 from horovod.rendezvous.store import Store
 
 __all__ = ["Mesh", "connect"]
@@ -26,24 +40,155 @@ def connect(
     generation: int,
     region_bytes: int,
     timeout_s: float,
+    *,
+    link_timeout_s: float = 30.0,
+    interfaces: Sequence[str] = (),
+    place: Place | None = None,
 ) -> Mesh:
-    """Meet all ranks of this world, which must be on this host, and share ``region_bytes``.
+    """Meet all ranks of this world: share ``region_bytes`` with those who can, link to the others.
 
     Every rank calls it with the same ``size``, ``generation`` (a new one for every attempt) and
     ``region_bytes``. Blocks until all have come and each holds everything, or none does; for up to
-    ``timeout_s``, or twice that on a rank that came long before rank 0.
+    ``timeout_s``, or twice that on a rank that came long before rank 0. Links to other hosts go
+    over ``interfaces`` only, if any are named, and end ``link_timeout_s`` after the other end last
+    answered. ``place`` is where this process is, if not as ``this_place`` finds it.
 
     Raises:
-        InitError: ranks are missing, died, disagree or do not know the secret; the text names them.
+        InitError: ranks are missing, died, disagree, do not know the secret or cannot reach each
+            other; the text names them.
     """
-    if identity.local_size != identity.size:
-        raise InitError(
-            f"init: {identity.size} ranks, {identity.local_size} of them on {identity.hostname}; "
-            "this version connects the ranks of one machine only"
-        )
     if sys.platform != "linux":
         raise InitError("init: more than one rank needs Linux in this version")
-    claims = Claims(identity.rank, identity.size, generation, region_bytes)
     key = f"mesh/{identity.scope}{generation}"
-    meet = host_mesh if identity.rank == 0 else join_mesh
-    return meet(claims, key, store, secret, Deadline(timeout_s))
+    own = Card(
+        identity.rank,
+        identity.size,
+        region_bytes,
+        os.getpid(),
+        identity.hostname,
+        identity.node,
+        place or this_place(),
+    )
+    cards, deadline = _meet_all(own, store, secret, key, Deadline(timeout_s))
+    hosts = hosts_of(cards)
+    _tell_split(own, cards, hosts)
+    linker = Linker(
+        own.rank,
+        cards,
+        hosts,
+        store,
+        secret,
+        key,
+        start_timeout_s=timeout_s,
+        link_timeout_s=link_timeout_s,
+        interfaces=interfaces,
+    )
+    claims = Claims(own.rank, own.size, generation, region_bytes)
+    if len(hosts) == 1:
+        host = _meet_host(claims, hosts, store, secret, key, deadline)
+        return _mesh(own.rank, cards, hosts, host, linker, SetLinks(), ())
+    with linker.world_round(deadline) as attempt:
+        host = _meet_host(claims, hosts, store, secret, key, deadline)
+        try:
+            links, news = linker.connect_world(attempt)
+        except BaseException:
+            host.close()
+            raise
+    return _mesh(own.rank, cards, hosts, host, linker, links, news)
+
+
+def _meet_all(
+    own: Card, store: Store, secret: bytes, key: str, deadline: Deadline
+) -> tuple[list[Card], Deadline]:
+    """The cards of all ranks, and rank 0's deadline."""
+
+    def problem_of(text: bytes) -> str | None:
+        difference = describe_difference(own, decode_card(text))
+        return difference and _unfit(difference)
+
+    gathering = Gathering(
+        store,
+        secret,
+        f"{key}/cards",
+        own.rank,
+        range(own.size),
+        deadline,
+        is_meeting=True,
+        check=problem_of,
+    )
+    try:
+        earlier = gathering.posted_before()
+        if earlier is not None:
+            raise _doubled(decode_card(earlier), own)
+        cards = [decode_card(text) for text in gathering.exchange(encode_card(own))]
+        if cards[own.rank].token != own.token:
+            raise _doubled(cards[own.rank], own)
+    except BaseException as error:
+        known = isinstance(error, InitError)
+        gathering.fail(str(error) if known else f"init: rank {own.rank} gave up: {error!r}")
+        raise
+    return cards, gathering.deadline
+
+
+def _doubled(other: Card, own: Card) -> InitError:
+    return InitError(_unfit(f"two processes are rank {own.rank}: pids {other.pid}, {own.pid}"))
+
+
+def _unfit(difference: str) -> str:
+    return (
+        f"init: ranks do not fit together: {difference}; all of them need the same version of "
+        "horovod, the same settings and one launcher"
+    )
+
+
+def _tell_split(own: Card, cards: Sequence[Card], hosts: Sequence[Sequence[int]]) -> None:
+    """One line if the launcher takes for one host what cannot share memory."""
+    names = split_names(cards, hosts) if own.rank == 0 else []
+    for name in names:
+        groups = [[r for r in host if cards[r].hostname == name] for host in hosts]
+        shown = " | ".join(",".join(map(str, group)) for group in groups if group)
+        sys.stderr.write(
+            f"horovod: init: ranks on {name} cannot all share memory, being in different "
+            f"containers or namespaces; these are connected by TCP: {shown}\n"
+        )
+
+
+def _meet_host(
+    claims: Claims,
+    hosts: Sequence[Sequence[int]],
+    store: Store,
+    secret: bytes,
+    key: str,
+    deadline: Deadline,
+) -> HostMesh:
+    members = next(host for host in hosts if claims.rank in host)
+    meet = host_mesh if claims.rank == members[0] else join_mesh
+    with_bells = len(hosts) > 1
+    name = f"{key}/host/{members[0]}"
+    return meet(claims, members, with_bells, name, store, secret, deadline)
+
+
+def _mesh(
+    rank: int,
+    cards: Sequence[Card],
+    hosts: tuple[tuple[int, ...], ...],
+    host: HostMesh,
+    linker: Linker,
+    links: SetLinks,
+    news: tuple[tuple[int, int], ...],
+) -> Mesh:
+    members = next(group for group in hosts if rank in group)
+    pidfds = dict(zip(members, host.pidfds, strict=True))
+    bells = dict(zip(members, host.bells, strict=True)) if host.bells else {}
+    return Mesh(
+        region_fd=host.region_fd,
+        pidfds=tuple(pidfds.get(card.rank, -1) for card in cards),
+        pids=tuple(card.pid for card in cards),
+        hostnames=tuple(card.hostname for card in cards),
+        nodes=tuple(card.node for card in cards),
+        hosts=hosts,
+        bells=tuple(bells.get(card.rank, -1) for card in cards) if bells else (),
+        links=links,
+        news=news,
+        connector=linker.connect_set,
+    )

@@ -1,4 +1,4 @@
-"""Rank 0's side of the meeting: listen, authenticate, hand out the region and the pidfds.
+"""The first rank's side of a host's meeting: listen, authenticate, hand out region, bells, pidfds.
 
 All or none: every rank confirms that it holds everything before any is told to go; whatever fails
 before that fails on all of them, with one text. Runs on the thread that called ``init``.
@@ -11,13 +11,14 @@ import os
 import selectors
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from horovod.errors import InitError
 from horovod.rendezvous import handshake
 from horovod.rendezvous.authentication import new_nonce
 from horovod.rendezvous.handshake import Claims, Hello, Kind, Members, ProtocolError
-from horovod.rendezvous.membership import Deadline, Mesh, close_all, ranks_text
+from horovod.rendezvous.membership import Deadline, HostMesh, close_all, ranks_text
 from horovod.rendezvous.peer_socket import (
     MAX_FDS_PER_MESSAGE,
     credentials,
@@ -53,35 +54,50 @@ class _Peer:
         return f"rank {self.hello.claims.rank} (pid {self.pid})" if self.hello else f"{self.pid}"
 
 
-def host_mesh(claims: Claims, key: str, store: Store, secret: bytes, deadline: Deadline) -> Mesh:
-    """Wait for the other ranks, which find us under ``key``, and give each its part.
+def host_mesh(
+    claims: Claims,
+    members: Sequence[int],
+    with_bells: bool,
+    key: str,
+    store: Store,
+    secret: bytes,
+    deadline: Deadline,
+) -> HostMesh:
+    """Wait for the other ranks of this host, which find us under ``key``; give each its part.
 
-    Blocks until ``deadline`` at most.
+    ``members`` are the host's ranks, this one first. Blocks until ``deadline`` at most.
 
     Raises:
         InitError: a rank is missing, died or does not fit; the others are told the same.
     """
-    region_fd = make_region(claims.region_bytes)
+    fds: list[int] = []
     try:
-        with _Root(claims, secret, deadline) as root:
+        with _Root(claims, members[1:], secret, deadline) as root:
             try:
                 store.set(key, root.name.encode())
                 root.gather()
-                return root.hand_out(region_fd)
+                fds.append(make_region(claims.region_bytes))
+                if with_bells:
+                    fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
+                return root.hand_out(fds)
             except BaseException as error:
                 known = isinstance(error, InitError)
-                root.tell_failure(str(error) if known else f"init: rank 0 gave up: {error!r}")
+                text = str(error) if known else f"init: rank {claims.rank} gave up: {error!r}"
+                root.tell_failure(text)
                 raise
     except BaseException:
-        os.close(region_fd)
+        close_all(fds)
         raise
 
 
 class _Root:
-    """The listening socket and the connections of one meeting."""
+    """The listening socket and the connections of one meeting with ``peers``."""
 
-    def __init__(self, claims: Claims, secret: bytes, deadline: Deadline) -> None:
+    def __init__(
+        self, claims: Claims, peers: Sequence[int], secret: bytes, deadline: Deadline
+    ) -> None:
         self._claims = claims
+        self._peers = peers
         self._secret = secret
         self._deadline = deadline
         self._strangers: set[_Peer] = set()
@@ -96,7 +112,7 @@ class _Root:
     def __enter__(self) -> _Root:
         try:
             self._listener.bind(f"\0{self.name}")
-            self._listener.listen(self._claims.size + 128)
+            self._listener.listen(len(self._peers) + 128)
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ)
         except BaseException:
@@ -113,7 +129,7 @@ class _Root:
 
     def gather(self) -> None:
         """Accept and authenticate until all ranks are members."""
-        while len(self._members) < self._claims.size - 1:
+        while len(self._members) < len(self._peers):
             if self._deadline.remaining_s() <= 0:
                 raise self._missing_error()
             waits = [s.patience.remaining_s() for s in self._strangers]
@@ -125,19 +141,22 @@ class _Root:
             for late in [s for s in self._strangers if s.patience.remaining_s() <= 0]:
                 self._drop(late, f"no proof of the secret within {_HELLO_TIMEOUT_S:g} s")
 
-    def hand_out(self, region_fd: int) -> Mesh:
-        """Send every member its descriptors, wait until all have them, then let all go."""
-        size = self._claims.size
-        peers = [self._members[rank] for rank in range(1, size)]
+    def hand_out(self, shared: list[int]) -> HostMesh:
+        """Send every member its descriptors, wait until all have them, then let all go.
+
+        ``shared``: the region's and those of the bells.
+        """
+        peers = [self._members[rank] for rank in self._peers]
         own_pidfd = open_pidfd(os.getpid())
         try:
             pidfds = (own_pidfd, *(peer.pidfd for peer in peers))
             pids = (os.getpid(), *(peer.pid for peer in peers))
-            at_once = max(1, _MAX_FDS_IN_FLIGHT // (size + 1))
+            at_once = max(1, _MAX_FDS_IN_FLIGHT // (len(shared) + len(pidfds)))
             for first in range(0, len(peers), at_once):
                 batch = peers[first : first + at_once]
-                for peer in batch:
-                    self._send_descriptors(peer, region_fd, pidfds, pids)
+                for position, peer in enumerate(batch, first + 1):
+                    others = [*pidfds[:position], -1, *pidfds[position + 1 :]]
+                    self._send_descriptors(peer, shared, others, pids)
                 self._wait_until_ready(set(batch))
         finally:
             close_all((own_pidfd,))
@@ -147,7 +166,7 @@ class _Root:
                 peer.socket.send(bytes((Kind.GO,)))
         for peer in peers:
             peer.pidfd = -1  # now the mesh's
-        return Mesh(region_fd, (-1, *pidfds[1:]), pids)
+        return HostMesh(shared[0], (-1, *pidfds[1:]), pids, tuple(shared[1:]))
 
     def tell_failure(self, text: str) -> None:
         """Send every member the reason; who cannot be told has left or sees the end of stream."""
@@ -163,7 +182,9 @@ class _Root:
         except BlockingIOError:
             return
         except OSError as error:
-            raise InitError(f"init: rank 0 cannot accept the other ranks: {error}") from None
+            raise InitError(
+                f"init: rank {self._claims.rank} cannot accept the other ranks: {error}"
+            ) from None
         accepted.setblocking(False)
         who = credentials(accepted)
         peer = _Peer(accepted, who.pid, new_nonce(), Deadline(_HELLO_TIMEOUT_S))
@@ -195,7 +216,9 @@ class _Root:
         """An authentic process of this job: from here on its troubles are everybody's."""
         peer.hello = hello
         rank = hello.claims.rank
-        mismatch = handshake.describe_mismatch(self._claims, hello.claims, hello.version)
+        mismatch = handshake.describe_mismatch(
+            self._claims, hello.claims, hello.version, self._peers
+        )
         if mismatch is None and rank in self._members:
             mismatch = f"two processes are rank {rank}: pids {self._members[rank].pid}, {peer.pid}"
         self._strangers.discard(peer)
@@ -242,12 +265,11 @@ class _Root:
                     self._hear(key.data)
 
     def _send_descriptors(
-        self, peer: _Peer, region_fd: int, pidfds: tuple[int, ...], pids: tuple[int, ...]
+        self, peer: _Peer, shared: list[int], pidfds: list[int], pids: tuple[int, ...]
     ) -> None:
-        assert peer.hello is not None
-        own_rank = peer.hello.claims.rank
-        has_pidfd = tuple(fd >= 0 and rank != own_rank for rank, fd in enumerate(pidfds))
-        fds = [region_fd, *(fd for fd, has in zip(pidfds, has_pidfd, strict=True) if has)]
+        """``pidfds`` has none, that is -1, for the peer itself."""
+        has_pidfd = tuple(fd >= 0 for fd in pidfds)
+        fds = [*shared, *(fd for fd in pidfds if fd >= 0)]
         message = handshake.encode_members(Members(pids, has_pidfd))
         for first in range(0, len(fds), MAX_FDS_PER_MESSAGE):
             self._send(peer, message, fds[first : first + MAX_FDS_PER_MESSAGE])
@@ -273,7 +295,7 @@ class _Root:
             raise InitError(f"init: {member.name} broke the protocol: it sent kind {message[0]}")
 
     def _receive(self, peer: _Peer) -> bytes:
-        """One message; nobody sends descriptors to rank 0, so none stay open."""
+        """One message; nobody sends descriptors to the root, so none stay open."""
         fds: list[int] = []
         try:
             return receive(peer.socket, fds)
@@ -292,7 +314,7 @@ class _Root:
 
     def _missing_error(self) -> InitError:
         size = self._claims.size
-        missing = ranks_text(set(range(1, size)) - set(self._members))
+        missing = ranks_text(set(self._peers) - set(self._members))
         return InitError(
             f"init: {missing} of {size} did not arrive within {self._deadline.timeout_s:g} s "
             "(HOROVOD_START_TIMEOUT)"

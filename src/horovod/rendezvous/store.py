@@ -11,16 +11,23 @@ import math
 import socket
 import threading
 import time
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from horovod.errors import InitError
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, new_nonce, prove
 
-__all__ = ["Store", "StoreClient"]
+__all__ = ["Store", "StoreClient", "address_text"]
 
 # How much longer than the server a client waits for an answer: only a stopped server is that late.
 _GRACE_S = 5.0
+
+
+def address_text(address: Sequence[Any]) -> str:
+    """A socket address for messages: ``10.0.0.5:80``, ``[::1]:80``."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Store(Protocol):
@@ -44,19 +51,21 @@ class Store(Protocol):
 class StoreClient:
     """A connection to the launcher's ``StoreServer`` at ``(host, port)``.
 
-    Construction connects and authenticates both sides, within ``timeout_s``.
+    ``host`` is a name or an IPv4 or IPv6 address; of a name's addresses the first that can be
+    connected to is used. Construction connects and authenticates both sides, within ``timeout_s``.
 
     Raises:
         InitError: nobody listens, or the other side does not know the job's secret.
     """
 
     def __init__(self, address: tuple[str, int], secret: bytes, *, timeout_s: float) -> None:
-        self._name = f"{address[0]}:{address[1]}"
+        self.address = address
+        self._name = address_text(address)
         self._lock = threading.Lock()
         self._deadline = time.monotonic() + timeout_s
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket = self._connect(address)
         try:
-            self._connect(address, secret)
+            self._authenticate(secret)
         except BaseException:
             self._socket.close()
             raise
@@ -83,17 +92,35 @@ class StoreClient:
         """See ``Store.close``."""
         self._socket.close()
 
-    def _connect(self, address: tuple[str, int], secret: bytes) -> None:
-        self._arm()
+    def _connect(self, address: tuple[str, int]) -> socket.socket:
         try:
-            self._socket.connect(address)
+            found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         except OSError as error:
             raise InitError(
-                f"init: cannot reach the launcher's store at {self._name}: {error}; "
-                "is horovodrun still running?"
+                f"init: cannot find the launcher's store at {self._name}: {error}"
             ) from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._authenticate(secret)
+        reasons = []
+        for number, (family, kind, protocol, _, target) in enumerate(found):
+            connected = socket.socket(family, kind, protocol)
+            try:
+                # What is left is shared with those still to be tried.
+                left_s = self._deadline - time.monotonic()
+                connected.settimeout(max(left_s / (len(found) - number), 0.001))
+                connected.connect(target)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError as error:
+                connected.close()
+                reasons.append(f"{address_text(target)}: {error}" if len(found) > 1 else str(error))
+            except BaseException:
+                connected.close()
+                raise
+            else:
+                return connected
+        raise InitError(
+            f"init: cannot reach the launcher's store at {self._name}: {'; '.join(reasons)}; "
+            "is horovodrun still running?"
+        )
 
     def _authenticate(self, secret: bytes) -> None:
         challenge = self._receive(wire.CHALLENGE_BYTES)

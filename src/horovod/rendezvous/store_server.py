@@ -1,8 +1,10 @@
 """The store inside our launcher: one thread, one selector, no work while nobody asks.
 
-Bound to the loopback interface. A connection proves that it knows the job's secret before anything
-it sends is interpreted; one that is slow, wrong, oversized or broken off in the middle is dropped
-and reported, and the others never notice. ``get`` of an absent key is parked here until it is set.
+Bound to the loopback interface or to the addresses given, never to all. A connection proves that
+it knows the job's secret before anything it sends is interpreted; one that is slow, wrong, too
+large or broken off in the middle is dropped and reported once per address, and the others never
+notice. What strangers and clients can make it keep is bounded. ``get`` of an absent key is parked
+here until it is set.
 """
 
 from __future__ import annotations
@@ -12,16 +14,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
+from horovod.rendezvous.store import address_text
 
 __all__ = ["StoreServer"]
 
 _MAX_REPORTS = 20
+_MAX_STORED_BYTES = 256 * 1024 * 1024
+_LOOPBACK = (("127.0.0.1", 0),)
 
 
 def _to_stderr(text: str) -> None:
@@ -34,6 +39,7 @@ class _Connection:
 
     socket: socket.socket
     peer: str
+    host: str
     nonce: bytes
     deadline: float | None
     is_authentic: bool = False
@@ -48,17 +54,22 @@ class _DropError(Exception):
 
 
 class StoreServer:
-    """Serves ``StoreClient``s that know ``secret``; ``address`` is where, from construction on.
+    """Serves ``StoreClient``s that know ``secret``, at ``addresses`` (port 0: the system chooses).
 
-    ``start`` begins to serve on a thread of its own, ``close`` ends that thread and every
-    connection. ``io_timeout_s`` bounds the hello and each frame, not the silence between frames.
-    ``report`` gets one line per dropped connection, on the server's thread.
+    From construction on, ``addresses`` are where; ``address`` is the first of them. ``start``
+    begins to serve on a thread of its own, ``close`` ends that thread and every connection.
+    ``io_timeout_s`` bounds the hello and each frame, not the silence between frames. ``report``
+    gets a line for the first connection dropped of each address, on the server's thread.
+
+    Raises:
+        OSError: an address is not this machine's or is taken.
     """
 
     def __init__(
         self,
         secret: bytes,
         *,
+        addresses: Sequence[tuple[str, int]] = _LOOPBACK,
         io_timeout_s: float = 5.0,
         max_connections: int = 4096,
         report: Callable[[str], None] = _to_stderr,
@@ -67,18 +78,19 @@ class StoreServer:
         self._io_timeout_s = io_timeout_s
         self._max_connections = max_connections
         self._report = report
-        self._reported = 0
+        self._reported: set[str] = set()
         self._values: dict[bytes, bytes] = {}
+        self._stored_bytes = 0
         self._connections: set[_Connection] = set()
         self._listen_again_at: float | None = None
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self._listener.setblocking(False)
+        self._listeners = _listen(addresses)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._watch_listeners()
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="horovod-store", daemon=True)
-        self.address: tuple[str, int] = self._listener.getsockname()
+        self.addresses = [_address_of(listener) for listener in self._listeners]
+        self.address = self.addresses[0]
 
     def start(self) -> None:
         """Begin to serve; connections made since construction have waited in the backlog."""
@@ -93,7 +105,7 @@ class StoreServer:
             connection.socket.close()
         self._connections.clear()
         self._selector.close()
-        for each in (self._listener, self._wake_reader, self._wake_writer):
+        for each in (*self._listeners, self._wake_reader, self._wake_writer):
             each.close()
 
     def __enter__(self) -> StoreServer:
@@ -113,8 +125,8 @@ class StoreServer:
             for key, events in self._selector.select(self._seconds_to_next_deadline()):
                 if key.fileobj is self._wake_reader:
                     return
-                if key.fileobj is self._listener:
-                    self._accept()
+                if key.fileobj in self._listeners:
+                    self._accept(key.data)
                 elif key.data in self._connections:
                     self._advance(key.data, events)
             self._expire(time.monotonic())
@@ -128,7 +140,7 @@ class StoreServer:
     def _expire(self, now: float) -> None:
         if self._listen_again_at is not None and self._listen_again_at <= now:
             self._listen_again_at = None
-            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._watch_listeners()
         for connection in list(self._connections):
             if connection.deadline is not None and connection.deadline <= now:
                 what = "whole message" if connection.is_authentic else "proof of the secret"
@@ -137,12 +149,16 @@ class StoreServer:
                 connection.parked_key = None
                 self._answer(connection, wire.Status.TIMEOUT)
 
-    def _accept(self) -> None:
+    def _watch_listeners(self) -> None:
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
         if len(self._connections) >= self._max_connections:
             self._make_room(f"{len(self._connections)} connections are open")
             return
         try:
-            accepted, address = self._listener.accept()
+            accepted, address = listener.accept()
         except BlockingIOError:
             return
         except OSError as error:
@@ -150,9 +166,11 @@ class StoreServer:
             return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = f"{address[0]}:{address[1]}"
+        # A client whose machine is gone must not be kept for ever.
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         deadline = time.monotonic() + self._io_timeout_s
-        connection = _Connection(accepted, peer, new_nonce(), deadline)
+        peer = address_text(address)
+        connection = _Connection(accepted, peer, address[0], new_nonce(), deadline)
         self._connections.add(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
         self._send(connection, wire.MAGIC + connection.nonce)
@@ -165,7 +183,8 @@ class StoreServer:
             self._drop(oldest, f"no proof of the secret yet and {reason}")
         elif self._listen_again_at is None:
             self._report(f"store: no new connections for a second: {reason}")
-            self._selector.unregister(self._listener)
+            for listener in self._listeners:
+                self._selector.unregister(listener)
             self._listen_again_at = time.monotonic() + 1.0
 
     def _advance(self, connection: _Connection, events: int) -> None:
@@ -180,7 +199,8 @@ class StoreServer:
             self._drop(connection, str(error))
 
     def _read(self, connection: _Connection) -> None:
-        data = connection.socket.recv(wire.MAX_BODY_BYTES)
+        limit = wire.MAX_BODY_BYTES if connection.is_authentic else wire.HELLO_BYTES
+        data = connection.socket.recv(limit)
         if not data:
             self._finish(connection)
             return
@@ -239,7 +259,7 @@ class StoreServer:
         except ValueError as error:
             raise _DropError(str(error)) from None
         if request.operation == wire.Operation.SET:
-            self._values[request.key] = request.value
+            self._keep(request)
             self._answer(connection, wire.Status.DONE)
             self._answer_parked(request.key, request.value)
         elif request.key in self._values:
@@ -247,6 +267,15 @@ class StoreServer:
         else:
             connection.parked_key = request.key
             connection.parked_until = time.monotonic() + request.timeout_ms / 1000
+
+    def _keep(self, request: wire.Request) -> None:
+        earlier = self._values.get(request.key)
+        added = len(request.value) - len(earlier or b"")
+        added += len(request.key) if earlier is None else 0
+        if self._stored_bytes + added > _MAX_STORED_BYTES:
+            raise _DropError(f"the store is full: it holds {self._stored_bytes} bytes")
+        self._stored_bytes += added
+        self._values[request.key] = request.value
 
     def _answer_parked(self, key: bytes, value: bytes) -> None:
         for waiting in [c for c in self._connections if c.parked_key == key]:
@@ -284,12 +313,39 @@ class StoreServer:
         if connection not in self._connections:
             return
         self._forget(connection)
-        self._reported += 1
-        if self._reported <= _MAX_REPORTS:
-            last = "; further ones are not reported" if self._reported == _MAX_REPORTS else ""
+        if connection.host not in self._reported and len(self._reported) < _MAX_REPORTS:
+            self._reported.add(connection.host)
+            is_last = len(self._reported) == _MAX_REPORTS
+            last = "; other addresses are not reported" if is_last else ""
             self._report(f"store: dropped the connection from {connection.peer}: {reason}{last}")
 
     def _forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)
         self._selector.unregister(connection.socket)
         connection.socket.close()
+
+
+def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
+    listeners: list[socket.socket] = []
+    try:
+        for host, port in addresses:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, _, _, _, target = found[0]
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(target)
+            listener.listen(1024)
+            listener.setblocking(False)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _address_of(listener: socket.socket) -> tuple[str, int]:
+    host, port = listener.getsockname()[:2]
+    return host, port

@@ -1,8 +1,10 @@
 """The store that torchrun gives its processes, as a ``Store``, and the job's secret in it.
 
 torchrun has no place for a secret of ours, so rank 0 makes one and publishes it in torchrun's own
-store. That store answers whoever reaches its port; what protects the mesh then is that both ends of
-its sockets must belong to one user. Torch is imported here only, when the first method runs.
+store. That store answers whoever reaches its port, so the secret keeps out only who does not;
+within a host, both ends of a socket must also belong to one user. A secret that is in the
+environment of all ranks (``_HOROVOD_SECRET_KEY``) is used instead and goes nowhere. Torch is
+imported here only, when the first method runs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 from horovod.errors import InitError
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.identity import Identity
+from horovod.rendezvous.membership import Deadline
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchStore", "agree_on_secret", "open_store"]
 
 _SECRET_KEY = "secret"
+_LONGEST_PAUSE_S = 0.05
 
 
 class TorchStore:
@@ -46,16 +50,17 @@ class TorchStore:
             raise InitError(f"init: torchrun's store failed: {error}") from None
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """See ``Store.get``; Ctrl-C is seen only when it returns."""
-        store = self._open_store()
-        start = time.monotonic()
+        """See ``Store.get``; asks again and again, since torch warns of each wait in vain."""
+        deadline = Deadline(timeout_s)
+        pause_s = 0.001
         try:
-            # TCPStore reads a timeout of zero as "for ever".
-            store.set_timeout(timedelta(seconds=max(timeout_s, 0.001)))
-            return bytes(store.get(self._prefix + key))
+            while not self._open_store().check([self._prefix + key]):
+                if deadline.has_passed:
+                    raise TimeoutError(f"store: nobody set {key!r} within {timeout_s:g} s")
+                time.sleep(min(pause_s, deadline.remaining_s()))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            return bytes(self._open_store().get(self._prefix + key))
         except RuntimeError as error:
-            if time.monotonic() - start >= timeout_s:
-                raise TimeoutError(f"store: nobody set {key!r} within {timeout_s:g} s") from None
             raise InitError(f"init: torchrun's store failed: {error}") from None
 
     def close(self) -> None:

@@ -8,7 +8,8 @@
     server -> client   length, status, value                          4 + n bytes
 
 Until both proofs are verified only lengths known in advance are read and nothing is interpreted.
-Frames after that carry no code of their own: the store listens on the loopback interface only.
+Frames after that carry no code of their own; who relies on a value across a network adds a proof to
+it (see ``gathering``).
 """
 
 from __future__ import annotations

@@ -5,8 +5,11 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include <functional>
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <numeric>
+#include <thread>
 #include <vector>
 
 #include "backend/cluster_backend.h"
@@ -107,7 +110,7 @@ struct ClusterWorld {
 
   HostMap map;
   std::vector<std::unique_ptr<DataWorld>> hosts;
-  std::vector<std::vector<DataLink>> links;  // by rank
+  std::vector<std::vector<DataLink>> links;             // by rank
   std::vector<std::unique_ptr<ClusterRunner>> runners;  // by rank
 
  private:
@@ -190,9 +193,44 @@ inline Bytes reduced_by_hosts(const Tensor& tensor, const HostMap& map) {
   return result;
 }
 
+inline Tensor reducescatter_over(const HostMap& map, int size, Dtype dtype, ReduceOp op,
+                                 std::int64_t dim0, std::int64_t width, std::set<int> absent,
+                                 std::mt19937& random) {
+  Tensor tensor = reducescatter_tensor(size, dtype, op, dim0, width, std::move(absent), random);
+  const Bytes result = reduced_by_hosts(tensor, map);
+  auto begin = result.begin();
+  for (Bytes& bytes : tensor.expected) {
+    const auto end = begin + static_cast<std::ptrdiff_t>(bytes.size());
+    bytes.assign(begin, end);
+    begin = end;
+  }
+  return tensor;
+}
+
+inline std::vector<std::int64_t> random_splits(int size, std::int64_t most, std::mt19937& random) {
+  std::vector<std::int64_t> splits;
+  for (int i = 0; i < size * size; ++i) {
+    const bool is_empty = random() % 3 == 0;
+    splits.push_back(is_empty ? 0 : static_cast<std::int64_t>(random()) % (most + 1));
+  }
+  return splits;
+}
+
+inline int size_of_layout(const std::vector<int>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), 0);
+}
+
+struct Factors {
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
 inline Tensor allreduce_over(const HostMap& map, int size, Dtype dtype, ReduceOp op,
-                             std::size_t count, std::set<int> absent, std::mt19937& random) {
+                             std::size_t count, std::set<int> absent, std::mt19937& random,
+                             Factors factors = {}) {
   Tensor tensor = allreduce_tensor(size, dtype, op, count, std::move(absent), random);
+  tensor.request.prescale = factors.prescale;
+  tensor.request.postscale = factors.postscale;
   const Bytes result = reduced_by_hosts(tensor, map);
   for (Bytes& bytes : tensor.expected) bytes = result;
   return tensor;
@@ -221,6 +259,41 @@ inline void wipe(std::vector<Bucket>& buckets) {
   for (Bucket& bucket : buckets) {
     for (Tensor& tensor : bucket) tensor.wipe();
   }
+}
+
+// Every rank is a thread that sleeps in poll(2), at most a moment since counters of other ranks are
+// not in there.
+inline void run_threads(ClusterWorld& world) {
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  std::atomic<int> unfinished{0};
+  std::vector<std::thread> threads;
+  for (auto& runner : world.runners) {
+    threads.emplace_back([&] {
+      std::vector<pollfd> polls;
+      for (PeerWait blocked; !runner->advance(blocked);) {
+        polls.clear();
+        runner->backend.add_polls(polls);
+        if (Clock::now() > deadline) {
+          ++unfinished;
+          return;
+        }
+        if (blocked.rank >= 0) {
+          runner->peers.sleep(blocked, std::chrono::microseconds(polls.empty() ? 10'000 : 100));
+        } else {
+          poll(polls.data(), polls.size(), 100);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(unfinished == 0);
+}
+
+inline void check_threaded(const HostMap& map, std::vector<Bucket> buckets) {
+  wipe(buckets);
+  ClusterWorld world(map, buckets);
+  run_threads(world);
+  check_results(buckets);
 }
 
 inline void check_stepped(const HostMap& map, std::vector<Bucket> buckets, unsigned seed,

@@ -15,7 +15,7 @@ namespace hvd {
 namespace {
 
 using test::float_request;
-using Hosts = std::vector<std::vector<int>>;
+using test::Hosts;
 
 // A host's ranks share a board; their leader has the relay.
 class Tree {

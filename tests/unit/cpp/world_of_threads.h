@@ -1,8 +1,11 @@
-// N ranks as threads of one process: each has an engine of its own, all share one space.
+// N ranks as threads of one process: each has an engine of its own. They are one host with one
+// space, or with TEST_RANKS_PER_HOST=n in the environment several of n ranks each, so that every
+// test of an engine is one of worlds that span hosts, too.
 #pragma once
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -10,11 +13,18 @@
 #include <thread>
 #include <vector>
 
+#include "linked_hosts.h"
 #include "runtime/engine.h"
 
 namespace hvd::test {
 
 inline constexpr auto kPatience = std::chrono::seconds(60);
+
+// 0: all.
+inline int ranks_per_host() {
+  const char* text = std::getenv("TEST_RANKS_PER_HOST");
+  return text == nullptr ? 0 : std::atoi(text);
+}
 
 class WorldOfThreads {
  public:
@@ -27,14 +37,29 @@ class WorldOfThreads {
   // `watched(rank)`: the peers whose end this rank sees.
   WorldOfThreads(int size, const Configure& configure,
                  const std::function<std::vector<WatchedProcess>(int rank)>& watched)
-      : space_(SharedSpace::in_process()) {
+      : WorldOfThreads(size, configure, watched,
+                       ranks_per_host() == 0 || size <= ranks_per_host()
+                           ? Hosts{}
+                           : split_into_hosts(size, ranks_per_host())) {}
+
+  // `hosts`: the ranks of each; none for one host.
+  WorldOfThreads(int size, const Configure& configure,
+                 const std::function<std::vector<WatchedProcess>(int rank)>& watched, Hosts hosts)
+      : hosts_(std::move(hosts)) {
+    do {
+      spaces_.push_back(SharedSpace::in_process());
+    } while (spaces_.size() < hosts_.size());
+    std::vector<Connections> connections(static_cast<std::size_t>(size));
+    if (!hosts_.empty()) connections = link_world(hosts_, size);
     for (int rank = 0; rank < size; ++rank) {
       EngineConfig config;
       config.rank = rank;
       config.size = size;
       config.usable_cores = 2;
       configure(config);
-      engines_.push_back(std::make_unique<Engine>(config, space_, watched(rank)));
+      engines_.push_back(
+          std::make_unique<Engine>(config, space_of(rank), watched(rank),
+                                   std::move(connections[static_cast<std::size_t>(rank)])));
     }
   }
 
@@ -44,18 +69,23 @@ class WorldOfThreads {
 
   // On all ranks; call it while they are at rest.
   void add_set(int set, const std::vector<int>& members) {
-    for (const auto& engine : engines_) engine->add_process_set(set, members);
+    std::vector<SetLinks> links(engines_.size());
+    if (!hosts_.empty()) links = link_set(hosts_, members, size());
+    for (std::size_t rank = 0; rank < engines_.size(); ++rank) {
+      engines_[rank]->add_process_set(set, members, std::move(links[rank]));
+    }
   }
   void remove_set(int set) {
     for (const auto& engine : engines_) engine->remove_process_set(set);
     engines_.front()->discard_process_set(set);
+    for (const auto& host : hosts_) engine(host.front()).discard_process_set(set);
   }
   // Where a set lies in the space; for ranks that are played by the test.
   std::byte* part_of(int set, int set_size) {
     const std::size_t part_bytes = Lane::region_bytes(size());
     const std::size_t first = Engine::space_bytes(size()) - kMaxProcessSets * part_bytes;
     const std::size_t offset = first + static_cast<std::size_t>(set) * part_bytes;
-    parts_.push_back(space_->map(offset, Lane::region_bytes(set_size)));
+    parts_.push_back(spaces_.front()->map(offset, Lane::region_bytes(set_size)));
     return parts_.back()->data();
   }
 
@@ -77,7 +107,13 @@ class WorldOfThreads {
   }
 
  private:
-  std::shared_ptr<SharedSpace> space_;
+  std::shared_ptr<SharedSpace> space_of(int rank) const {
+    return hosts_.empty() ? spaces_.front()
+                          : spaces_[static_cast<std::size_t>(host_of(hosts_, rank))];
+  }
+
+  const Hosts hosts_;
+  std::vector<std::shared_ptr<SharedSpace>> spaces_;
   std::vector<std::shared_ptr<Region>> parts_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };

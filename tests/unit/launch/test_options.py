@@ -182,7 +182,6 @@ def test_what_excludes_each_other(
         ("--slots", "--slots-per-host: this version has no elastic training"),
         ("--hierarchical-allreduce", "has no hierarchical collectives"),
         ("--num-nccl", "--num-nccl-streams: this version has no NCCL"),
-        ("--gloo-timeout-seconds", "native engine, which has timeouts of its own"),
     ],
 )
 def test_what_this_version_lacks_is_refused_by_name(

@@ -41,17 +41,49 @@ def test_horovodrun() -> None:
 
 
 def test_torchrun() -> None:
-    assert identify(TORCHRUN) == Identity(1, 2, 1, 2, 0, 1, os.uname().nodename, "torchrun")
+    expected = Identity(1, 2, 1, 2, 0, 1, os.uname().nodename, "torchrun", group="0")
+    assert identify(TORCHRUN) == expected
 
 
 def test_horovodrun_goes_before_torchrun() -> None:
     assert identify(TORCHRUN | HOROVODRUN).launcher == "horovodrun"
 
 
-def test_torchrun_on_several_machines_is_refused_with_a_way_out() -> None:
-    environ = TORCHRUN | {"WORLD_SIZE": "4"}
-    with pytest.raises(InitError, match=r"4 processes .*WORLD_SIZE.* 2 of them .*--nnodes 1"):
-        identify(environ)
+def test_torchrun_on_several_machines() -> None:
+    environ = TORCHRUN | {"WORLD_SIZE": "4", "RANK": "3", "GROUP_RANK": "1"}
+    identity = identify(environ).placed(["0", "0", "1", "1"])
+    assert (identity.rank, identity.size) == (3, 4)
+    assert (identity.local_rank, identity.local_size) == (1, 2)
+    assert (identity.cross_rank, identity.cross_size) == (1, 2)
+
+
+def test_cross_numbers_count_machines_with_that_local_rank() -> None:
+    nodes = ["a", "b", "b", "c", "c"]
+    found = []
+    for rank, node in enumerate(nodes):
+        identity = Identity(rank, 5, 0, 5, 0, 1, node, "torchrun", group=node).placed(nodes)
+        found.append((identity.local_rank, identity.local_size))
+        found[-1] += (identity.cross_rank, identity.cross_size)
+    assert found == [(0, 1, 0, 3), (0, 2, 1, 3), (1, 2, 0, 2), (0, 2, 2, 3), (1, 2, 1, 2)]
+
+
+def test_what_our_launcher_said_stays() -> None:
+    identity = identify(HOROVODRUN)
+    assert identity.placed(["x"] * 4) == identity
+
+
+def test_a_part_of_the_job_is_numbered_anew_on_several_machines() -> None:
+    hostnames = ["alpha", "alpha", "beta", "beta"]
+    ranks = [3, 1, 2]
+    for position, rank in enumerate(ranks):
+        environ = HOROVODRUN | {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank % 2)}
+        environ |= {"HOROVOD_HOSTNAME": hostnames[rank], "HOROVOD_CROSS_RANK": str(rank // 2)}
+        part = identify(environ).restricted_to(ranks)
+        assert (part.rank, part.size, part.scope) == (position, 3, "3-1-2/")
+        placed = part.placed([hostnames[rank] for rank in ranks])
+        local, cross = [((0, 2), (0, 2)), ((0, 1), (1, 2)), ((1, 2), (0, 1))][position]
+        assert (placed.local_rank, placed.local_size) == local
+        assert (placed.cross_rank, placed.cross_size) == cross
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 
 from horovod.errors import InitError
 from horovod.rendezvous import mesh_root, peer_socket, region
-from horovod.rendezvous.identity import Identity
-from horovod.rendezvous.mesh import Mesh, connect
+from horovod.rendezvous.membership import SetLinks
+from horovod.rendezvous.mesh import Mesh
 
-from .worlds import REGION_BYTES, SECRET, MemoryStore, join, meshes, open_descriptors
+from .worlds import REGION_BYTES, MemoryStore, join, meshes, open_descriptors
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,11 @@ def test_fifty_rounds_leave_nothing() -> None:
         close(meshes(3, lambda rank: join(rank, 3, store, generation=generation)))  # noqa: B023
 
 
-def test_several_machines_are_refused() -> None:
-    identity = Identity(0, 4, 0, 2, 0, 2, "alpha", "horovodrun")
-    with pytest.raises(InitError, match=r"4 ranks, 2 of them on alpha.*one machine only"):
-        connect(identity, MemoryStore(), SECRET, 1, 4096, 1)
+def test_one_host_needs_no_bells_and_no_links() -> None:
+    store = MemoryStore()
+    world = meshes(2, lambda rank: join(rank, 2, store))
+    for mesh in world:
+        assert mesh.hosts == ((0, 1),)
+        assert (mesh.bells, mesh.news, mesh.links) == ((), (), SetLinks())
+        assert mesh.connect_set(1, [0, 1]) == SetLinks()
+    close(world)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horovod.errors import InitError
-from horovod.rendezvous import wire
+from horovod.rendezvous import store_server, wire
 from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
 from horovod.rendezvous.store import StoreClient
 from horovod.rendezvous.store_server import StoreServer
@@ -208,15 +208,30 @@ def test_strangers_make_room_for_members() -> None:
     assert "4 connections are open" in lines.get(timeout=30)
 
 
-def test_reports_end_after_some() -> None:
+def test_each_address_is_reported_once_and_some_at_most() -> None:
     lines: list[str] = []
     with StoreServer(SECRET, report=lines.append) as server:
-        for _ in range(40):
-            with socket.create_connection(server.address, timeout=30) as rude:
+        for number in range(60):
+            source = (f"127.0.1.{1 + number % 30}", 0)
+            with socket.create_connection(server.address, 30, source) as rude:
                 rude.sendall(b"x" * wire.HELLO_BYTES)
                 is_closed_by_peer(rude)
     assert len(lines) == 20
-    assert lines[-1].endswith("further ones are not reported")
+    assert len({line.split(": ")[1].rpartition(":")[0] for line in lines}) == 20
+    assert lines[-1].endswith("other addresses are not reported")
+
+
+def test_what_clients_leave_is_bounded(monkeypatch: pytest.MonkeyPatch, reported: Reported) -> None:
+    monkeypatch.setattr(store_server, "_MAX_STORED_BYTES", 1000)
+    client = StoreClient(reported.server.address, SECRET, timeout_s=30)
+    for _ in range(3):
+        client.set("same", b"x" * 900)
+    with pytest.raises(InitError):
+        client.set("other", b"x" * 100)
+    assert "the store is full" in reported.line()
+    client = StoreClient(reported.server.address, SECRET, timeout_s=30)
+    assert len(client.get("same", 30)) == 900
+    client.close()
 
 
 @given(body=st.binary(max_size=300))

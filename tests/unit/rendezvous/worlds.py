@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from horovod.errors import InitError
 from horovod.rendezvous.identity import Identity
 from horovod.rendezvous.mesh import Mesh, connect
+from horovod.rendezvous.place import Place, this_place
+from horovod.rendezvous.store import Store
 
 SECRET = b"s" * 32
 REGION_BYTES = 1 << 16
+HOST_NAME = "host{}"
+Outcome = TypeVar("Outcome")
 
 
 class MemoryStore:
@@ -54,10 +59,39 @@ def join(
     return connect(identity_of(rank, size), store, secret, generation, region_bytes, timeout_s)
 
 
-def outcomes(count: int, action: Callable[[int], Mesh]) -> list[Mesh | InitError]:
+def join_hosts(
+    rank: int,
+    layout: Sequence[Sequence[int]],
+    store: Store,
+    *,
+    secret: bytes = SECRET,
+    key: int = 1,
+    timeout_s: float = 60,
+    link_timeout_s: float = 30,
+    interfaces: Sequence[str] = (),
+) -> Mesh:
+    """As ``join``, where each group of ranks in ``layout`` is a host of its own."""
+    host = next(index for index, group in enumerate(layout) if rank in group)
+    size = sum(map(len, layout))
+    identity = Identity(rank, size, 0, 1, 0, 1, HOST_NAME.format(host), "horovodrun")
+    place = Place(f"place {host}", this_place().network)
+    return connect(
+        identity,
+        store,
+        secret,
+        key,
+        REGION_BYTES,
+        timeout_s,
+        link_timeout_s=link_timeout_s,
+        interfaces=interfaces,
+        place=place,
+    )
+
+
+def outcomes(count: int, action: Callable[[int], Outcome]) -> list[Outcome | InitError]:
     """What ``action`` gives each of ``count`` ranks, all at once."""
 
-    def one(rank: int) -> Mesh | InitError:
+    def one(rank: int) -> Outcome | InitError:
         try:
             return action(rank)
         except InitError as error:

@@ -1,0 +1,152 @@
+#include "collective/cluster_adasum.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "collective/adasum_weights.h"
+#include "kernels/adasum.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::size_t kTileBytes = 4096;
+constexpr std::size_t kPieceBytes = 4 * 1024 * 1024;
+constexpr std::array<std::byte, kTileBytes> kZeros{};
+
+}  // namespace
+
+// The tiles of the current piece: every rank gives each to the rank whose turn it is.
+class ClusterAdasum::Tiles final : public PairwiseParts {
+ public:
+  explicit Tiles(ClusterAdasum& adasum) : adasum_(adasum) {}
+
+  void for_each_piece(int giver, int taker, const UsePiece& use) const override {
+    const int self = adasum_.own_.rank;
+    std::byte* out = adasum_.gathered_.data() + static_cast<std::size_t>(giver) * kTileBytes;
+    adasum_.for_each_tile(
+        [&](const View& view, std::size_t at, std::size_t length, std::size_t turn) {
+          if (turn != static_cast<std::size_t>(taker)) return;
+          View piece;
+          piece.size_bytes = length;
+          if (giver == self) piece.in = view.in == nullptr ? kZeros.data() : view.in + at;
+          if (taker == self) piece.out = out;
+          use(piece);
+          if (taker == self) out += adasum_.size_ * kTileBytes;
+        });
+  }
+
+ private:
+  ClusterAdasum& adasum_;
+};
+
+ClusterAdasum::ClusterAdasum(const HostMap& map, Links& links, OwnPlace own,
+                             ClusterAllreduce& allreduce, ClusterExchange& exchange)
+    : map_(map),
+      links_(links),
+      own_(own),
+      size_(map.rank_count()),
+      allreduce_(allreduce),
+      exchange_(exchange),
+      sources_(size_) {}
+
+void ClusterAdasum::begin(const ViewList& views, BlockNumber& next_block) {
+  next_block_ = &next_block;
+  tiled_.clear();
+  weighted_.clear();
+  gram_view_.clear();
+  const std::size_t count = views.views().size();
+  grams_.assign(count * gram_entries(size_), 0.0);
+  weights_.assign(count * static_cast<std::size_t>(map_.own_members()), 1.0);
+  for (View view : views.views()) {
+    tiled_.append(view, kTileBytes);
+    view.spec.weights =
+        weights_.data() + weighted_.views().size() * static_cast<std::size_t>(map_.own_members());
+    weighted_.append(view);
+  }
+  auto* const grams = reinterpret_cast<std::byte*>(grams_.data());
+  gram_view_.append({.in = grams,
+                     .out = grams,
+                     .size_bytes = grams_.size() * sizeof(double),
+                     .spec = {.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}});
+  phase_ = Phase::kDots;
+  piece_begin_ = 0;
+  begin_piece();
+}
+
+bool ClusterAdasum::advance(PeerWait& blocked) {
+  while (phase_ == Phase::kDots) {
+    if (!exchange_.advance(blocked)) return false;
+    add_dots();
+    piece_begin_ += kPieceBytes;
+    piece_begin_ < tiled_.size_bytes() ? begin_piece() : begin_sum();
+  }
+  if (phase_ == Phase::kSum) {
+    if (!allreduce_.advance(blocked)) return false;
+    begin_apply();
+  }
+  return allreduce_.advance(blocked);
+}
+
+template <typename Use>
+void ClusterAdasum::for_each_tile(Use&& use) const {
+  const Range piece{piece_begin_, piece_begin_ + kPieceBytes};
+  tiled_.for_each_piece(piece,
+                        [&](const View& view, std::size_t at, std::size_t, std::size_t length) {
+                          for (std::size_t done = 0; done < length; done += kTileBytes) {
+                            const std::size_t turn = (at + done) / kTileBytes % size_;
+                            use(view, at + done, std::min(kTileBytes, length - done), turn);
+                          }
+                        });
+}
+
+void ClusterAdasum::begin_piece() {
+  std::size_t own_tiles = 0;
+  for_each_tile([&](const View&, std::size_t, std::size_t, std::size_t turn) {
+    if (turn == static_cast<std::size_t>(own_.rank)) ++own_tiles;
+  });
+  gathered_.resize(own_tiles * size_ * kTileBytes);
+  const Tiles tiles(*this);
+  const PairwiseParts* const bucket[] = {&tiles};
+  exchange_.clear();
+  describe_alltoall(map_, links_, own_, bucket, exchange_);
+  *next_block_ += exchange_.begin(*next_block_);
+}
+
+void ClusterAdasum::add_dots() {
+  const std::byte* tile = gathered_.data();
+  for_each_tile([&](const View& view, std::size_t, std::size_t length, std::size_t turn) {
+    if (turn != static_cast<std::size_t>(own_.rank)) return;
+    for (const std::byte*& source : sources_) {
+      source = tile;
+      tile += kTileBytes;
+    }
+    const auto index = static_cast<std::size_t>(&view - tiled_.views().data());
+    accumulate_gram(view.spec.dtype, sources_, length / size_of(view.spec.dtype),
+                    grams_.data() + index * gram_entries(size_));
+  });
+}
+
+void ClusterAdasum::begin_sum() {
+  *next_block_ += allreduce_.begin(gram_view_, *next_block_);
+  phase_ = Phase::kSum;
+}
+
+// Every rank computes the weights of all from the same bits, and keeps those of its host.
+void ClusterAdasum::begin_apply() {
+  const std::size_t entries = gram_entries(size_);
+  const std::vector<int>& members = map_.hosts[map_.own];
+  std::vector<double> all(size_);
+  for (std::size_t i = 0; i < weighted_.views().size(); ++i) {
+    adasum_weights(std::span(grams_).subspan(i * entries, entries), all);
+    const ReduceSpec& spec = weighted_.views()[i].spec;
+    for (std::size_t member = 0; member < members.size(); ++member) {
+      weights_[i * members.size() + member] = all[members[member]] * spec.prescale * spec.postscale;
+    }
+  }
+  *next_block_ += allreduce_.begin(weighted_, *next_block_);
+  phase_ = Phase::kApply;
+}
+
+}  // namespace hvd

@@ -1,0 +1,183 @@
+"""The way to one peer on another host: its addresses are tried until one leads to the right rank.
+
+A new address is tried when one has failed or a moment has passed without an answer, so several may
+be under way at once (RFC 8305). The first that authenticates wins; further links to the same peer
+then use it. What was refused or got no answer is tried again a few times.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from horovod.rendezvous import greeting
+from horovod.rendezvous.authentication import new_nonce
+from horovod.rendezvous.greeting import Claims, Verdict
+from horovod.rendezvous.handshake import ProtocolError
+from horovod.rendezvous.interfaces import Route
+from horovod.rendezvous.link_plan import Link
+from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.switchboard import Stream, Switchboard, Talk
+from horovod.rendezvous.tcp import dialing_socket
+
+__all__ = ["Approach", "Dialer"]
+
+_STAGGER_S = 0.25
+_PATIENCE_S = 2.0  # with somebody who is there, but slow to answer
+_TRIES = 3
+_ANSWER_TIMEOUT_S = 3.0
+_MAX_AT_ONCE = 4
+_VERDICTS = {
+    Verdict.OTHER_RANK: "another rank of this job is there",
+    Verdict.OTHER_MEETING: "a rank of this job is there, in another meeting",
+    Verdict.NOT_EXPECTED: "it does not expect this rank",
+}
+
+
+@dataclass(frozen=True)
+class Dialer:
+    """Who connects, and what all its connections share."""
+
+    board: Switchboard
+    rank: int
+    secret: bytes
+    context: bytes
+
+
+@dataclass(frozen=True)
+class _Try:
+    link: Link
+    route: Route
+
+
+class Approach:
+    """Connects ``links``, all to one peer. ``advance`` starts what is due; the board does the rest.
+
+    ``made`` are the sockets, which belong to the caller; ``reasons`` why addresses failed.
+    """
+
+    def __init__(self, dialer: Dialer, links: Sequence[Link], routes: Sequence[Route]) -> None:
+        self.peer = links[0].peer
+        self.made: dict[Link, socket.socket] = {}
+        self.reasons: dict[Route, str] = {}
+        self._dialer = dialer
+        self._links = links
+        self._tries: Counter[_Try] = Counter()
+        self._waiting: list[tuple[Deadline, _Try]] = []
+        self._under_way: dict[Stream, _Try] = {}
+        self._winner: Route | None = None
+        self._last_start = 0.0
+        for route in routes:
+            self._waiting.append((Deadline(0.0), _Try(links[0], route)))
+
+    @property
+    def missing(self) -> list[Link]:
+        """Links that are not made."""
+        return [link for link in self._links if link not in self.made]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all links are made, or nothing is left to try."""
+        return not self._waiting and not self._under_way
+
+    def wait_s(self) -> float:
+        """How long nothing is due."""
+        if not self._waiting:
+            return 60.0
+        first = min(due.remaining_s() for due, _ in self._waiting)
+        return max(first, self._hold_s() if self._is_racing else 0.0)
+
+    def advance(self) -> None:
+        """Start the tries that are due."""
+        while self._waiting and self.wait_s() <= 0:
+            if self._is_racing and len(self._under_way) >= _MAX_AT_ONCE:
+                return
+            due = min(range(len(self._waiting)), key=lambda i: self._waiting[i][0].remaining_s())
+            self._start(self._waiting.pop(due)[1])
+
+    def give_up(self) -> None:
+        """Drop what is under way; what was made stays."""
+        for stream, attempt in list(self._under_way.items()):
+            self.reasons.setdefault(attempt.route, _unanswered(stream))
+            self._dialer.board.drop(stream)
+        self._under_way.clear()
+        self._waiting.clear()
+
+    def _hold_s(self) -> float:
+        """How long the tries under way are given before another one begins."""
+        since_s = time.monotonic() - self._last_start
+        has_contact = any(stream.is_connected for stream in self._under_way)
+        patience_s = _PATIENCE_S if has_contact else _STAGGER_S
+        return max(0.0, patience_s - since_s) if self._under_way else 0.0
+
+    @property
+    def _is_racing(self) -> bool:
+        return self._winner is None
+
+    def _start(self, attempt: _Try) -> None:
+        self._last_start = time.monotonic()
+        self._tries[attempt] += 1
+        patience = Deadline(_ANSWER_TIMEOUT_S * 2 ** (self._tries[attempt] - 1))
+        try:
+            dialing = dialing_socket(attempt.route)
+        except OSError as error:
+            self._note_failure(attempt, str(error))
+            return
+        stream = Stream(dialing, patience, self._talk_of(attempt), self._on_end)
+        self._under_way[stream] = attempt
+        self._dialer.board.connect(stream, attempt.route)
+
+    def _talk_of(self, attempt: _Try) -> Callable[[Stream], Talk]:
+        dialer, link, route = self._dialer, attempt.link, attempt.route
+        claims = Claims(
+            link.purpose,
+            link.channel,
+            dialer.rank,
+            link.peer,
+            route.host,
+            route.port,
+            dialer.context,
+        )
+
+        def talk(stream: Stream) -> Talk:
+            challenge = yield greeting.CHALLENGE_BYTES
+            magic, theirs = challenge[: len(greeting.MAGIC)], challenge[len(greeting.MAGIC) :]
+            greeting.check_magic(magic)
+            nonce = new_nonce()
+            stream.send(greeting.encode_hello(dialer.secret, claims, nonce, theirs))
+            answer = yield greeting.VERDICT_BYTES
+            verdict = greeting.read_verdict(answer, dialer.secret, claims, nonce, theirs)
+            if verdict != Verdict.WELCOME:
+                raise ProtocolError(_VERDICTS[verdict])
+            stream.send(greeting.TAKE)
+
+        return talk
+
+    def _on_end(self, stream: Stream, reason: str | None) -> None:
+        attempt = self._under_way.pop(stream)
+        if reason is not None:
+            self._note_failure(attempt, reason)
+            return
+        self.made[attempt.link] = stream.socket
+        if self._is_racing:
+            self._settle_on(attempt.route)
+
+    def _settle_on(self, route: Route) -> None:
+        self._winner = route
+        for stream in self._under_way:
+            self._dialer.board.drop(stream)
+        self._under_way.clear()
+        self._waiting = [(Deadline(0.0), _Try(link, route)) for link in self.missing]
+
+    def _note_failure(self, attempt: _Try, reason: str) -> None:
+        self.reasons[attempt.route] = reason
+        if self._tries[attempt] < _TRIES:
+            self._waiting.append((Deadline(_STAGGER_S * self._tries[attempt]), attempt))
+        self._last_start = 0.0
+
+
+def _unanswered(stream: Stream) -> str:
+    return "connected, but no answer" if stream.is_connected else "no answer"

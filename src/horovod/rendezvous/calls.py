@@ -1,0 +1,89 @@
+"""The connections of one attempt to link a rank with other hosts: dialled and incoming ones."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+
+from horovod.rendezvous.approach import Approach
+from horovod.rendezvous.link_plan import Link
+from horovod.rendezvous.reachability import Report, Unreached
+from horovod.rendezvous.reception import Reception
+from horovod.rendezvous.switchboard import Switchboard
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """Owns board, reception and all sockets made, until ``take_over``; ``close`` ends the rest."""
+
+    def __init__(self, board: Switchboard, reception: Reception) -> None:
+        self.board = board
+        self.reception = reception
+        self._current: list[Approach] = []
+        self._made: dict[Link, socket.socket] = {}
+
+    def dial(self, links: Sequence[Link], approach: Callable[[Sequence[Link]], Approach]) -> None:
+        """Start to connect to the peers of these links, after what was dialled before."""
+        self._collect()
+        by_peer: dict[int, list[Link]] = {}
+        for link in links:
+            by_peer.setdefault(link.peer, []).append(link)
+        self._current = [approach(group) for group in by_peer.values()]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was dialled is open any more."""
+        return all(approach.is_settled for approach in self._current)
+
+    @property
+    def missing(self) -> list[Link]:
+        """What was dialled last and not made."""
+        return [link for approach in self._current for link in approach.missing]
+
+    def step(self, wait_s: float) -> None:
+        """Go on with everything; wait for the first thing that happens, or ``wait_s``."""
+        waits = [wait_s]
+        for approach in self._current:
+            if not approach.is_settled:
+                approach.advance()
+                waits.append(approach.wait_s())
+        self.board.step(min(waits))
+
+    def give_up(self) -> None:
+        """Dial no more."""
+        for approach in self._current:
+            approach.give_up()
+
+    def report(self, rank: int) -> Report:
+        """How the last dialling went."""
+        report = Report(rank)
+        for approach in self._current:
+            if approach.missing:
+                links = [(int(link.purpose), link.channel) for link in approach.missing]
+                tries = [(str(route), why) for route, why in approach.reasons.items()]
+                report.unreached[approach.peer] = Unreached(links, tries)
+            else:
+                report.reached.append(approach.peer)
+        return report
+
+    def take_over(self) -> dict[Link, socket.socket]:
+        """All sockets, which are the caller's now."""
+        self._collect()
+        made, self._made = self._made | self.reception.arrived, {}
+        self.reception.arrived.clear()
+        return made
+
+    def close(self) -> None:
+        """End everything that was not taken over."""
+        self.give_up()
+        self.reception.close()
+        self.board.close()
+        for connected in self.take_over().values():
+            connected.close()
+
+    def _collect(self) -> None:
+        for approach in self._current:
+            self._made |= approach.made
+            approach.made.clear()
+        self._current = []

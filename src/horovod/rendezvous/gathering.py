@@ -1,0 +1,216 @@
+"""All ranks say something, all hear everything: agreement by means of nothing but a store.
+
+The first rank collects what the others post and publishes it; a rank that fails posts the reason
+instead, and everybody gets that as its error. Every value carries a proof of the job's secret over
+where it belongs, so it counts no more who else can write to the store.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from horovod.errors import InitError
+from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, prove
+from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.store import Store
+
+__all__ = ["Gathering"]
+
+_ROLE = b"horovod gathering"
+_GRACE_S = 5.0  # beyond the first rank's own deadline: only a stopped one is that late
+_SLICE_S = 0.25  # a failure posted by a later rank is seen within this time
+_CHUNK_BYTES = 60_000
+_VALUE, _FAILURE = b"+", b"-"
+_CHUNKS = struct.Struct("!I")
+
+
+class Gathering:
+    """One round among ``ranks`` under ``key``, which is used once.
+
+    ``deadline`` is the first rank's to enforce; with ``is_meeting`` the others take over the time
+    that it has left when they find it there. ``check`` says, on the first rank, what is wrong with
+    a value as soon as it is there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        secret: bytes,
+        key: str,
+        rank: int,
+        ranks: Sequence[int],
+        deadline: Deadline,
+        *,
+        is_meeting: bool = False,
+        check: Callable[[bytes], str | None] = lambda value: None,
+    ) -> None:
+        self.deadline = deadline
+        self._store = store
+        self._secret = secret
+        self._key = key
+        self._rank = rank
+        self._ranks = ranks
+        self._is_meeting = is_meeting
+        self._late = "did not arrive" if is_meeting else "stopped answering"
+        self._check = check
+        self._values: dict[int, bytes] = {}
+        self._is_published = False
+        self._refused: set[str] = set()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._rank == self._ranks[0]
+
+    def posted_before(self) -> bytes | None:
+        """What another process has said in this rank's name; None if there is no such thing."""
+        return self._take(str(self._rank), 0.0)
+
+    def post(self, value: bytes) -> None:
+        """Say ``value``, at most about 60 kB."""
+        if self._is_first:
+            self._values[self._rank] = value
+            if self._is_meeting:
+                self._put("here", struct.pack("!d", self.deadline.remaining_s()))
+        self._put(str(self._rank), value)
+
+    def fail(self, text: str) -> None:
+        """Say that this rank cannot go on; the others raise ``text``. Not after the end."""
+        if self._is_published:
+            return
+        reason = text.encode(errors="replace")[:_CHUNK_BYTES]
+        # Without the store nobody can be told, and why this rank failed matters more here.
+        with contextlib.suppress(InitError):
+            if self._is_first:
+                self._publish(_FAILURE + reason)
+            else:
+                self._put("failed", reason)
+
+    def exchange(self, value: bytes) -> list[bytes]:
+        """``post`` and wait for what the others said, in the order of ``ranks``.
+
+        Raises:
+            InitError: a rank failed or did not come before the deadline; on all ranks alike.
+        """
+        self.post(value)
+        if self._is_meeting and not self._is_first:
+            self._find_first()
+        while True:
+            found = self.poll(_SLICE_S)
+            if found is not None:
+                return found
+
+    def poll(self, wait_s: float) -> list[bytes] | None:
+        """What all have said, or None if that takes longer than ``wait_s``; raises as ``exchange``.
+
+        The first rank must call it again and again, or nobody hears anything.
+        """
+        return self._collect(wait_s) if self._is_first else self._listen(wait_s)
+
+    def _find_first(self) -> None:
+        seconds = self._take("here", self.deadline.remaining_s())
+        if seconds is None:
+            raise self._absent_first("did not arrive")
+        self.deadline = Deadline(*struct.unpack("!d", seconds))
+
+    def _absent_first(self, what: str) -> InitError:
+        return InitError(
+            f"init: rank {self._ranks[0]} of {len(self._ranks)} {what} within "
+            f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)"
+        )
+
+    def _listen(self, wait_s: float) -> list[bytes] | None:
+        answer = self._published(wait_s)
+        if answer is None:
+            if self.deadline.has_passed and self._published(_GRACE_S) is None:
+                raise self._absent_first("stopped answering")
+            return None
+        self._is_published = True
+        if answer[:1] == _FAILURE:
+            raise InitError(answer[1:].decode(errors="replace"))
+        return [base64.b64decode(value) for value in json.loads(answer[1:])]
+
+    def _collect(self, wait_s: float) -> list[bytes] | None:
+        until = Deadline(wait_s)
+        for rank in self._ranks:
+            if rank not in self._values:
+                value = self._take(str(rank), until.remaining_s())
+                if value is not None:
+                    self._note(rank, value)
+        self._check_failed()
+        if len(self._values) == len(self._ranks):
+            values = [self._values[rank] for rank in self._ranks]
+            text = json.dumps([base64.b64encode(value).decode() for value in values])
+            self._publish(_VALUE + text.encode())
+            return values
+        if self.deadline.has_passed:
+            missing = ranks_text(set(self._ranks) - set(self._values))
+            self._end(
+                f"init: {missing} of {len(self._ranks)} {self._late} within "
+                f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)"
+            )
+        return None
+
+    def _note(self, rank: int, value: bytes) -> None:
+        problem = self._check(value)
+        if problem is not None:
+            self._end(problem)
+        self._values[rank] = value
+
+    def _check_failed(self) -> None:
+        reason = self._take("failed", 0.0)
+        if reason is not None:
+            self._end(reason.decode(errors="replace"))
+
+    def _end(self, text: str) -> None:
+        self.fail(text)
+        raise InitError(text)
+
+    def _publish(self, answer: bytes) -> None:
+        """In chunks; the one that says how many there are comes last."""
+        self._is_published = True
+        starts = range(0, len(answer), _CHUNK_BYTES)
+        for number, start in enumerate(starts):
+            self._put(f"all/{number}", answer[start : start + _CHUNK_BYTES])
+        self._put("all", _CHUNKS.pack(len(starts)))
+
+    def _published(self, wait_s: float) -> bytes | None:
+        head = self._take("all", wait_s)
+        if head is None:
+            return None
+        (count,) = _CHUNKS.unpack(head)
+        chunks = [self._take(f"all/{number}", _GRACE_S) for number in range(count)]
+        return b"".join(chunk or b"" for chunk in chunks)
+
+    def _put(self, name: str, value: bytes) -> None:
+        key = f"{self._key}/{name}"
+        self._store.set(key, prove(self._secret, _ROLE, key.encode(), value) + value)
+
+    def _take(self, name: str, wait_s: float) -> bytes | None:
+        """The value under ``name`` if one is there in time; whose proof fails counts as absent."""
+        key = f"{self._key}/{name}"
+        try:
+            found = self._store.get(key, wait_s)
+        except TimeoutError:
+            return None
+        proof, value = found[:PROOF_BYTES], found[PROOF_BYTES:]
+        if is_proof(proof, self._secret, _ROLE, key.encode(), value):
+            return value
+        if name in ("here", "all"):
+            raise InitError(
+                f"init: rank {self._ranks[0]} does not know the job's secret that this process has "
+                "(_HOROVOD_SECRET_KEY)"
+            )
+        if name not in self._refused:
+            self._refused.add(name)
+            sys.stderr.write(
+                f"horovod: init: ignored a message for {key!r}: its sender does not know the job's "
+                "secret\n"
+            )
+        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
+        return None

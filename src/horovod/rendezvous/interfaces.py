@@ -1,0 +1,140 @@
+"""The addresses of this machine that others may reach, and the ways to those of another machine.
+
+Nothing is sent here. ``psutil`` reads the interfaces; which way is tried first is a pure decision.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from horovod.errors import InitError
+
+__all__ = ["Address", "Listening", "Route", "local_addresses", "routes_between"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address of an interface that is up: ``10.0.0.5``, ``24`` bits of network.
+
+    ``scope``: number of the interface for addresses that mean something on its link only, else 0.
+    ``speed``: Mbit/s, 0 where the system does not say.
+    """
+
+    host: str
+    bits: int
+    interface: str
+    scope: int = 0
+    speed: int = 0
+
+    @property
+    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+        """The address alone."""
+        return ipaddress.ip_address(self.host)
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        """What it reaches without a router."""
+        return ipaddress.ip_network(f"{self.host}/{self.bits}", strict=False)
+
+
+@dataclass(frozen=True)
+class Listening:
+    """An address and the port where its owner waits for connections."""
+
+    address: Address
+    port: int
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where to connect to, as the one who connects sees it."""
+
+    host: str
+    port: int
+    scope: int = 0
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        """IPv4 or IPv6."""
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
+
+    @property
+    def target(self) -> tuple[str, int] | tuple[str, int, int, int]:
+        """For ``socket.connect``."""
+        if self.family == socket.AF_INET6:
+            return (self.host, self.port, 0, self.scope)
+        return (self.host, self.port)
+
+    def __str__(self) -> str:
+        host = f"{self.host}%{self.scope}" if self.scope else self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+def local_addresses(interfaces: Sequence[str] = ()) -> list[Address]:
+    """The addresses of interfaces that are up; of these ``interfaces`` only, if any are named.
+
+    Raises:
+        InitError: none of the named interfaces is here and up.
+    """
+    import psutil  # only worlds of several hosts pay for it
+
+    states = psutil.net_if_stats()
+    found = psutil.net_if_addrs()
+    up = [name for name in found if name in states and states[name].isup]
+    chosen = [name for name in up if not interfaces or name in interfaces]
+    if interfaces and not chosen:
+        raise InitError(
+            f"init: HOROVOD_GLOO_IFACE={','.join(interfaces)!r}: no such interface is up here; "
+            f"there are {', '.join(sorted(up)) or 'none'}"
+        )
+    return [
+        _address(name, entry.address, entry.netmask, states[name].speed)
+        for name in chosen
+        for entry in found[name]
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+
+
+def _address(interface: str, host: str, netmask: str | None, speed: int) -> Address:
+    host, _, _ = host.partition("%")
+    ip = ipaddress.ip_address(host)
+    bits = bin(int(ipaddress.ip_address(netmask))).count("1") if netmask else ip.max_prefixlen
+    scope = socket.if_nametoindex(interface) if ip.version == 6 and ip.is_link_local else 0
+    return Address(host, bits, interface, scope, speed)
+
+
+def routes_between(
+    own: Sequence[Address], theirs: Sequence[Listening], is_same_network: bool
+) -> list[Route]:
+    """Ways to somebody who listens at ``theirs``, the most promising first.
+
+    Loopback leads to others in the same network namespace only, and then comes first. Addresses of
+    a network that both are in come next, fast interfaces before slow ones; those that mean
+    something on one link only come last, once for each link that this process is on.
+    """
+    mine = {address.host for address in own}
+    ranked: list[tuple[tuple[int, int], Route]] = []
+    for there in theirs:
+        address = there.address
+        is_loopback = address.ip.is_loopback
+        if not is_same_network and (is_loopback or address.host in mine):
+            continue  # it would lead back to this machine
+        scopes = sorted({a.scope for a in own if a.scope}) if address.scope else [0]
+        preference = 0 if is_loopback else _preference(own, address)
+        ranked += [
+            ((preference, -address.speed), Route(address.host, there.port, scope))
+            for scope in scopes
+        ]
+    ranked.sort(key=lambda entry: entry[0])
+    return [route for _, route in ranked]
+
+
+def _preference(own: Sequence[Address], theirs: Address) -> int:
+    ip = theirs.ip
+    if ip.is_link_local:
+        return 3
+    is_near = any(ip.version == a.ip.version and ip in a.network for a in own)
+    return 1 if is_near else 2

@@ -1,0 +1,207 @@
+"""One attempt to connect the hosts of a process set: who listens where, who dials whom.
+
+All members publish where they listen, through the store. Then the higher rank of each pair dials
+the lower. Where that failed the lower dials the higher, since a firewall may let only one of the
+two through. Each step ends with a ``Gathering``, so all members succeed or all fail, with one text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from horovod.errors import InitError
+from horovod.rendezvous.approach import Approach, Dialer
+from horovod.rendezvous.calls import Calls
+from horovod.rendezvous.gathering import Gathering
+from horovod.rendezvous.greeting import digest_of
+from horovod.rendezvous.interfaces import Address, Listening, routes_between
+from horovod.rendezvous.link_plan import Link, plan_links
+from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.reachability import Report, decode_report, encode_report, failure_text
+from horovod.rendezvous.reception import Reception
+from horovod.rendezvous.roster import Card
+from horovod.rendezvous.store import Store
+from horovod.rendezvous.switchboard import Switchboard
+
+__all__ = ["LinkRound"]
+
+_POLL_S = 0.05
+_IDLE_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class _Member:
+    """What one member published."""
+
+    build: str
+    listening: list[Listening]
+
+
+class LinkRound:
+    """Connects ``rank`` with the members in ``hosts``, within ``deadline``; ``key`` is used once.
+
+    A context manager: from its beginning on, what fails here fails on the other members too.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        hosts: Sequence[Sequence[int]],
+        cards: Sequence[Card],
+        store: Store,
+        secret: bytes,
+        key: str,
+        deadline: Deadline,
+        *,
+        with_news: bool = False,
+    ) -> None:
+        self._rank = rank
+        self._hosts = hosts
+        self._cards = cards
+        self._store = store
+        self._secret = secret
+        self._key = key
+        self._deadline = deadline
+        self._ranks = sorted(member for host in hosts for member in host)
+        self._links = plan_links(rank, hosts, with_news)
+        self._context = digest_of(key, _build(), json.dumps([list(host) for host in hosts]))
+        self._step = self._gathering("addresses")
+
+    def __enter__(self) -> LinkRound:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            is_known = isinstance(error, InitError)
+            self._step.fail(
+                str(error) if is_known else f"init: rank {self._rank} gave up: {error!r}"
+            )
+
+    def connect(self, addresses: Sequence[Address]) -> dict[Link, socket.socket]:
+        """All links of this rank, which listens at ``addresses`` while they are made.
+
+        Raises:
+            InitError: not all members could be connected; on all of them alike.
+        """
+        board = Switchboard()
+        calls = Calls(board, Reception(board, self._rank, self._secret, addresses))
+        try:
+            members = self._publish(calls.reception.listening)
+            self._connect(calls, members, addresses)
+            return calls.take_over()
+        finally:
+            calls.close()
+
+    def _gathering(self, name: str) -> Gathering:
+        key = f"{self._key}/{name}"
+        return Gathering(self._store, self._secret, key, self._rank, self._ranks, self._deadline)
+
+    def _publish(self, listening: list[Listening]) -> dict[int, _Member]:
+        own = _Member(_build(), listening)
+        answers = self._step.exchange(json.dumps(dataclasses.asdict(own)).encode())
+        members = dict(zip(self._ranks, map(_decode_member, answers), strict=True))
+        first = members[self._ranks[0]]
+        for rank, member in members.items():
+            if member.build != first.build:
+                raise InitError(
+                    f"init: rank {rank} runs {member.build}, rank {self._ranks[0]} {first.build}; "
+                    "all hosts need the same version of horovod"
+                )
+        return members
+
+    def _connect(
+        self, calls: Calls, members: dict[int, _Member], addresses: Sequence[Address]
+    ) -> None:
+        dialer = Dialer(calls.board, self._rank, self._secret, self._context)
+        hosts = {there.address.host for m in members.values() for there in m.listening}
+
+        def approach(links: Sequence[Link]) -> Approach:
+            peer = links[0].peer
+            is_same_network = self._is_same_network(peer)
+            routes = routes_between(addresses, members[peer].listening, is_same_network)
+            return Approach(dialer, links, routes)
+
+        incoming = [link for link in self._links if link.peer > self._rank]
+        calls.reception.expect(incoming, self._context, hosts)
+        calls.dial([link for link in self._links if link.peer < self._rank], approach)
+        forward = self._settle(calls, "forward", Deadline(self._deadline.remaining_s() / 3))
+        if any(report.unreached for report in forward):
+            mine, theirs = self._turned(forward)
+            calls.reception.forgo(mine)
+            calls.reception.expect(theirs, self._context, hosts)
+            calls.dial(mine, approach)
+            back = self._settle(calls, "back", Deadline(self._deadline.remaining_s() / 2))
+            if any(report.unreached for report in back):
+                raise InitError(failure_text(self._cards, self._hosts, [*forward, *back]))
+        self._receive_rest(calls)
+
+    def _is_same_network(self, peer: int) -> bool:
+        network = self._cards[self._rank].place.network
+        return network != "" and network == self._cards[peer].place.network
+
+    def _turned(self, reports: Sequence[Report]) -> tuple[list[Link], list[Link]]:
+        """The links that could not be dialled: those now ours to dial, and those now to expect."""
+        failed = {
+            (report.rank, peer, *link)
+            for report in reports
+            for peer, unreached in report.unreached.items()
+            for link in unreached.links
+        }
+        mine, theirs = [], []
+        for link in self._links:
+            what = (int(link.purpose), link.channel)
+            if (link.peer, self._rank, *what) in failed:
+                mine.append(link)
+            elif (self._rank, link.peer, *what) in failed:
+                theirs.append(link)
+        return mine, theirs
+
+    def _settle(self, calls: Calls, name: str, budget: Deadline) -> list[Report]:
+        """Dial, answer those who dial us, and hear from all members how it went."""
+        self._step = self._gathering(name)
+        while not (budget.has_passed or calls.is_settled):
+            calls.step(budget.remaining_s())
+        calls.give_up()
+        self._step.post(encode_report(calls.report(self._rank)))
+        while True:
+            # Who is awaited by nobody may sleep at the store; the others look there now and then.
+            is_idle = calls.reception.is_complete
+            answers = self._step.poll(_IDLE_POLL_S if is_idle else 0.0)
+            if answers is not None:
+                return [decode_report(answer) for answer in answers]
+            next_poll = Deadline(0.0 if is_idle else _POLL_S)
+            while not (next_poll.has_passed or calls.reception.is_complete):
+                calls.step(next_poll.remaining_s())
+
+    def _receive_rest(self, calls: Calls) -> None:
+        """All who dial us have succeeded: their last words are under way."""
+        while not calls.reception.is_complete:
+            if self._deadline.has_passed:
+                raise InitError(
+                    f"init: {ranks_text(calls.reception.missing)} left while the hosts were being "
+                    "connected"
+                )
+            calls.step(self._deadline.remaining_s())
+
+
+def _build() -> str:
+    """What must be the same for the engines to understand each other's bytes."""
+    try:
+        name = version("horovod")
+    except PackageNotFoundError:
+        name = "from source"
+    return f"horovod {name} ({sys.byteorder} endian)"
+
+
+def _decode_member(text: bytes) -> _Member:
+    fields = json.loads(text)
+    listening = [
+        Listening(Address(**there["address"]), there["port"]) for there in fields["listening"]
+    ]
+    return _Member(fields["build"], listening)

@@ -1,0 +1,85 @@
+"""Who could connect to whom: what ranks report, and the table when that is not enough."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from horovod.rendezvous.membership import ranks_text
+from horovod.rendezvous.roster import Card
+
+__all__ = ["Report", "Unreached", "decode_report", "encode_report", "failure_text"]
+
+_MAX_ROWS = 48
+_HEAD = ("from", "to", "address", "result")
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """(purpose, channel) of each missing link, and each address with what went wrong there."""
+
+    links: list[tuple[int, int]]
+    tries: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """How one rank's dialling went, by the ranks that it dialled."""
+
+    rank: int
+    reached: list[int] = field(default_factory=list)
+    unreached: dict[int, Unreached] = field(default_factory=dict)
+
+
+def encode_report(report: Report) -> bytes:
+    """The report as it travels."""
+    unreached = [[peer, u.links, u.tries] for peer, u in report.unreached.items()]
+    return json.dumps([report.rank, report.reached, unreached]).encode()
+
+
+def decode_report(text: bytes) -> Report:
+    """The report in ``text``, which an authentic rank wrote."""
+    rank, reached, unreached = json.loads(text)
+    return Report(
+        rank,
+        reached,
+        {
+            peer: Unreached([(p, c) for p, c in links], [(a, why) for a, why in tries])
+            for peer, links, tries in unreached
+        },
+    )
+
+
+def failure_text(
+    cards: Sequence[Card], hosts: Sequence[Sequence[int]], reports: Sequence[Report]
+) -> str:
+    """The table of who reaches whom, failures first; the same on every rank."""
+    names = {
+        rank: f"{cards[host[0]].hostname} ({ranks_text(host)})" for host in hosts for rank in host
+    }
+    failures = [
+        (names[report.rank], names[peer], address, why)
+        for report in reports
+        for peer, unreached in report.unreached.items()
+        for address, why in unreached.tries or [("-", "no address of a kind that both have")]
+    ]
+    successes = {
+        (names[report.rank], names[peer], "", "connected")
+        for report in reports
+        for peer in report.reached
+    }
+    rows = [*dict.fromkeys(failures), *sorted(successes)]
+    left_out = len(rows) - _MAX_ROWS
+    more = f"\n  and {left_out} more" if left_out > 0 else ""
+    return (
+        "init: some hosts cannot connect to each other, in either direction. Who tried what:\n"
+        f"{_table([_HEAD, *rows[:_MAX_ROWS]])}{more}\n"
+        "In one direction at least, TCP connections to any unprivileged port must get through; "
+        "HOROVOD_GLOO_IFACE names the network interfaces that may be used, if not all."
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

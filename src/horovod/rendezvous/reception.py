@@ -1,0 +1,173 @@
+"""Where a rank waits for those who connect to it: each address of its own, strangers kept out.
+
+Whoever connects has a few seconds to prove that it knows the job's secret and that it is the rank
+that is expected for this link; only then is anything that it says believed. Strangers cost one
+bounded buffer each, for a bounded time; they are reported once per address and disturb nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Collection, Sequence
+
+from horovod.errors import InitError
+from horovod.rendezvous import greeting
+from horovod.rendezvous.authentication import new_nonce
+from horovod.rendezvous.greeting import Claims, Verdict
+from horovod.rendezvous.handshake import ProtocolError
+from horovod.rendezvous.interfaces import Address, Listening
+from horovod.rendezvous.link_plan import Link, Purpose
+from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.switchboard import Stream, Switchboard, Talk
+from horovod.rendezvous.tcp import listening_socket
+
+__all__ = ["Reception"]
+
+_GREETING_TIMEOUT_S = 10.0
+_MIN_STRANGERS = 256
+_MAX_REPORTS = 20
+_ACCEPTS_AT_ONCE = 16
+
+
+class Reception:
+    """Listens at ``addresses``; ``listening`` says where, and ``arrived`` who has come.
+
+    ``close`` ends it; the sockets in ``arrived`` belong to the caller.
+    """
+
+    def __init__(
+        self,
+        board: Switchboard,
+        rank: int,
+        secret: bytes,
+        addresses: Sequence[Address],
+    ) -> None:
+        self.arrived: dict[Link, socket.socket] = {}
+        self.listening: list[Listening] = []
+        self._board = board
+        self._rank = rank
+        self._secret = secret
+        self._context = b""
+        self._friends: Collection[str] = ()
+        self._expected: dict[tuple[Purpose, int, int], Link] = {}
+        self._listeners: list[socket.socket] = []
+        self._greeting: dict[Stream, str] = {}  # and the addresses of the others
+        self._known: set[Stream] = set()
+        self._reported: set[str] = set()
+        for address in addresses:
+            # One that is still being configured, for example, is left out.
+            with contextlib.suppress(OSError):
+                self._listen(address)
+
+    def expect(self, links: Sequence[Link], context: bytes, friends: Collection[str]) -> None:
+        """Let the peers of these links in as well; ``friends`` are the addresses of all ranks."""
+        self._context = context
+        self._friends = friends
+        self._expected |= {(link.purpose, link.channel, link.peer): link for link in links}
+
+    def forgo(self, links: Sequence[Link]) -> None:
+        """Expect these no more."""
+        for link in links:
+            self._expected.pop((link.purpose, link.channel, link.peer), None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody is expected any more."""
+        return not self._expected
+
+    @property
+    def missing(self) -> set[int]:
+        """Ranks that are still expected."""
+        return {link.peer for link in self._expected.values()}
+
+    def close(self) -> None:
+        """Stop listening and drop whoever has not proved anything yet."""
+        for stream in list(self._greeting):
+            self._board.drop(stream)
+        self._greeting.clear()
+        for listener in self._listeners:
+            self._board.ignore(listener)
+            listener.close()
+        self._listeners.clear()
+
+    def _listen(self, address: Address) -> None:
+        listener = listening_socket(address)
+        self._listeners.append(listener)
+        self._board.listen(listener, lambda: self._accept(listener))
+        self.listening.append(Listening(address, listener.getsockname()[1]))
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                accepted, address = listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # it has left already
+                continue
+            except OSError as error:
+                raise InitError(f"init: cannot accept the other ranks: {error}") from None
+            accepted.setblocking(False)
+            self._make_room()
+            stream = Stream(accepted, Deadline(_GREETING_TIMEOUT_S), self._greet, self._on_end)
+            self._greeting[stream] = address[0]
+            self._board.add(stream)
+
+    def _make_room(self) -> None:
+        """Many strangers at once: the oldest goes; a rank of ours would come again."""
+        if len(self._greeting) >= max(_MIN_STRANGERS, 2 * len(self._expected)):
+            oldest = next(iter(self._greeting))
+            self._report(self._greeting.pop(oldest), "too many others have come since")
+            self._board.drop(oldest)
+
+    def _greet(self, stream: Stream) -> Talk:
+        nonce = new_nonce()
+        stream.send(greeting.encode_challenge(nonce))
+        greeting.check_magic((yield len(greeting.MAGIC)))
+        rest = yield greeting.HELLO_REST_BYTES
+        claims, theirs = greeting.read_hello(rest, self._secret, nonce)
+        self._known.add(stream)
+        verdict = self._verdict(claims, stream)
+        stream.send(greeting.encode_verdict(self._secret, verdict, claims, theirs, nonce))
+        if verdict != Verdict.WELCOME:
+            raise ProtocolError("a rank of this job that is not expected here")
+        if (yield len(greeting.TAKE)) != greeting.TAKE:
+            raise ProtocolError("it broke the protocol after its greeting")
+        link = self._expected.pop((claims.purpose, claims.channel, claims.dialer), None)
+        if link is None:
+            raise ProtocolError(f"rank {claims.dialer} connected twice")
+        self.arrived[link] = stream.socket
+
+    def _verdict(self, claims: Claims, stream: Stream) -> Verdict:
+        host, port = stream.socket.getsockname()[:2]
+        here = Claims(
+            claims.purpose,
+            claims.channel,
+            claims.dialer,
+            self._rank,
+            host.partition("%")[0],
+            port,
+            self._context,
+        )
+        if claims.listener != self._rank:
+            return Verdict.OTHER_RANK
+        if claims.encode() != here.encode():
+            return Verdict.OTHER_MEETING
+        if (claims.purpose, claims.channel, claims.dialer) not in self._expected:
+            return Verdict.NOT_EXPECTED
+        return Verdict.WELCOME
+
+    def _on_end(self, stream: Stream, reason: str | None) -> None:
+        peer = self._greeting.pop(stream, "")
+        is_known = stream in self._known
+        self._known.discard(stream)
+        # A rank that finds a better address leaves the others without a word.
+        is_rank = is_known or (stream.was_left and peer in self._friends)
+        if reason is not None and not is_rank:
+            self._report(peer, reason)
+
+    def _report(self, peer: str, reason: str) -> None:
+        if peer not in self._reported and len(self._reported) < _MAX_REPORTS:
+            self._reported.add(peer)
+            sys.stderr.write(f"horovod: init: dropped a connection from {peer}: {reason}\n")

@@ -1,0 +1,370 @@
+"""Whoever else connects where a rank is awaited: kept out, reported once, and the rank gets in."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horovod.rendezvous import approach, greeting, reception
+from horovod.rendezvous.approach import Approach, Dialer
+from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, new_nonce
+from horovod.rendezvous.greeting import Claims, Verdict
+from horovod.rendezvous.handshake import ProtocolError
+from horovod.rendezvous.interfaces import Address, Route
+from horovod.rendezvous.link_plan import Link, Purpose
+from horovod.rendezvous.reception import Reception
+from horovod.rendezvous.switchboard import Switchboard
+
+from .worlds import SECRET, open_descriptors
+
+CONTEXT = b"c" * 32
+LINK_TO_0 = Link(Purpose.DATA, 0, 3, 0)  # as rank 1 sees it
+LINK_TO_1 = Link(Purpose.DATA, 1, 3, 1)  # as rank 0 sees it
+
+
+class Door:
+    """Rank 0, which expects rank 1, on a thread of its own until it has come."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.board = Switchboard()
+        self.reception = Reception(self.board, 0, SECRET, [Address(host, 8, "lo")])
+        self.reception.expect([LINK_TO_1], CONTEXT, {"127.0.0.9"})
+        self.route = Route(host, self.reception.listening[0].port)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._is_over.is_set() and not self.reception.is_complete:
+            self.board.step(0.02)
+
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(self.route.target[:2], 30, (source, 0))
+
+    def let_in(self) -> None:
+        """Rank 1 comes, and only its connection is accepted."""
+        dialled = dial(self.route)
+        assert not dialled.missing, dialled.reasons
+        self._thread.join(30)
+        assert self.reception.is_complete
+        (arrived,) = self.reception.arrived.values()
+        (made,) = dialled.made.values()
+        with arrived, made:
+            assert arrived.getpeername() == made.getsockname()
+            # Not a byte of what follows the greeting has been read.
+            made.send(b"first")
+            arrived.setblocking(True)
+            assert arrived.recv(100) == b"first"
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join(30)
+        self.reception.close()
+        self.board.close()
+
+
+def dial(
+    *routes: Route,
+    secret: bytes = SECRET,
+    rank: int = 1,
+    link: Link = LINK_TO_0,
+    context: bytes = CONTEXT,
+) -> Approach:
+    board = Switchboard()
+    dialled = Approach(Dialer(board, rank, secret, context), [link], routes)
+    while not dialled.is_settled:
+        dialled.advance()
+        board.step(min(dialled.wait_s(), 0.1))
+    board.close()
+    return dialled
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approach, "_TRIES", 1)
+    monkeypatch.setattr(reception, "_GREETING_TIMEOUT_S", 2.0)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    before = open_descriptors()
+    opened = Door()
+    yield opened
+    opened.close()
+    assert open_descriptors() == before
+
+
+def is_closed_by_peer(connected: socket.socket) -> bool:
+    connected.settimeout(30)
+    try:
+        while connected.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def read_exactly(connected: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connected.recv(count - len(data))
+        assert more
+        data += more
+    return data
+
+
+def claims_for(route: Route, listener: int = 0) -> Claims:
+    link = LINK_TO_0
+    return Claims(link.purpose, link.channel, 1, listener, route.host, route.port, CONTEXT)
+
+
+def test_without_strangers(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    door.let_in()
+    assert capsys.readouterr().err == ""
+
+
+def test_over_ipv6() -> None:
+    door = Door("::1")
+    door.let_in()
+    door.close()
+
+
+@pytest.mark.parametrize("text", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" * 9, b"x" * 100_000])
+def test_garbage_is_dropped_unread_and_reported_once(
+    door: Door, capsys: pytest.CaptureFixture[str], text: bytes
+) -> None:
+    for _ in range(3):
+        with door.connect() as rude:
+            rude.sendall(text)
+            assert is_closed_by_peer(rude)
+    door.let_in()
+    expected = "dropped a connection from 127.0.0.1: it does not speak this protocol\n"
+    assert capsys.readouterr().err == f"horovod: init: {expected}"
+
+
+def test_scanners_and_half_open_connections(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2, 12):
+        with door.connect(f"127.0.0.{number}") as scanner:
+            scanner.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", number % 2, 0)
+            )
+    silent = door.connect()
+    door.let_in()
+    silent.close()
+    assert "127.0.0.9" not in capsys.readouterr().err  # a rank's, which had found a better way
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_silence_and_trickles_end_at_the_deadline(
+    door: Door, capsys: pytest.CaptureFixture[str], is_slow: bool
+) -> None:
+    with door.connect() as stranger:
+        stranger.settimeout(0.1)
+        read_exactly(stranger, greeting.CHALLENGE_BYTES)
+        sent = greeting.MAGIC + bytes(1000)
+        for byte in sent:
+            try:
+                if is_slow:
+                    stranger.send(bytes((byte,)))
+                if not stranger.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("still connected")
+    door.let_in()
+    assert "127.0.0.1: no answer within 2 s" in capsys.readouterr().err
+
+
+def test_another_secret(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    dialled = dial(door.route, secret=b"t" * 32)
+    assert "it closed the connection" in dialled.reasons[door.route]
+    door.let_in()
+    assert "it does not know the job's secret" in capsys.readouterr().err
+
+
+def test_a_hello_cannot_be_replayed(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    with door.connect() as first:
+        nonce = read_exactly(first, greeting.CHALLENGE_BYTES)[len(greeting.MAGIC) :]
+        hello = greeting.encode_hello(SECRET, claims_for(door.route), new_nonce(), nonce)
+        first.sendall(hello)
+        assert read_exactly(first, greeting.VERDICT_BYTES)[0] == Verdict.WELCOME
+    with door.connect() as second:
+        second.sendall(hello)
+        assert is_closed_by_peer(second)
+    door.let_in()
+    assert "it does not know the job's secret" in capsys.readouterr().err
+
+
+def test_many_strangers_make_room_for_a_rank(
+    door: Door, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reception, "_MIN_STRANGERS", 8)
+    monkeypatch.setattr(reception, "_GREETING_TIMEOUT_S", 60.0)
+    crowd = [door.connect() for _ in range(100)]
+    door.let_in()
+    for each in crowd:
+        each.close()
+    assert capsys.readouterr().err.count("too many others have come since") == 1
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ({"link": Link(Purpose.DATA, 0, 3, 7)}, "another rank of this job is there"),
+        ({"context": b"d" * 32}, "in another meeting"),
+        ({"rank": 2}, "does not expect this rank"),
+        ({"link": Link(Purpose.NEWS, 0, 3, 0)}, "does not expect this rank"),
+        ({"link": Link(Purpose.DATA, 0, 4, 0)}, "does not expect this rank"),
+    ],
+)
+def test_ranks_that_are_wrong_here_are_told_why_and_not_reported(
+    door: Door, capsys: pytest.CaptureFixture[str], details: dict[str, object], reason: str
+) -> None:
+    dialled = dial(door.route, **details)  # type: ignore[arg-type]
+    assert reason in dialled.reasons[door.route]
+    door.let_in()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_leaves_before_it_takes_the_link_may_come_again(door: Door) -> None:
+    for _ in range(3):
+        with door.connect() as fickle:
+            nonce = read_exactly(fickle, greeting.CHALLENGE_BYTES)[len(greeting.MAGIC) :]
+            claims = claims_for(door.route)
+            fickle.sendall(greeting.encode_hello(SECRET, claims, new_nonce(), nonce))
+            assert read_exactly(fickle, greeting.VERDICT_BYTES)[0] == Verdict.WELCOME
+    door.let_in()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.binary(min_size=1, max_size=400), has_magic=st.booleans())
+def test_any_bytes(data: bytes, has_magic: bool) -> None:
+    door = Door()
+    with door.connect() as rude:
+        rude.sendall(greeting.MAGIC * has_magic + data)
+        rude.shutdown(socket.SHUT_WR)
+        assert is_closed_by_peer(rude)
+    door.let_in()
+    door.close()
+
+
+Impostor = Callable[[Callable[[socket.socket], None]], Route]
+
+
+@pytest.fixture
+def impostor() -> Iterator[Impostor]:
+    """Listens where rank 0 is thought to be, for one connection, and does what the test wants."""
+    threads = []
+
+    def listen(act: Callable[[socket.socket], None]) -> Route:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            with listener, listener.accept()[0] as connected:
+                act(connected)
+                is_closed_by_peer(connected)
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        return Route("127.0.0.1", listener.getsockname()[1])
+
+    yield listen
+    for thread in threads:
+        thread.join(30)
+
+
+def test_a_listener_that_reflects_our_proof_is_refused(impostor: Impostor) -> None:
+    def reflect(connected: socket.socket) -> None:
+        connected.sendall(greeting.encode_challenge(b"n" * NONCE_BYTES))
+        hello = read_exactly(connected, len(greeting.MAGIC) + greeting.HELLO_REST_BYTES)
+        connected.sendall(bytes((Verdict.WELCOME,)) + hello[-PROOF_BYTES:])
+
+    route = impostor(reflect)
+    assert dial(route).reasons == {route: "it does not know the job's secret"}
+
+
+def test_a_listener_that_relays_to_the_right_rank_is_refused(
+    door: Door, impostor: Impostor
+) -> None:
+    """The claims name the address that was dialled; the rank there is not at the impostor's."""
+
+    def relay(connected: socket.socket) -> None:
+        with door.connect() as onward:
+            connected.sendall(read_exactly(onward, greeting.CHALLENGE_BYTES))
+            hello_bytes = len(greeting.MAGIC) + greeting.HELLO_REST_BYTES
+            onward.sendall(read_exactly(connected, hello_bytes))
+            connected.sendall(read_exactly(onward, greeting.VERDICT_BYTES))
+
+    route = impostor(relay)
+    assert "in another meeting" in dial(route).reasons[route]
+    door.let_in()
+
+
+@pytest.mark.parametrize("text", [b"SSH-2.0-OpenSSH\r\n" * 9, b""])
+def test_services_of_others_are_no_ranks(
+    impostor: Impostor, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setattr(approach, "_ANSWER_TIMEOUT_S", 0.3)
+    route = impostor(lambda connected: connected.sendall(text))
+    expected = "does not speak this protocol" if text else "no answer within 0.3 s"
+    assert expected in dial(route).reasons[route]
+
+
+def test_the_first_address_that_authenticates_wins(door: Door, impostor: Impostor) -> None:
+    mute = impostor(lambda connected: None)
+    other = impostor(lambda connected: connected.sendall(b"x" * 100))
+    board = Switchboard()
+    dialer = Dialer(board, 1, SECRET, CONTEXT)
+    dialled = Approach(dialer, [LINK_TO_0], [other, mute, door.route])
+    while dialled.missing:
+        dialled.advance()
+        board.step(min(dialled.wait_s(), 0.1))
+    assert dialled.is_settled
+    (made,) = dialled.made.values()
+    assert made.getpeername() == door.route.target
+    made.close()
+    board.close()
+    for arrived in door.reception.arrived.values():
+        arrived.close()
+
+
+@pytest.mark.parametrize("position", range(0, 200, 7))
+def test_a_flipped_bit_is_never_accepted(position: int) -> None:
+    nonce, claims = new_nonce(), claims_for(Route("10.1.2.3", 4567))
+    good = greeting.encode_hello(SECRET, claims, new_nonce(), nonce)[len(greeting.MAGIC) :]
+    assert greeting.read_hello(good, SECRET, nonce)[0] == claims
+    bad = bytearray(good)
+    bad[position % len(bad)] ^= 1
+    with pytest.raises(ProtocolError):
+        greeting.read_hello(bytes(bad), SECRET, nonce)
+
+
+def test_claims_keep_addresses_of_both_families() -> None:
+    for host in ("10.0.0.1", "::1", "fe80::1", "2001:db8::7"):
+        nonce, claims = new_nonce(), claims_for(Route(host, 1))
+        hello = greeting.encode_hello(SECRET, claims, nonce, nonce)[len(greeting.MAGIC) :]
+        assert greeting.read_hello(hello, SECRET, nonce)[0].host == host
+
+
+def test_a_rank_is_let_in_among_many_strangers_at_once(door: Door) -> None:
+    with ThreadPoolExecutor(8) as pool:
+
+        def disturb(number: int) -> None:
+            with door.connect() as rude:
+                rude.sendall(bytes([number]) * 50)
+                is_closed_by_peer(rude)
+
+        disturbing = [pool.submit(disturb, number) for number in range(40)]
+        for each in disturbing:
+            each.result(30)
+        door.let_in()

@@ -1,0 +1,67 @@
+"""A host per process, up to 64 of them: all connect to all at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# The ranks are forks of one process that has imported everything; started one by one, they would
+# spend most of the time on imports.
+SCRIPT = """
+import os, sys, time
+from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store_server import StoreServer
+from worlds import SECRET, join_hosts
+
+size = int(sys.argv[1])
+layout = [[rank] for rank in range(size)]
+server = StoreServer(SECRET)
+children = []
+
+def rank_of(rank):
+    store = StoreClient(server.address, SECRET, timeout_s=60)
+    start = time.monotonic()
+    mesh = join_hosts(rank, layout, store)
+    seconds = time.monotonic() - start
+    others = tuple(peer for peer in range(size) if peer != rank)
+    assert tuple(host for host, _ in mesh.news) == others
+    assert tuple(host for host, _, _ in mesh.links.data) == others
+    assert len({os.fstat(fd).st_ino for _, fd in mesh.news + mesh.links.control}) == (
+        len(mesh.news) + len(mesh.links.control)
+    )
+    return seconds
+
+for rank in range(size):
+    child = os.fork()
+    if child == 0:
+        try:
+            seconds = rank_of(rank)
+            os.write(1, f"{rank} connected in {seconds:.2f} s\\n".encode())
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, f"{rank}: {error!r}\\n".encode())
+        finally:
+            os._exit(1)
+    children.append(child)
+server.start()
+codes = [os.waitpid(child, 0)[1] for child in children]
+server.close()
+sys.exit(any(codes))
+"""
+
+
+@pytest.mark.parametrize("size", [5, 64])
+def test_all_connect_to_all(size: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(size)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=Path(__file__).parent,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == size
+    assert done.stderr == ""  # no rank took another for a stranger
