@@ -13,13 +13,14 @@ import binascii
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from horovod import mpi_library
 from horovod.errors import InitError
-from horovod.rendezvous import mpi_identity, torchrun
+from horovod.rendezvous import hosting, mpi_identity, slurm, torchrun
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline, SetLinks
+from horovod.rendezvous.membership import Deadline, SetLinks, ranks_text
 from horovod.rendezvous.mesh import Mesh, connect
 from horovod.rendezvous.reach import find_store
 from horovod.rendezvous.store import Store, StoreClient
@@ -83,6 +84,7 @@ def recognise(
     if is_communicator and comm.Get_size() == 1:
         return Identity(0, 1, 0, 1, 0, 1, os.uname().nodename, "mpirun", comm=comm)
     is_ours = "HOROVOD_RANK" in environ or "TORCHELASTIC_RUN_ID" in environ
+    # What mpirun starts in a job of Slurm's may have variables of both.
     if not is_ours and (by_mpi or is_communicator or mpi_identity.is_started_by_mpi(environ)):
         return mpi_identity.identify_by_mpi(environ, timeout_s, comm, needs_threads=mpi_threads)
     if is_communicator:
@@ -90,7 +92,10 @@ def recognise(
             "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
-    identity = identify(environ)
+    if not is_ours and slurm.is_step(environ):
+        identity = slurm.identify_by_slurm(environ)
+    else:
+        identity = identify(environ)
     return identity.restricted_to(comm) if comm else identity
 
 
@@ -162,6 +167,8 @@ def _open_contact(
         hosted = mpi_identity.host_store(identity, _interfaces_of(environ))
         store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
         return _Contact(source, store, hosted.secret, hosted.server)
+    if identity.launcher == "srun":
+        return _meet_in_file(identity, environ, deadline, source)
     if identity.launcher == "torchrun":
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
@@ -177,6 +184,43 @@ def _open_contact(
     address, secret = _launcher_store(identity, environ)
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
     return _Contact(source, store, secret)
+
+
+def _meet_in_file(
+    identity: Identity, environ: Mapping[str, str], deadline: Deadline, source: tuple[object, ...]
+) -> _Contact:
+    path = slurm.contact_file(identity, environ)
+    if identity.rank != 0:
+        hosted = slurm.wait_for_contact(path, deadline)
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        store.set(f"arrived/{identity.rank}", b"")
+        return _Contact(source, store, hosted.secret)
+    hosted = hosting.start_store(identity.local_size < identity.size, _interfaces_of(environ))
+    try:
+        slurm.publish(hosted, path)
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        _await_arrivals(store, identity.size, deadline)
+    except BaseException:
+        if hosted.server is not None:
+            hosted.server.close()
+        raise
+    finally:
+        path.unlink(missing_ok=True)
+    return _Contact(source, store, hosted.secret, hosted.server)
+
+
+def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
+    """Until all ranks have a connection to the store."""
+    missing = set(range(1, size))
+    for rank in range(1, size):
+        with suppress(TimeoutError):
+            store.get(f"arrived/{rank}", deadline.remaining_s())
+            missing.discard(rank)
+    if missing:
+        raise InitError(
+            f"init: {ranks_text(missing)} of {size} did not arrive within {deadline.timeout_s:g} s "
+            "(HOROVOD_START_TIMEOUT)"
+        )
 
 
 def _interfaces_of(environ: Mapping[str, str]) -> list[str]:
