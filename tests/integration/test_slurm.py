@@ -47,7 +47,7 @@ def test_srun_starts_a_world(cluster: SlurmCluster, tmp_path: Path) -> None:
 
 
 def test_steps_of_one_job_do_not_meet(cluster: SlurmCluster, tmp_path: Path) -> None:
-    program, script = tmp_path / "numbers.py", tmp_path / "job.sh"
+    program, script = tmp_path / "places.py", tmp_path / "job.sh"
     program.write_text(NUMBERS)
     step = f"srun -n2 --exact {sys.executable} {program}"
     script.write_text(f"#!/bin/sh\n{step} &\n{step} &\nwait\n{sys.executable} {program}\n")
