@@ -36,7 +36,7 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 	tests/test_parallel.py::test_tensorflow_without_native_ops
 
 .PHONY: help setup demo build check test test-unit test-cpp test-parallel test-integration \
-	test-legacy-tf bench sanitize clean tools
+	test-hosts test-legacy-tf bench sanitize clean tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -57,7 +57,7 @@ check: setup ## format, lint, types, import layers
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
-test: setup test-cpp ## all tests
+test: setup test-cpp ## all tests but test-hosts and test-legacy-tf
 	$(BIN)/pytest
 
 test-unit: setup test-cpp ## one process: C++ and Python
@@ -68,6 +68,9 @@ test-parallel: setup ## tests/parallel on NP ranks (make test: on 1 to 4)
 
 test-integration: setup ## whole jobs: examples, killed ranks
 	$(BIN)/pytest tests/integration
+
+test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, openssh-server
+	$(BIN)/pytest -p no:cacheprovider tests/hosts
 
 test-legacy-tf: ## the TensorFlow and Keras tests on 2.15, the last one with Estimators
 	@if $(LEGACY_PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'; then \
@@ -97,7 +100,7 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
 	for name in collectives grouped training compression startup lifecycle memory \
-	    with_tensorflow with_jax; do \
+	    with_tensorflow with_jax many_hosts; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; exit $$status
 

@@ -7,8 +7,12 @@ has all of them (MPICH lives in a venv of its own, without torch).
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -223,6 +227,63 @@ class Mpi:
         self._comm.Barrier()
 
 
+class Wire:
+    """No library: one TCP connection to the same local rank of the other of two hosts.
+
+    It carries, both ways at once, the bytes that a sum over the two hosts cannot do without: this
+    rank's share of the tensors. Nothing is summed. Ranks find each other through a file.
+    """
+
+    _AT_ONCE_BYTES = 64 * 1024  # always fits into the socket's buffer
+
+    def __init__(self) -> None:
+        self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
+        local_rank = self.rank % (self.size // 2)
+        meeting = Path(f"{os.environ['BENCH_STORE']}.{local_rank}")
+        is_listener = self.rank == local_rank
+        self._socket = _accept(meeting) if is_listener else _connect(meeting)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sender = ThreadPoolExecutor(1)
+
+    def tensor(self, count: int) -> Any:
+        return np.full(count, 0, dtype=np.float32)
+
+    def blocking(self, tensor: Any) -> Operation:
+        return self.many([tensor])
+
+    def many(self, tensors: Sequence[Any]) -> Operation:
+        share = sum(tensor.nbytes for tensor in tensors) // (self.size // 2)
+        return partial(self._exchange, bytearray(share), bytearray(share))
+
+    def barrier(self) -> None:
+        self._exchange(bytearray(1), bytearray(1))
+
+    def _exchange(self, sent: bytearray, received: bytearray) -> None:
+        if len(sent) <= self._AT_ONCE_BYTES:
+            self._socket.sendall(sent)
+            self._socket.recv_into(received, len(received), socket.MSG_WAITALL)
+            return
+        sending = self._sender.submit(self._socket.sendall, sent)
+        self._socket.recv_into(received, len(received), socket.MSG_WAITALL)
+        sending.result()
+
+
+def _accept(meeting: Path) -> socket.socket:
+    with socket.create_server((os.environ["BENCH_ADDRESS"], 0)) as listener:
+        host, port = listener.getsockname()
+        unfinished = meeting.with_suffix(".unfinished")
+        unfinished.write_text(f"{host} {port}")
+        unfinished.rename(meeting)
+        return listener.accept()[0]
+
+
+def _connect(meeting: Path) -> socket.socket:
+    while not meeting.exists():
+        time.sleep(0.01)
+    host, port = meeting.read_text().split()
+    return socket.create_connection((host, int(port)))
+
+
 def _output_count(collective: str, count: int, size: int) -> int:
     """Elements of one rank's result, with ``count`` elements of input on each of ``size`` ranks."""
     return {"allgather": count * size, "reducescatter": count // size, "alltoall": count}[
@@ -268,6 +329,7 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "gloo": Gloo,
     "alone": Alone,
     "mpi": Mpi,
+    "wire": Wire,
     "horovod on jax": partial(_on_jax, "HorovodOnJax"),
     "jax.distributed": partial(_on_jax, "JaxDistributed"),
     "alone on jax": partial(_on_jax, "AloneOnJax"),

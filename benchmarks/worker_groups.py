@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -24,12 +25,26 @@ from typing import Any, Protocol
 
 from mpich_venv import ensure_mpich_venv
 
-__all__ = ["GroupSpec", "Measured", "WorkerGroup", "measure_in_turns", "open_groups"]
+__all__ = [
+    "Commands",
+    "GroupSpec",
+    "Measured",
+    "Starter",
+    "WorkerGroup",
+    "measure_in_turns",
+    "open_groups",
+]
 
 _WORKER = Path(__file__).with_name("worker.py")
 _BIN = Path(sys.executable).parent
 _START_TIMEOUT_S = 120.0
 _CALL_TIMEOUT_S = 600.0
+
+
+# Commands that start a group's workers together, each with what it adds to the environment.
+Commands = list[tuple[list[str], dict[str, str]]]
+# They are those of a launcher for a number of ranks, the words of a worker, and a file to meet in.
+Starter = Callable[[str, int, Sequence[str], str], Commands]
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,9 @@ class GroupSpec:
 class WorkerGroup:
     """The workers of one contestant; ``call`` runs a method of their bench object on all."""
 
-    def __init__(self, spec: GroupSpec, rank_count: int, bench_path: str) -> None:
+    def __init__(
+        self, spec: GroupSpec, rank_count: int, bench_path: str, start: Starter | None = None
+    ) -> None:
         self.name = spec.name
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -55,7 +72,8 @@ class WorkerGroup:
             listener.bind(address)
             listener.listen(rank_count)
             words = [str(_WORKER), address, spec.contestant, bench_path]
-            for command, environment in _commands(spec.launcher, rank_count, words, store):
+            commands = (start or _commands_here)(spec.launcher, rank_count, words, store)
+            for command, environment in commands:
                 self._processes.append(_start(command, environment))
             try:
                 self._accept(listener, rank_count)
@@ -117,13 +135,13 @@ def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
 
 @contextmanager
 def open_groups(
-    specs: Sequence[GroupSpec], rank_count: int, bench_path: str
+    specs: Sequence[GroupSpec], rank_count: int, bench_path: str, start: Starter | None = None
 ) -> Iterator[list[WorkerGroup]]:
-    """All groups alive together, closed at the end."""
+    """All groups alive together, closed at the end; on this machine without a ``start``."""
     with ExitStack() as stack:
         groups = []
         for spec in specs:
-            group = WorkerGroup(spec, rank_count, bench_path)
+            group = WorkerGroup(spec, rank_count, bench_path, start)
             stack.callback(group.close)
             groups.append(group)
         yield groups
@@ -161,9 +179,8 @@ def _iterations(group: Measured, loop_s: float) -> int:
     return max(1, min(20_000, int(loop_s / estimate)))
 
 
-def _commands(
-    launcher: str, rank_count: int, words: Sequence[str], store: str
-) -> list[tuple[list[str], dict[str, str]]]:
+def _commands_here(launcher: str, rank_count: int, words: Sequence[str], store: str) -> Commands:
+    """The ``Starter`` of workers on this machine."""
     count = str(rank_count)
     if launcher == "processes":
         shared = {"BENCH_SIZE": count, "BENCH_STORE": store}
@@ -183,7 +200,7 @@ def _commands(
 
 def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """``command`` in a session of its own, with one compute thread per rank."""
-    if not Path(command[0]).exists():
+    if shutil.which(command[0]) is None:
         raise RuntimeError(f"{command[0]} is missing: `make bench` installs what it needs")
     return subprocess.Popen(
         command,

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <tuple>
+#include <utility>
 
 #include "bindings/external_backend_py.h"
 #include "bindings/submission_py.h"
@@ -74,12 +76,40 @@ std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::v
   return processes;
 }
 
+using LeaderLinks = std::vector<std::tuple<int, int>>;     // host, descriptor
+using DataLinks = std::vector<std::tuple<int, int, int>>;  // host, channel, descriptor
+
+std::vector<LeaderLink> leader_links(const LeaderLinks& given) {
+  std::vector<LeaderLink> links;
+  for (const auto& [host, fd] : given) links.push_back({.host = host, .fd = fd});
+  return links;
+}
+
+SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object carrier) {
+  std::vector<DataLink> links;
+  for (const auto& [host, channel, fd] : data) {
+    links.push_back({.host = host, .channel = channel, .fd = fd});
+  }
+  SetLinks result(leader_links(control), std::move(links));
+  result.carrier = carrier_of(carrier);
+  return result;
+}
+
 void make_engine(Engine* self, const EngineConfig& config, int space_fd,
-                 const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object carrier) {
+                 const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object carrier,
+                 std::vector<std::vector<int>> hosts, std::vector<int> bells,
+                 const LeaderLinks& control, const DataLinks& data, const LeaderLinks& news) {
+  Connections connections{.hosts = std::move(hosts),
+                          .bells = std::move(bells),
+                          .world = set_links(control, data, std::move(carrier)),
+                          .news = leader_links(news)};
   auto space = space_fd < 0 ? SharedSpace::in_process() : SharedSpace::of_file(space_fd);
-  Connections connections;
-  connections.world.carrier = carrier_of(carrier);
   new (self) Engine(config, std::move(space), watched(pidfds, pids), std::move(connections));
+}
+
+void add_process_set(Engine& engine, int set, std::vector<int> ranks, nb::object carrier,
+                     const LeaderLinks& control, const DataLinks& data) {
+  engine.add_process_set(set, std::move(ranks), set_links(control, data, std::move(carrier)));
 }
 
 // The engine's memory handed to Python; freed with the last array over it.
@@ -284,7 +314,9 @@ void bind_engine(nb::module_& module) {
   module.def("kernel_isa", &kernel_isa);
   nb::class_<Engine>(module, "Engine")
       .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1, "pidfds"_a = std::vector<int>(),
-           "pids"_a = std::vector<int>(), "carrier"_a = nb::none())
+           "pids"_a = std::vector<int>(), "carrier"_a = nb::none(),
+           "hosts"_a = std::vector<std::vector<int>>(), "bells"_a = std::vector<int>(),
+           "control"_a = LeaderLinks(), "data"_a = DataLinks(), "news"_a = LeaderLinks())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
            "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>())
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
@@ -299,14 +331,8 @@ void bind_engine(nb::module_& module) {
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a.none(),
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
       .def("gather", &gather_bytes, "name"_a, "payload"_a)
-      .def(
-          "add_process_set",
-          [](Engine& engine, int set, std::vector<int> ranks, nb::object carrier) {
-            SetLinks links;
-            links.carrier = carrier_of(carrier);
-            engine.add_process_set(set, std::move(ranks), std::move(links));
-          },
-          "process_set"_a, "ranks"_a, "carrier"_a = nb::none())
+      .def("add_process_set", &add_process_set, "process_set"_a, "ranks"_a,
+           "carrier"_a = nb::none(), "control"_a = LeaderLinks(), "data"_a = DataLinks())
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)

@@ -26,7 +26,7 @@ void ChannelReduction::begin(const ViewList& views, const ClusterCut& cut, Landi
   views_ = &views;
   cut_ = &cut;
   landing_ = &landing;
-  given_ = reduced_ = send_turn_ = 0;
+  given_ = reduced_ = send_turn_ = result_sends_ = 0;
   slot_bytes_ = 0;
   if (cut.chunks != 0) {
     const Range longest = cut.part(0, 0, 0);
@@ -54,6 +54,13 @@ bool ChannelReduction::has_result(std::uint32_t chunk) const {
   return std::ranges::all_of(sources_, [&](const Source& source) {
     return source.results > chunk && source.has(source.result_ends[chunk % kPlaces]);
   });
+}
+
+// Results go behind the parts of their chunk.
+bool ChannelReduction::has_left(std::uint32_t chunk) const {
+  return result_sends_ > chunk && std::ranges::all_of(sources_, [&](const Source& other) {
+           return other.link->sends().moved() >= other.sent_ends[chunk % kPlaces];
+         });
 }
 
 bool ChannelReduction::has_posted_all() const {
@@ -88,6 +95,8 @@ void ChannelReduction::post_results(std::uint32_t chunk) {
         const std::byte* const result = landing_->place(view, at, stream);
         for (Source& other : sources_) other.link->send(result, length);
       });
+  for (Source& other : sources_) other.sent_ends[chunk % kPlaces] = other.link->sends().end();
+  result_sends_ = chunk + 1;
 }
 
 bool ChannelReduction::post_receives(Source& source) {

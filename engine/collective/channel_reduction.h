@@ -36,14 +36,16 @@ class ChannelReduction {
   bool exchange();
   // Whether the result of the channel's share of a chunk is in place.
   bool has_result(std::uint32_t chunk) const;
+  // Whether all of a chunk that this rank sends has left.
+  bool has_left(std::uint32_t chunk) const;
   bool has_posted_all() const;
 
  private:
   static constexpr std::uint32_t kSlots = 2;   // chunks of which parts may arrive
   static constexpr std::uint32_t kPlaces = 8;  // chunks whose positions are remembered
-  static_assert(kPlaces > kChunksAhead + kSlots);
+  static_assert(kPlaces > kChunksAhead + kSlots && kPlaces > Landing::kChunks);
 
-  // The receiving side of one other host.
+  // One other host.
   struct Source {
     int host = 0;
     Link* link = nullptr;
@@ -52,6 +54,7 @@ class ChannelReduction {
     std::uint32_t results = 0;                       // chunks of which the results are
     std::array<std::uint64_t, kPlaces> part_ends{};  // positions in the link's stream, by chunk
     std::array<std::uint64_t, kPlaces> result_ends{};
+    std::array<std::uint64_t, kPlaces> sent_ends{};  // of the results sent there
     std::vector<std::byte> slots;
 
     bool has(std::uint64_t end) const { return link->receives().moved() >= end; }
@@ -76,9 +79,10 @@ class ChannelReduction {
   const ClusterCut* cut_ = nullptr;
   Landing* landing_ = nullptr;
   std::size_t slot_bytes_ = 0;
-  std::uint32_t given_ = 0;      // chunks whose partial sums are in place
-  std::uint32_t reduced_ = 0;    // chunks whose own part has its result
-  std::uint32_t send_turn_ = 0;  // the next to be posted
+  std::uint32_t given_ = 0;         // chunks whose partial sums are in place
+  std::uint32_t reduced_ = 0;       // chunks whose own part has its result
+  std::uint32_t send_turn_ = 0;     // the next to be posted
+  std::uint32_t result_sends_ = 0;  // chunks whose results are posted
 };
 
 }  // namespace hvd

@@ -27,9 +27,14 @@ std::uint32_t ClusterAllreduce::begin(const ViewList& views, BlockNumber first_b
 
 bool ClusterAllreduce::make_ready(std::uint32_t block) {
   const Turn turn = turn_of(block, cut_.chunks, kChunksAhead);
-  if (!turn.is_second) return true;
+  if (turn.is_second) {
+    return std::ranges::all_of(own_channels_, [&](const ChannelReduction& channel) {
+      return channel.has_result(turn.chunk);
+    });
+  }
+  if (!landing_.has_spare() || turn.chunk < Landing::kChunks) return true;
   return std::ranges::all_of(own_channels_, [&](const ChannelReduction& channel) {
-    return channel.has_result(turn.chunk);
+    return channel.has_left(turn.chunk - Landing::kChunks);
   });
 }
 

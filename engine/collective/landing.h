@@ -1,8 +1,9 @@
 // Where partial sums and results of an allreduce lie on this rank: in its tensors, or, for an
-// absent rank, in memory that the chunks under way share.
+// absent rank, in spare memory, which a chunk takes over from the one kChunks before it.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "collective/cluster_cut.h"
@@ -12,8 +13,12 @@ namespace hvd {
 
 class Landing {
  public:
+  static constexpr std::uint32_t kChunks = kChunksAhead + 1;
+
   // `views` outlives the run.
   void begin(const ViewList& views, const ClusterCut& cut);
+
+  bool has_spare() const { return has_spare_; }
 
   // Of the byte `at` of `view`, which stands at `stream`.
   std::byte* place(const View& view, std::size_t at, std::size_t stream) {
@@ -21,6 +26,7 @@ class Landing {
   }
 
  private:
+  bool has_spare_ = false;
   std::vector<std::byte> spare_;
 };
 

@@ -86,7 +86,7 @@ void Relay::hear_parent(std::span<const std::byte> message) {
       return spell(read_ids(message));
     case MessageKind::kLacking: {
       Lacking lacking = read_lacking(message);
-      lacking_[lacking.key] = std::move(lacking.ranks);
+      inquiries_[lacking.key] = {.is_answered = true, .ranks = std::move(lacking.ranks)};
       return;
     }
     default:
@@ -108,7 +108,7 @@ void Relay::spell(std::span<const std::uint32_t> ids) {
 
 void Relay::append_bucket(std::span<const std::byte> message) {
   const std::vector<BucketEntry> entries = read_bucket(message);
-  lacking_.clear();
+  inquiries_.clear();
   const SharedLock lock = board_.lock();
   for (const BucketEntry& entry : entries) {
     if (const auto* decision = std::get_if<Decision>(&entry)) {
@@ -181,20 +181,23 @@ void Relay::name_slot(std::uint32_t id, std::uint32_t slot) {
 }
 
 void Relay::report_waiting(std::uint32_t slot, const NameKey& key) {
-  if (!parent_ || lacking_.contains(key)) return;
-  lacking_[key];  // asked
-  std::optional<Arrivals> arrival;
+  if (!parent_) return;
+  const auto [inquiry, is_first] = inquiries_.try_emplace(key);
+  // A leader that has submitted something listens; one that does not answer has nothing in flight.
+  if (!is_first && !inquiry->second.is_answered) inquiry->second.ranks = {parent_->rank()};
+  inquiry->second.is_answered = false;
+  std::optional<Arrivals> arrivals;
   {
     const SharedLock lock = board_.lock();
-    arrival = board_.arrival_of(slot);
+    arrivals = board_.arrival_of(slot);
   }
-  if (arrival) parent_->post(write_arrival(*arrival));
+  if (arrivals) parent_->post(write_arrival(*arrivals));
   parent_->post(write_lacking(MessageKind::kWhoLacks, {.key = key, .ranks = {}}));
 }
 
 std::vector<int> Relay::lacking(const NameKey& key) const {
-  const auto found = lacking_.find(key);
-  return found == lacking_.end() ? std::vector<int>{} : found->second;
+  const auto found = inquiries_.find(key);
+  return found == inquiries_.end() ? std::vector<int>{} : found->second.ranks;
 }
 
 // Only for names for which no rank of this host speaks; otherwise its own warning says it.

@@ -41,8 +41,8 @@ class Relay {
   std::optional<std::pair<int, std::string>> loss() const;
   void add_polls(std::vector<pollfd>& polls) const;
 
-  // A slot waits for long: tells the board above who has arrived, or asks it who has not, once a
-  // round. The answer is in `lacking`.
+  // A slot waits for long: tells the board above who has arrived, and asks it who has not. The
+  // answer is in `lacking`, some time later.
   void report_waiting(std::uint32_t slot, const NameKey& key);
   // Ranks elsewhere that, as far as is known, have not submitted the name.
   std::vector<int> lacking(const NameKey& key) const;
@@ -61,6 +61,10 @@ class Relay {
   std::optional<std::uint32_t> slot_of(std::uint32_t id) const;
   void name_slot(std::uint32_t id, std::uint32_t slot);
 
+  struct Inquiry {
+    bool is_answered = false;
+    std::vector<int> ranks;
+  };
   struct KeyHash {
     std::size_t operator()(const NameKey& key) const { return key.low; }
   };
@@ -71,7 +75,7 @@ class Relay {
   std::unordered_map<std::uint32_t, std::uint32_t> slots_;  // by wire id
   std::uint32_t last_id_ = 0;                               // of the root's board
   std::size_t prune_at_ = 4096;
-  std::unordered_map<NameKey, std::vector<int>, KeyHash> lacking_;
+  std::unordered_map<NameKey, Inquiry, KeyHash> inquiries_;
   std::vector<BucketItem> items_;
   std::vector<BucketEntry> entries_;
 };

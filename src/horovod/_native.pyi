@@ -74,6 +74,11 @@ class Engine:
         pidfds: list[int] = ...,
         pids: list[int] = ...,
         carrier: Carrier | None = ...,
+        hosts: list[list[int]] = ...,
+        bells: list[int] = ...,
+        control: list[tuple[int, int]] = ...,
+        data: list[tuple[int, int, int]] = ...,
+        news: list[tuple[int, int]] = ...,
     ) -> None: ...
     def submit(
         self,
@@ -138,7 +143,12 @@ class Engine:
     ) -> list[Output]: ...
     def gather(self, name: str, payload: bytes) -> list[bytes]: ...
     def add_process_set(
-        self, process_set: int, ranks: list[int], carrier: Carrier | None = ...
+        self,
+        process_set: int,
+        ranks: list[int],
+        carrier: Carrier | None = ...,
+        control: list[tuple[int, int]] = ...,
+        data: list[tuple[int, int, int]] = ...,
     ) -> None: ...
     def remove_process_set(self, process_set: int) -> None: ...
     def discard_process_set(self, process_set: int) -> None: ...

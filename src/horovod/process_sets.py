@@ -148,7 +148,7 @@ class _Registry:
         if "communicator" in given:
             process_sets = self._with_communicators(process_sets)
         for process_set in process_sets:
-            self._register(process_set)
+            self._register("init", process_set, InitError)
 
     def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
         """The same sets, with one for every communicator that some rank gave in its place."""
@@ -177,7 +177,7 @@ class _Registry:
         proposal = {"add": process_set.ranks}
         problem = self._problem(process_set)
         self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
-        self._register(process_set)
+        self._register("add_process_set", process_set, ValueError)
 
     def remove(self, process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
@@ -214,36 +214,38 @@ class _Registry:
         global_process_set.ranks = None
         global_process_set.mpi_comm = None
 
-    def _register(self, process_set: ProcessSet) -> None:
+    def _register(self, operation: str, process_set: ProcessSet, error: type[Exception]) -> None:
         number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
         assert process_set.ranks is not None
-        _, carrier = self._connect(number, process_set)
-        self._engine.add_process_set(number, process_set.ranks, carrier)
+        links, carrier = self._connect(operation, number, process_set, error)
+        self._engine.add_process_set(
+            number, process_set.ranks, carrier, list(links.control), list(links.data)
+        )
         process_set.process_set_id = number
         self._sets[number] = process_set
 
     def _connect(
-        self, number: int, process_set: ProcessSet
+        self, operation: str, number: int, process_set: ProcessSet, error: type[Exception]
     ) -> tuple[SetLinks, _native.Carrier | None]:
         """The set's connections between hosts, and what carries its data if the engine does not.
 
-        All ranks get them or none, members or not.
+        All ranks get them, or raise alike, members or not.
         """
-        ranks, links, carrier, problem = process_set.ranks or [], SetLinks(), None, ""
-        if self._connect_set is None and self._data_plane is None:
+        links, carrier, problem = SetLinks(), None, None
+        if process_set.ranks is None or (self._connect_set is None and self._data_plane is None):
             return links, carrier
         try:
             if self._connect_set is not None:
-                links = self._connect_set(number, ranks)
+                links = self._connect_set(number, process_set.ranks)
             if self._data_plane is not None:
-                carrier = self._data_plane.connect(number, ranks, process_set.mpi_comm)
-        except InitError as error:
-            problem = str(error).removeprefix("init: ")
-        answers = self._engine.gather("process_sets.connected", problem.encode())
-        problems = dict.fromkeys(answer.decode() for answer in answers if answer)
-        if problems:
+                carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
+        except InitError as failure:
+            problem = f"failed: {str(failure).removeprefix('init: ')}"
+        try:
+            self._agree(operation, "process_sets.connect", {"connect": number}, problem, error)
+        except BaseException:
             links.close()
-            raise InitError(f"process set {ranks}: {'; '.join(problems)}")
+            raise
         return links, carrier
 
     def _problem(self, process_set: ProcessSet) -> str | None:
@@ -309,7 +311,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: Horovod is not initialized or not in dynamic mode; on some rank the set is a
             duplicate or has ranks that do not exist, which is raised on all ranks.
-        InitError: (a ``ValueError``) its ranks cannot be connected.
+        InitError: (a ``ValueError``) its ranks are on several hosts and cannot be connected.
         NotImplementedError: the set is a communicator; ``init`` alone takes those.
         MismatchError: ranks want different changes.
     """

@@ -228,14 +228,6 @@ class Settings:
             opposite="--no-mpi-threads-disable",
         ),
     )
-    start_timeout_s: float = _setting(
-        "HOROVOD_START_TIMEOUT",
-        30.0,
-        "longest time for all ranks to meet in init",
-        unit="s",
-        minimum=0.001,
-        flag=Flag("--start-timeout", "start"),
-    )
     rendezvous_dir: str = _setting(
         "HOROVOD_RENDEZVOUS_DIR",
         "",
@@ -246,10 +238,19 @@ class Settings:
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
         30.0,
         "how long a connection to another host may go without an answer before that host counts "
-        "as lost",
+        "as lost, and processes may take to connect another data plane",
         unit="s",
         minimum=1,
         flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
+    )
+    start_timeout_s: float = _setting(
+        "HOROVOD_START_TIMEOUT",
+        30.0,
+        "longest time for all ranks to meet in init, and before it for horovodrun to start them on "
+        "other machines",
+        unit="s",
+        minimum=0.001,
+        flag=Flag("--start-timeout", "start"),
     )
     tensorflow_native_ops: bool = _setting(
         "HOROVOD_TENSORFLOW_NATIVE_OPS",

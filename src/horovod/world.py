@@ -64,8 +64,8 @@ class _World:
     identity: Identity
     engine: _native.Engine
     data_plane_name: str
-    connect_set: ConnectSet | None = None  # in a world of several hosts
-    data_plane: DataPlane | None = None  # unless it is the engine's own, or there is one rank
+    connect_set: ConnectSet | None = None  # where the world spans hosts
+    data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
 
     def end(self) -> None:
         self.engine.shutdown()
@@ -121,12 +121,11 @@ def init(
             mpi_threads=not settings.mpi_threads_disable,
         )
         world = _begin(identity, settings)
-        identity = world.identity
         try:
             open_registry(
                 world.engine,
-                identity.rank,
-                identity.size,
+                world.identity.rank,
+                world.identity.size,
                 static_sets,
                 settings.dynamic_process_sets,
                 world.connect_set,
@@ -330,11 +329,11 @@ def _check_comm(comm: Any, static_sets: Sequence[ProcessSet]) -> None:
 
 
 def _begin(identity: Identity, settings: Settings) -> _World:
-    """Meet the other ranks, connect the data plane, start the engine."""
-    plane_name = _chosen_data_plane(identity, settings)
-    backend = None if plane_name == NATIVE else find_backend(plane_name)
+    """Meets the others, and starts the engine."""
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
+    plane_name = _chosen_data_plane(identity, settings)
+    backend = None if plane_name == NATIVE else find_backend(plane_name)
     if identity.size == 1:
         identity = identity.placed([identity.node])
         config = _engine_config(identity, settings, _generations.total())
@@ -356,35 +355,46 @@ def _begin(identity: Identity, settings: Settings) -> _World:
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
     ]
     data_plane = None
-    if backend is not None:
-        try:
+    try:
+        if backend is not None:
             data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
-        except BaseException:
-            mesh.close()
-            raise
-    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-        connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
-        engine = _engine_of(config, mesh, identity.rank, data_plane)
-        return _World(identity, engine, plane_name, connect_set, data_plane)
+        carrier = None if data_plane is None else data_plane.world
+    except BaseException:
+        mesh.close()
+        raise
+    try:
+        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+            engine = _engine_of(config, mesh, identity.rank, carrier)
+    except BaseException:
+        if data_plane is not None:
+            data_plane.close()
+        raise
+    connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
+    return _World(identity, engine, plane_name, connect_set, data_plane)
 
 
 def _engine_of(
-    config: _native.Config, mesh: Mesh, rank: int, data_plane: DataPlane | None
+    config: _native.Config, mesh: Mesh, rank: int, carrier: _native.Carrier | None
 ) -> _native.Engine:
-    if len(mesh.hosts) > 1:
-        mesh.close()
-        raise InitError(
-            f"init: the ranks are on {len(mesh.hosts)} hosts; this version runs on one machine only"
-        )
-    carrier = None if data_plane is None else data_plane.world
+    """The engine takes over all descriptors of the mesh."""
+    hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
     try:
-        return _native.Engine(config, *_parts_of(mesh, rank), carrier)
+        return _native.Engine(
+            config,
+            mesh.region_fd,
+            list(mesh.pidfds),
+            _pids_to_watch(mesh, rank),
+            carrier,
+            hosts,
+            list(mesh.bells),
+            list(mesh.links.control),
+            list(mesh.links.data),
+            list(mesh.news),
+        )
     except Exception as error:
-        if data_plane is not None:
-            data_plane.close()
         raise InitError(f"init: initialization failed: {error}") from error
     finally:
-        os.close(mesh.region_fd)
+        os.close(mesh.region_fd)  # it has one of its own
 
 
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
@@ -411,17 +421,13 @@ def _connect(
     return DataPlane(name, backend, neighbourhood, identity.comm)
 
 
-def _parts_of(mesh: Mesh, rank: int) -> tuple[int, list[int], list[int]]:
-    """What the engine takes of the mesh: the region, then descriptors and pids to watch by rank.
-
-    It watches the ranks of this host; those that are threads of this process need no watching.
-    """
+def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
+    """Of the ranks of this host; 0 for others, and for threads of this process."""
     near = next(host for host in mesh.hosts if rank in host)
-    pids = [
+    return [
         pid if peer in near and peer != rank and pid != os.getpid() else 0
         for peer, pid in enumerate(mesh.pids)
     ]
-    return mesh.region_fd, list(mesh.pidfds), pids
 
 
 def _engine_config(identity: Identity, settings: Settings, generation: int) -> _native.Config:

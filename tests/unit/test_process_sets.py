@@ -1,10 +1,14 @@
 """Process sets in one process: what can be said of them without others, and a world of one."""
 
+import os
+
 import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod.process_sets import ids_and_ranks
+from horovod.errors import InitError
+from horovod.process_sets import close_registry, ids_and_ranks, open_registry
+from horovod.rendezvous import SetLinks
 
 
 @pytest.fixture
@@ -121,3 +125,57 @@ def test_without_dynamic_mode(monkeypatch):
             hvd.add_process_set([0])
     finally:
         hvd.shutdown()
+
+
+class FakeEngine:
+    """Rank 0's, in a world of two; rank 1 says the same, and of connecting what it is told to."""
+
+    def __init__(self, other_problem):
+        self.added = []
+        self._other_problem = other_problem
+
+    def gather(self, name, payload):
+        is_outcome = name == "process_sets.connected"
+        return [payload, self._other_problem.encode() if is_outcome else payload]
+
+    def add_process_set(self, number, ranks):
+        self.added.append((number, ranks))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "text"),
+    [
+        ("", "", ""),
+        ("b is far", "b is far", r"process set \[1\]: b is far$"),
+        ("", "a is far", r"process set \[1\]: a is far$"),
+        ("b is far", "", r"process set \[1\]: b is far$"),
+    ],
+)
+def test_a_set_is_connected_for_all_ranks_or_none(own, other, text):
+    engine = FakeEngine(other)
+    reader, writer = os.pipe()
+    asked = []
+
+    def connect_set(number, ranks):
+        asked.append((number, ranks))
+        if own:
+            raise InitError(f"init: {own}")
+        return SetLinks(control=((1, writer),))
+
+    open_registry(engine, 0, 2, [], True, connect_set)
+    try:
+        if text:
+            with pytest.raises(InitError, match=text):
+                hvd.add_process_set([1])
+        else:
+            assert hvd.add_process_set([1]).process_set_id == 1
+    finally:
+        close_registry()
+    assert asked == [(1, [1])]
+    assert engine.added == ([] if text else [(1, [1])])
+    os.close(reader)
+    if text and not own:  # connected in vain
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.close(writer)
+    else:
+        os.close(writer)

@@ -35,6 +35,7 @@ __all__ = [
     "read_call",
     "read_failure",
     "read_result",
+    "seal",
     "write_call",
     "write_failure",
     "write_result",
@@ -119,6 +120,11 @@ def write_call(call: Call, file: BinaryIO) -> None:
     pickle.dump((call.argv, call.search_path), file)
     dump((call.function, call.args, dict(call.kwargs)), file)
     file.flush()
+    seal(file)
+
+
+def seal(file: BinaryIO) -> None:
+    """Let nobody change ``file`` any more, where the system can do that."""
     with contextlib.suppress(OSError, AttributeError):
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
@@ -172,7 +178,7 @@ def failure_of(error: BaseException, what: str, exit_code: int) -> Failure:
     if shown is not None and shown.tb_next is not None:
         shown = shown.tb_next
     text = "".join(traceback.format_exception(type(error), error, shown))
-    return Failure(what, text, exit_code, time.monotonic_ns(), _pickled(error))
+    return Failure(what, text, exit_code, time.time_ns(), _pickled(error))
 
 
 def _pickled(error: BaseException) -> bytes:

@@ -23,6 +23,8 @@ def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> Runtim
     A rank that ended without a word and was the first that the launcher saw is taken for the cause:
     what others tell then is mostly that they have lost it. Else the one that failed first is.
     """
+    if outcome.has_lost_host:
+        return RuntimeError(outcome.text.strip())
     told = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
     slot = outcome.slot
     if slot is not None and slot.rank not in told:

@@ -9,10 +9,19 @@ from pathlib import Path
 from textwrap import indent
 
 from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
-from horovod.launch.job import JobPlan, run_job
-from horovod.launch.machine import local_slots
-from horovod.launch.options import add_options, chosen_settings, file_form, split_command
-from horovod.settings import environment_of
+from horovod.launch.job import run_job
+from horovod.launch.job_plan import JobPlan, OtherHosts
+from horovod.launch.kubernetes.options import PodForm, pod_form
+from horovod.launch.machine import place
+from horovod.launch.options import (
+    add_options,
+    chosen_settings,
+    file_form,
+    named_interfaces,
+    split_command,
+)
+from horovod.launch.ssh import SshOptions
+from horovod.settings import Settings, environment_of
 
 __all__ = ["main"]
 
@@ -27,10 +36,12 @@ The first word that is no option begins the command; everything after it belongs
 _EPILOG = """\
 examples:
   horovodrun -np 4 python train.py --epochs 3     four processes on this machine
-  horovodrun -np 2 -H localhost:4 python train.py    the same, limited to four slots
+  horovodrun -np 6 -H node-1:2,node-2:4 python train.py  two there, four there, by ssh
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
   horovodrun -np 2 --log-level debug --output-filename logs python train.py
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
+  horovodrun --kubernetes -np 8 --kubernetes-image team/train:1 python train.py
+                                     print a job of eight pods, for kubectl apply -f -
 
 an experiment file (docs/experiments.md):
   project: digits
@@ -53,7 +64,8 @@ each worker gets:
   HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE  the same among the workers of its machine
   HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE  the same among equal local ranks of all machines
   HOROVOD_HOSTNAME                        the name of its machine, as listed with -H
-  and the environment of horovodrun. Rank 0 reads horovodrun's standard input, the others none.
+  and the environment of horovodrun, without CUDA_VISIBLE_DEVICES on other machines. Rank 0, if it
+  is on this machine, reads horovodrun's standard input, the others none.
   Its lines come out with [rank]<stdout>: or [rank]<stderr>: in front.
 
 exit status:
@@ -85,7 +97,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if not command:
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
     try:
-        plan = _plan(given, command)
+        form = pod_form(given)
+        if form is not None:
+            return _print_manifest(given, form, command)
+        plan = _plan(given, command, os.environ if environ is None else environ)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
@@ -98,6 +113,14 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return 130
 
 
+def _print_manifest(given: argparse.Namespace, form: PodForm, command: Sequence[str]) -> int:
+    # Here, because only manifests need YAML.
+    from horovod.launch.kubernetes.command import manifest
+
+    print(manifest(given, form, command, _settings_environment(given)), end="")
+    return 0
+
+
 def _run_experiment(
     parser: argparse.ArgumentParser,
     given: argparse.Namespace,
@@ -105,22 +128,29 @@ def _run_experiment(
     environ: Mapping[str, str],
 ) -> int:
     # Here, because only experiments need YAML and tables.
-    from horovod.launch.experiment.command import run_file
+    from horovod.launch.experiment.command import print_file, run_file
     from horovod.launch.experiment.plan import JobOptions
 
     if given.num_proc is not None:
         parser.error("-np and --experiment: the file says how many processes there are")
     if command:
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
+    path = Path(given.experiment)
     try:
+        if given.kubernetes is not None:
+            _refuse_with_pods(given)
+            return print_file(path, given, _settings_environment(given))
+        pod_form(given)
+        variables = _settings_environment(given)
         return run_file(
-            Path(given.experiment),
+            path,
             hosts=_hosts(given),
             options=JobOptions(
-                extra_environment=_settings_environment(given),
+                extra_environment=variables,
                 is_verbose=given.verbose,
                 output_directory=_output_directory(given),
                 is_timestamped=given.prefix_output_with_timestamp,
+                others=_others(given, {**environ, **variables}),
             ),
             is_dry_run=given.dry_run,
             environ=environ,
@@ -129,6 +159,13 @@ def _run_experiment(
         parser.error(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _refuse_with_pods(given: argparse.Namespace) -> None:
+    if given.dry_run:
+        raise ValueError("--dry-run and --kubernetes: a manifest starts nothing anyway")
+    if given.slots_per_host is not None:
+        raise ValueError("--slots-per-host and --experiment: the file says how many processes")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -146,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         "-f",
         "--experiment",
         metavar="FILE",
-        help="run the experiments of a file, instead of one command, on this machine; see below",
+        help="run the experiments of a file instead of one command; see below",
     )
     add(
         "--dry-run",
@@ -166,15 +203,31 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(given: argparse.Namespace, command: Sequence[str]) -> JobPlan:
+def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     hosts = _hosts(given) or parse_hosts(f"localhost:{given.num_proc}")
+    placement = place(hosts, given.num_proc)
+    variables = _settings_environment(given)
     return JobPlan(
         command=tuple(command),
-        slots=local_slots(hosts, given.num_proc),
-        extra_environment=_settings_environment(given),
+        slots=placement.slots,
+        extra_environment=variables,
         is_verbose=given.verbose,
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
+        others=_others(given, {**environ, **variables}, placement.remote),
+    )
+
+
+def _others(
+    given: argparse.Namespace,
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]] | None = None,
+) -> OtherHosts:
+    return OtherHosts(
+        addresses=addresses or {},
+        ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
+        interfaces=named_interfaces(given),
+        start_timeout_s=Settings.from_env(environ).start_timeout_s,
     )
 
 

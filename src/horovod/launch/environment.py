@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horovod.launch.hosts import Slot
 
-__all__ = ["Rendezvous", "worker_environment"]
+__all__ = ["Rendezvous", "is_passed_on", "worker_environment"]
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -28,10 +28,20 @@ def worker_environment(
     slot: Slot,
     rendezvous: Rendezvous,
     extra: Mapping[str, str] | None = None,
+    interfaces: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """``base`` as far as workers should see it, the worker's place in the world, and ``extra``."""
-    environment = {name: base[name] for name in base if _is_passed_on(name)}
-    environment.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
+    """``base`` as far as workers should see it, the worker's place in the world, and ``extra``.
+
+    ``interfaces`` are those that the ranks may use to reach each other; without names any will do.
+    None stands for a world on one host, which needs the loopback interface only.
+    """
+    environment = {name: base[name] for name in base if is_passed_on(name)}
+    if interfaces is None:
+        environment.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
+        environment["HOROVOD_GLOO_IFACE"] = _LOOPBACK
+    elif interfaces:
+        environment["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
+        environment["HOROVOD_GLOO_IFACE"] = ",".join(interfaces)
     environment.update(
         HOROVOD_RANK=str(slot.rank),
         HOROVOD_SIZE=str(slot.size),
@@ -43,7 +53,6 @@ def worker_environment(
         HOROVOD_GLOO_RENDEZVOUS_ADDR=rendezvous.address,
         HOROVOD_GLOO_RENDEZVOUS_PORT=str(rendezvous.port),
         HOROVOD_CONTROLLER="gloo",
-        HOROVOD_GLOO_IFACE=_LOOPBACK,
         PYTHONUNBUFFERED="1",
         _HOROVOD_SECRET_KEY=base64.b64encode(rendezvous.secret).decode(),
     )
@@ -51,5 +60,6 @@ def worker_environment(
     return environment
 
 
-def _is_passed_on(name: str) -> bool:
-    return name != "OLDPWD" and not name.startswith("BASH_FUNC_")
+def is_passed_on(name: str) -> bool:
+    """Whether workers get the launcher's variable ``name``."""
+    return name not in ("OLDPWD", "_HOROVOD_SECRET_KEY") and not name.startswith("BASH_FUNC_")

@@ -1,4 +1,4 @@
-"""``horovod.run``: a function on many processes of this machine, its results by rank.
+"""``horovod.run``: a function on many processes, its results by rank.
 
 The caller packs the call (``call.py``), starts the launcher as one child process
 (``supervisor.py``) and waits for it. Nothing of the calling process is changed: no signal handler,
@@ -25,7 +25,7 @@ from horovod.launch.call import (
     write_call,
 )
 from horovod.launch.call_error import job_error, unpickling_error
-from horovod.launch.job import JobPlan
+from horovod.launch.job_plan import JobPlan
 from horovod.launch.run_options import RunOptions, check_options
 from horovod.launch.supervision import python_words, read_outcome, send_assignment
 from horovod.launch.supervisor import Assignment
@@ -72,19 +72,25 @@ def run(
     directory and ``sys.argv``, read nothing from standard input and write, line by line with their
     rank in front, to this process's descriptors 1 and 2. Function, arguments and results are
     pickled with cloudpickle (what a notebook, a script or a function body defines travels whole)
-    and go through memory that only this process and its children can open.
+    and go through memory that only this process and its children can open, and to other machines
+    through ssh.
 
     Args:
         num_proc: processes to start; ``np`` is its deprecated name.
-        hosts: ``"localhost:4"``: this machine under one of its names, and its slots; ``hostfile``
-            is a file of the same with lines ``name slots=N``.
-        start_timeout: seconds that the processes wait for each other in ``init`` (30).
+        hosts: ``"localhost:2,node-1:4"``: machines and their slots, filled in this order;
+            ``hostfile`` is a file of the same with lines ``name slots=N``.
+        ssh_port, ssh_identity_file: for ssh to other machines; its configuration says the rest.
+        network_interfaces: names, or a comma string: those that machines may use to reach each
+            other; default all. ``network_interface`` is its deprecated name.
+        start_timeout: seconds (30) that other machines may take to start their processes, and
+            that the processes wait for each other in ``init``.
         output_filename: folder that keeps each rank's lines in ``rank.<R>/stdout`` and ``stderr``.
         verbose: true says on standard error which processes start and end.
-        executable: the workers' Python; default this one. Another one finds modules by its own
-            search path and must have the same versions of Python and of what travels.
-        use_gloo: accepted, the native engine needs no MPI; so are ``disable_cache``, ``ssh_port``,
-            ``ssh_identity_file`` and ``network_interfaces``, without effect on one machine.
+        executable: the workers' Python, on all machines; default this one. Another one finds
+            modules by its own search path and must have the same versions of Python and of what
+            travels.
+        use_gloo: accepted, the native engine needs no MPI; so is ``disable_cache``, since nothing
+            is remembered between jobs.
         min_num_proc: refused, with ``max_num_proc``, ``slots``, ``reset_limit``,
             ``cooldown_range`` and ``host_discovery_script``: no elastic training in this version;
             ``use_mpi`` and ``mpi_args`` likewise.
@@ -93,10 +99,11 @@ def run(
         ValueError: an argument that contradicts another or that this version cannot serve.
         TypeError: an argument of another kind; pickling what cannot travel raises it, too.
         OSError: the hostfile cannot be read, or the output folder not be made.
-        RuntimeError: a process raised, exited (also with 0) or died before it had a result, or its
-            result cannot be pickled. The text names rank, exception and traceback of the first;
-            the exception itself is ``__cause__`` if it can be pickled. The others are ended, and
-            none is left. KeyboardInterrupt ends them in the same way.
+        RuntimeError: a machine cannot be reached or was lost; or a process raised, exited (also
+            with 0) or died before it had a result, or its result cannot be pickled. The text names
+            rank, exception and traceback of the first; the exception itself is ``__cause__`` if it
+            can be pickled. The others are ended, and none is left. KeyboardInterrupt ends them in
+            the same way.
     """
     given = dict(locals())  # nothing but the parameters
     function, arguments = given.pop("func"), tuple(given.pop("args"))
@@ -137,6 +144,7 @@ def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
         is_verbose=options.is_verbose,
         output_directory=options.output_directory,
         call=files,
+        others=options.others,
     )
 
 

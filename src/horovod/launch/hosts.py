@@ -1,4 +1,4 @@
-"""Hosts and slots as text, and which rank each slot becomes. Pure functions.
+"""Hosts, slots and interfaces as text, and which rank each slot becomes. Pure functions.
 
 Rules: hosts in the order given, all slots of a host consecutively; ``local_rank`` counts on a host;
 ``cross_rank`` counts the hosts that have the same local rank.
@@ -7,13 +7,20 @@ Rules: hosts in the order given, all slots of a host consecutively; ``local_rank
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["HostSlots", "Slot", "assign_ranks", "parse_hostfile", "parse_hosts"]
+__all__ = [
+    "HostSlots",
+    "Slot",
+    "assign_ranks",
+    "interface_names",
+    "parse_hostfile",
+    "parse_hosts",
+]
 
-_HOST = re.compile(r"([\w.-]+):([0-9]{1,6})", re.ASCII)
-_HOSTFILE_LINE = re.compile(r"([\w.-]+)\s+slots\s*=\s*([0-9]{1,6})", re.ASCII)
+_HOST = re.compile(r"(\w[\w.-]*):([0-9]{1,6})", re.ASCII)
+_HOSTFILE_LINE = re.compile(r"(\w[\w.-]*)\s+slots\s*=\s*([0-9]{1,6})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,12 @@ def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
     if not hosts:
         raise ValueError("the hostfile names no host; expected lines of the form name slots=N")
     return hosts
+
+
+def interface_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """The names of network interfaces in texts with one or, between commas, several; each once."""
+    names = [name.strip() for text in texts for name in text.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _parse(pattern: re.Pattern[str], parts: Sequence[str], expected: str) -> tuple[HostSlots, ...]:

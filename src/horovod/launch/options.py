@@ -10,20 +10,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.errors import SettingError
+from horovod.launch.hosts import interface_names
+from horovod.launch.kubernetes.options import add_kubernetes_options
 from horovod.settings import SETTINGS, Flag, Setting, file_sections
 
-__all__ = ["add_options", "chosen_settings", "file_form", "split_command"]
+__all__ = ["add_options", "chosen_settings", "file_form", "named_interfaces", "split_command"]
 
 # Documented options of what is not there. In the parser they keep an abbreviation from meaning
 # something else than it does with the feature: -p is no -prefix-timestamp.
 _ABSENT = {
-    "starts processes on this machine only": (
-        *("-p", "--ssh-port", "-i", "--ssh-identity-file", "--disable-cache"),
-        *("--network-interface", "--network-interfaces"),
-    ),
     "has no elastic training": (
         *("--host-discovery-script", "--min-np", "--min-num-proc", "--max-np", "--max-num-proc"),
-        *("--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
+        *("--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
     ),
     "runs without MPI, on its native engine": (
         *("--mpi", "--jsrun", "--mpi-args", "--tcp", "--binding-args"),
@@ -48,9 +46,11 @@ _ABSENT = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Give ``parser`` all options but the general ones, under their headings."""
     _add_start(parser.add_argument_group("start"))
+    _add_remote(parser.add_argument_group("other machines"))
     _add_output(parser.add_argument_group("output"))
     for topic in ("tuning", "stall check"):
         _add_settings(parser.add_argument_group(topic), topic)
+    add_kubernetes_options(parser)
     for lack, names in _ABSENT.items():
         for name in names:
             # Optional, since some take none; refused before anybody looks at it.
@@ -132,8 +132,8 @@ def _add_start(group: argparse._ArgumentGroup) -> None:
         "-H",
         "--hosts",
         metavar="NAME:SLOTS",
-        help="the machine and how many processes it may run; default localhost:N. "
-        "This version starts processes on this machine only.",
+        help="the machines, separated by commas, and how many processes each may run; ranks fill "
+        "them in this order; default localhost:N",
     )
     hosts.add_argument(
         "-hostfile",
@@ -142,6 +142,54 @@ def _add_start(group: argparse._ArgumentGroup) -> None:
         help="the same as a file with lines of the form: name slots=N",
     )
     _add_settings(group, "start")
+
+
+def _add_remote(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-p",
+        "--ssh-port",
+        type=_port,
+        metavar="PORT",
+        help="port of their ssh servers; default: as ssh is configured",
+    )
+    group.add_argument(
+        "-i",
+        "--ssh-identity-file",
+        metavar="FILE",
+        help="private key that lets ssh in; default: as ssh is configured",
+    )
+    group.add_argument(
+        "--network-interfaces",
+        metavar="NAME[,NAME...]",
+        help="interfaces that the machines may use to reach each other, as all of them name them; "
+        "default: whatever leads there",
+    )
+    group.add_argument(
+        "--network-interface",
+        action="append",
+        metavar="NAME",
+        help="the same, one name each time it is given",
+    )
+    group.add_argument(
+        "--disable-cache",
+        action="store_true",
+        help="accepted: every start asks every machine anew, nothing is remembered",
+    )
+
+
+def named_interfaces(given: argparse.Namespace) -> tuple[str, ...]:
+    """The interfaces that the command line names, each once."""
+    single = given.network_interface or []
+    if any("," in name for name in single):
+        text = "--network-interface A,B is deprecated; use --network-interfaces A,B"
+        warnings.warn(text, DeprecationWarning, stacklevel=1)
+    return interface_names([given.network_interfaces or "", *single])
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 1 to 65535")
+    return int(text)
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:

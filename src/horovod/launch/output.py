@@ -1,8 +1,9 @@
 """Workers' output on its way to the console: prefixed, whole lines, nothing lost.
 
-``LinePrefixer`` is pure. ``Console`` writes only when the terminal, pipe or file takes more, so a
-slow one never stops the launcher from seeing what its workers do; once much is waiting, ``Output``
-stops reading and the workers wait instead. All on the launcher's main thread, in its selector.
+``LinePrefixer`` is pure, ``Lines`` take one stream of one worker. ``Console`` writes only when the
+terminal, pipe or file takes more, so a slow one never stops the launcher from seeing what its
+workers do; once much is waiting, ``Output`` stops reading and the workers wait instead. All on the
+launcher's main thread, in its selector.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-from horovod.launch.logs import LogFile
+if TYPE_CHECKING:
+    from horovod.launch.logs import LogFile
 
-__all__ = ["Console", "LinePrefixer", "Output", "consoles", "timestamped"]
+__all__ = ["Console", "LinePrefixer", "Lines", "Output", "Sink", "consoles", "timestamped"]
 
 _READ_BYTES = 65536
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
@@ -110,6 +113,8 @@ class Console:
 
     def on_writable(self) -> None:
         """Write what is taken without blocking."""
+        if not self._is_registered:  # closed by what was called just before
+            return
         self._write_some()
         if not self._waiting:
             self._selector.unregister(self._fd)
@@ -122,6 +127,12 @@ class Console:
         if self._is_registered:
             self._selector.unregister(self._fd)
             self._is_registered = False
+
+    def abandon(self) -> None:
+        """Drop what is waiting, and take nothing more."""
+        self.is_broken = True
+        self._waiting.clear()
+        self.flush()
 
     def _write_some(self) -> None:
         try:
@@ -145,19 +156,64 @@ def consoles(selector: selectors.BaseSelector) -> tuple[Console, Console]:
     return stdout, Console(2, selector)
 
 
+class Sink(Protocol):
+    """Where one stream of one worker goes."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much of it, or of what goes the same way, is still on its way."""
+
+    def feed(self, data: bytes) -> None:
+        """Take over ``data``; never blocks."""
+
+    def flush(self) -> None:
+        """Make what is waiting less if that can be done by blocking."""
+
+    def close(self) -> None:
+        """The stream has ended."""
+
+
+class Lines:
+    """A stream as whole lines with ``prefix`` in front: to ``console``, and into ``log``."""
+
+    def __init__(
+        self, prefix: str, console: Console, log: LogFile | None = None, *, is_timestamped: bool
+    ) -> None:
+        decorate = timestamped if is_timestamped else bytes
+        self._prefixer = LinePrefixer(partial(decorate, prefix.encode()))
+        self._console = console
+        self._log = log
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See ``Sink``."""
+        return self._console.waiting_bytes
+
+    def feed(self, data: bytes) -> None:
+        """See ``Sink``."""
+        self._show(self._prefixer.feed(data))
+
+    def flush(self) -> None:
+        """See ``Sink``."""
+        self._console.flush()
+
+    def close(self) -> None:
+        """See ``Sink``; may be repeated."""
+        self._show(self._prefixer.finish())
+        if self._log is not None:
+            self._log.close()
+
+    def _show(self, lines: bytes) -> None:
+        self._console.write(lines)
+        if self._log is not None:
+            self._log.write(lines)
+
+
 @dataclass(eq=False)
 class _Pipe:
     fd: int
-    prefixer: LinePrefixer
-    console: Console
-    log: LogFile | None = None
+    sink: Sink
     is_registered: bool = False
-
-    def show(self, lines: bytes) -> None:
-        """To the console, and into the log."""
-        self.console.write(lines)
-        if self.log is not None:
-            self.log.write(lines)
 
 
 class Output:
@@ -170,16 +226,23 @@ class Output:
 
     def add(self, fd: int, prefix: str, console: Console, log: LogFile | None = None) -> None:
         """Take over ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
+        self.forward(fd, self.lines(prefix, console, log))
+
+    def lines(self, prefix: str, console: Console, log: LogFile | None = None) -> Lines:
+        """A sink for lines, which begin with the time if that was asked for."""
+        return Lines(prefix, console, log, is_timestamped=self._is_timestamped)
+
+    def forward(self, fd: int, sink: Sink) -> None:
+        """Take over ``fd``, a pipe's read end; what comes goes to ``sink``."""
         os.set_blocking(fd, False)
-        decorate = timestamped if self._is_timestamped else bytes
-        pipe = _Pipe(fd, LinePrefixer(partial(decorate, prefix.encode())), console, log)
+        pipe = _Pipe(fd, sink)
         self._pipes.add(pipe)
         self._resume(pipe)
 
     def balance(self) -> None:
-        """Stop reading for consoles that lag behind, resume for those that have caught up."""
+        """Stop reading for sinks that lag behind, resume for those that have caught up."""
         for pipe in self._pipes:
-            waiting = pipe.console.waiting_bytes
+            waiting = pipe.sink.waiting_bytes
             if pipe.is_registered and waiting > _HIGH_WATER_BYTES:
                 self._pause(pipe)
             elif not pipe.is_registered and waiting < _LOW_WATER_BYTES:
@@ -192,13 +255,15 @@ class Output:
             while left > 0 and pipe in self._pipes:
                 count = self._read(pipe)
                 left = left - count if count else 0
-                if pipe.console.waiting_bytes > _HIGH_WATER_BYTES:
-                    pipe.console.flush()
+                if pipe.sink.waiting_bytes > _HIGH_WATER_BYTES:
+                    pipe.sink.flush()
             if pipe in self._pipes:
                 self._close(pipe)
 
     def _read(self, pipe: _Pipe) -> int:
         """How many bytes came; 0 for none now or never again."""
+        if pipe not in self._pipes:  # closed by what was called just before
+            return 0
         try:
             data = os.read(pipe.fd, _READ_BYTES)
         except BlockingIOError:
@@ -206,7 +271,7 @@ class Output:
         if not data:
             self._close(pipe)
         else:
-            pipe.show(pipe.prefixer.feed(data))
+            pipe.sink.feed(data)
         return len(data)
 
     def _resume(self, pipe: _Pipe) -> None:
@@ -218,9 +283,7 @@ class Output:
         pipe.is_registered = False
 
     def _close(self, pipe: _Pipe) -> None:
-        pipe.show(pipe.prefixer.finish())
-        if pipe.log is not None:
-            pipe.log.close()
+        pipe.sink.close()
         if pipe.is_registered:
             self._pause(pipe)
         self._pipes.discard(pipe)

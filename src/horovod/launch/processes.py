@@ -12,7 +12,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "adopt_orphans",
     "descendants",
     "describe_exit",
+    "reaped",
     "signal_group",
     "signal_processes",
     "spawn",
@@ -106,6 +107,18 @@ def describe_exit(exit_code: int) -> str:
         return f"was ended by signal {-exit_code}"
 
 
+def reaped() -> Iterator[tuple[int, int]]:
+    """The children that have ended since the last call, and their exit codes; never blocks."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of descendants that lose theirs, so that their end is seen.
 
@@ -130,13 +143,18 @@ def signal_group(group: int, signum: int) -> bool:
 
 
 def descendants(but_not: Collection[int]) -> list[int]:
-    """Pids of all living descendants, whatever group or session they have moved to."""
+    """Pids of all living descendants, whatever group or session they have moved to.
+
+    Those in ``but_not`` are left out with their own descendants.
+    """
     import psutil  # here, because only a job that failed has to pay the 20 ms
 
-    found = []
-    for process in psutil.Process().children(recursive=True):
+    found, left_out = [], set(but_not)
+    for process in psutil.Process().children(recursive=True):  # parents before their children
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.pid not in but_not and process.status() != psutil.STATUS_ZOMBIE:
+            if process.pid in left_out or process.ppid() in left_out:
+                left_out.add(process.pid)
+            elif process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
 

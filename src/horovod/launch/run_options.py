@@ -11,12 +11,21 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from horovod.launch.hosts import HostSlots, Slot, parse_hostfile, parse_hosts
-from horovod.launch.machine import local_slots
+from horovod.launch.hosts import (
+    HostSlots,
+    Slot,
+    interface_names,
+    parse_hostfile,
+    parse_hosts,
+)
+from horovod.launch.job_plan import OtherHosts
+from horovod.launch.machine import place
+from horovod.launch.ssh import SshOptions
+from horovod.settings import Settings
 
 __all__ = ["RunOptions", "check_options"]
 
@@ -45,6 +54,7 @@ class RunOptions:
     start_timeout_s: float | None
     output_directory: Path | None
     is_verbose: bool
+    others: OtherHosts = field(default_factory=OtherHosts)
 
     @property
     def is_same_python(self) -> bool:
@@ -65,14 +75,22 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     for name, reason in _MISSING.items():
         if values[name] is not None and values[name] is not False:
             raise ValueError(f"{name}={values[name]!r}: {reason}")
-    _check_network(values)
+    ssh, interfaces = _ssh(values), _interfaces(values)
     process_count = _count("num_proc", values["num_proc"])
+    placement = place(_hosts(values, process_count), process_count)
+    start_timeout_s = _seconds("start_timeout", values["start_timeout"])
     return RunOptions(
-        slots=local_slots(_hosts(values, process_count), process_count),
+        slots=placement.slots,
         executable=_executable(values["executable"]),
-        start_timeout_s=_seconds("start_timeout", values["start_timeout"]),
+        start_timeout_s=start_timeout_s,
         output_directory=_directory(values["output_filename"]),
         is_verbose=bool(values["verbose"]),
+        others=OtherHosts(
+            addresses=placement.remote,
+            ssh=ssh,
+            interfaces=interfaces,
+            start_timeout_s=start_timeout_s or Settings.from_env().start_timeout_s,
+        ),
     )
 
 
@@ -105,15 +123,21 @@ def _refuse_conflicts(values: Mapping[str, Any]) -> None:
             raise ValueError(f"give {one} or {other}, not both")
 
 
-def _check_network(values: Mapping[str, Any]) -> None:
-    """Nothing of it matters inside one machine, but a mistake shall not wait for a second one."""
-    port, names = values["ssh_port"], values["network_interfaces"]
+def _ssh(values: Mapping[str, Any]) -> SshOptions:
+    port, identity_file = values["ssh_port"], values["ssh_identity_file"]
     if port is not None and not 0 < _integer("ssh_port", port) < 65536:
         raise ValueError(f"ssh_port={port!r}: expected a port number")
-    if isinstance(names, str):
-        names = names.split(",")
-    if names is not None and not all(isinstance(name, str) and name.strip() for name in names):
+    return SshOptions(port, None if identity_file is None else str(Path(identity_file)))
+
+
+def _interfaces(values: Mapping[str, Any]) -> tuple[str, ...]:
+    names = values["network_interfaces"]
+    if names is None:
+        return ()
+    texts = names.split(",") if isinstance(names, str) else list(names)
+    if not all(isinstance(text, str) and text.strip() for text in texts):
         raise ValueError(f"network_interfaces={names!r}: expected names, or one comma string")
+    return interface_names(texts)
 
 
 def _hosts(values: Mapping[str, Any], process_count: int) -> tuple[HostSlots, ...]:

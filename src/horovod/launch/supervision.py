@@ -8,27 +8,14 @@ from __future__ import annotations
 
 import pickle
 import subprocess
-from pathlib import Path
 from typing import BinaryIO
 
 from horovod.launch.job import JobOutcome
 from horovod.launch.processes import describe_exit
+from horovod.launch.python_words import python_words
 from horovod.launch.supervisor import Assignment
 
 __all__ = ["python_words", "read_outcome", "send_assignment"]
-
-# Whatever the first entry of the search path is, it must not replace a module of the interpreter;
-# the package is found where the caller has found it.
-_START = (
-    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
-    "from horovod.launch.{module} import main; main()"
-)
-
-
-def python_words(executable: str, module: str) -> list[str]:
-    """The command that calls ``main`` of ``horovod.launch.<module>``."""
-    package_root = str(Path(__file__).resolve().parents[2])
-    return [executable, "-c", _START.format(module=module), package_root]
 
 
 def send_assignment(process: subprocess.Popen[bytes], assignment: Assignment) -> None:

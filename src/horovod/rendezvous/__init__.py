@@ -13,19 +13,18 @@ import binascii
 import os
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod import mpi_library
 from horovod.errors import InitError
-from horovod.rendezvous import hosting, mpi_identity, slurm, torchrun
+from horovod.rendezvous import mpi_identity
 from horovod.rendezvous.identity import Identity, identify
-from horovod.rendezvous.membership import Deadline, SetLinks, ranks_text
-from horovod.rendezvous.mesh import Mesh, connect
-from horovod.rendezvous.reach import find_store
+from horovod.rendezvous.membership import Deadline, Mesh, SetLinks
 from horovod.rendezvous.store import Store, StoreClient
-from horovod.rendezvous.store_server import StoreServer
-from horovod.rendezvous.torchrun import TorchStore
+
+if TYPE_CHECKING:
+    from horovod.rendezvous.store_server import StoreServer
+    from horovod.rendezvous.torchrun import TorchStore
 
 __all__ = [
     "Identity",
@@ -92,11 +91,22 @@ def recognise(
             "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
-    if not is_ours and slurm.is_step(environ):
-        identity = slurm.identify_by_slurm(environ)
+    if not is_ours and _is_step(environ):
+        from horovod.rendezvous.slurm import identify_by_slurm
+
+        identity = identify_by_slurm(environ)
     else:
         identity = identify(environ)
     return identity.restricted_to(comm) if comm else identity
+
+
+def _is_step(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm's srun started this process as one of several.
+
+    A program of a batch script alone, or in a shell that srun started, has other variables of
+    Slurm's, too.
+    """
+    return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "SLURM_PROCID" in environ
 
 
 def meet(
@@ -116,6 +126,9 @@ def meet(
     Raises:
         InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
     """
+    # Here, because launchers and their agents need the store alone.
+    from horovod.rendezvous.mesh import connect
+
     deadline = Deadline(timeout_s)
     with _lock:
         contact = _find_contact(identity, environ, deadline)
@@ -164,12 +177,20 @@ def _open_contact(
     source: tuple[object, ...],
 ) -> _Contact:
     if identity.launcher == "mpirun":
+        from horovod.rendezvous.reach import find_store
+
         hosted = mpi_identity.host_store(identity, _interfaces_of(environ))
         store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
         return _Contact(source, store, hosted.secret, hosted.server)
     if identity.launcher == "srun":
-        return _meet_in_file(identity, environ, deadline, source)
+        from horovod.rendezvous.slurm import meet_in_file
+
+        interfaces = _interfaces_of(environ)
+        store, hosted = meet_in_file(identity, environ, interfaces, deadline)
+        return _Contact(source, store, hosted.secret, hosted.server)
     if identity.launcher == "torchrun":
+        from horovod.rendezvous import torchrun
+
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
             secret = _given_secret(environ) or torchrun.agree_on_secret(
@@ -184,43 +205,6 @@ def _open_contact(
     address, secret = _launcher_store(identity, environ)
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
     return _Contact(source, store, secret)
-
-
-def _meet_in_file(
-    identity: Identity, environ: Mapping[str, str], deadline: Deadline, source: tuple[object, ...]
-) -> _Contact:
-    path = slurm.contact_file(identity, environ)
-    if identity.rank != 0:
-        hosted = slurm.wait_for_contact(path, deadline)
-        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
-        store.set(f"arrived/{identity.rank}", b"")
-        return _Contact(source, store, hosted.secret)
-    hosted = hosting.start_store(identity.local_size < identity.size, _interfaces_of(environ))
-    try:
-        slurm.publish(hosted, path)
-        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
-        _await_arrivals(store, identity.size, deadline)
-    except BaseException:
-        if hosted.server is not None:
-            hosted.server.close()
-        raise
-    finally:
-        path.unlink(missing_ok=True)
-    return _Contact(source, store, hosted.secret, hosted.server)
-
-
-def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
-    """Until all ranks have a connection to the store."""
-    missing = set(range(1, size))
-    for rank in range(1, size):
-        with suppress(TimeoutError):
-            store.get(f"arrived/{rank}", deadline.remaining_s())
-            missing.discard(rank)
-    if missing:
-        raise InitError(
-            f"init: {ranks_text(missing)} of {size} did not arrive within {deadline.timeout_s:g} s "
-            "(HOROVOD_START_TIMEOUT)"
-        )
 
 
 def _interfaces_of(environ: Mapping[str, str]) -> list[str]:

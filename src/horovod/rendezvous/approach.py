@@ -29,7 +29,7 @@ _STAGGER_S = 0.25
 _PATIENCE_S = 2.0  # with somebody who is there, but slow to answer
 _TRIES = 3
 _ANSWER_TIMEOUT_S = 3.0
-_MAX_AT_ONCE = 4
+_MAX_AT_ONCE = 8
 _VERDICTS = {
     Verdict.OTHER_RANK: "another rank of this job is there",
     Verdict.OTHER_MEETING: "a rank of this job is there, in another meeting",
@@ -84,17 +84,16 @@ class Approach:
         return not self._waiting and not self._under_way
 
     def wait_s(self) -> float:
-        """How long nothing is due."""
-        if not self._waiting:
+        """How long nothing is due, unless something ends before."""
+        is_full = self._is_racing and len(self._under_way) >= _MAX_AT_ONCE
+        if is_full or not self._waiting:
             return 60.0
         first = min(due.remaining_s() for due, _ in self._waiting)
         return max(first, self._hold_s() if self._is_racing else 0.0)
 
     def advance(self) -> None:
         """Start the tries that are due."""
-        while self._waiting and self.wait_s() <= 0:
-            if self._is_racing and len(self._under_way) >= _MAX_AT_ONCE:
-                return
+        while self.wait_s() <= 0:
             due = min(range(len(self._waiting)), key=lambda i: self._waiting[i][0].remaining_s())
             self._start(self._waiting.pop(due)[1])
 

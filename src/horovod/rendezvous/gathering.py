@@ -48,7 +48,7 @@ class Gathering:
         deadline: Deadline,
         *,
         is_meeting: bool = False,
-        check: Callable[[bytes], str | None] = lambda value: None,
+        check: Callable[[bytes], str | None] | None = None,
     ) -> None:
         self.deadline = deadline
         self._store = store
@@ -72,7 +72,7 @@ class Gathering:
         return self._take(str(self._rank), 0.0)
 
     def post(self, value: bytes) -> None:
-        """Say ``value``, at most about 60 kB."""
+        """Say ``value``."""
         if self._is_first:
             self._values[self._rank] = value
             if self._is_meeting:
@@ -83,7 +83,7 @@ class Gathering:
         """Say that this rank cannot go on; the others raise ``text``. Not after the end."""
         if self._is_published:
             return
-        reason = text.encode(errors="replace")[:_CHUNK_BYTES]
+        reason = text.encode(errors="replace")
         # Without the store nobody can be told, and why this rank failed matters more here.
         with contextlib.suppress(InitError):
             if self._is_first:
@@ -100,8 +100,13 @@ class Gathering:
         self.post(value)
         if self._is_meeting and not self._is_first:
             self._find_first()
+        return self.wait()
+
+    def wait(self) -> list[bytes]:
+        """Wait for what the others say, once this rank has posted; raises as ``exchange``."""
         while True:
-            found = self.poll(_SLICE_S)
+            # The others need not look: the first one ends it for all.
+            found = self.poll(_SLICE_S if self._is_first else self.deadline.remaining_s())
             if found is not None:
                 return found
 
@@ -125,9 +130,9 @@ class Gathering:
         )
 
     def _listen(self, wait_s: float) -> list[bytes] | None:
-        answer = self._published(wait_s)
+        answer = self._take("all", wait_s)
         if answer is None:
-            if self.deadline.has_passed and self._published(_GRACE_S) is None:
+            if self.deadline.has_passed and self._take("all", _GRACE_S) is None:
                 raise self._absent_first("stopped answering")
             return None
         self._is_published = True
@@ -142,6 +147,8 @@ class Gathering:
                 value = self._take(str(rank), until.remaining_s())
                 if value is not None:
                     self._note(rank, value)
+                elif self._check is None:
+                    break  # what the rest have said can wait until it is their turn
         self._check_failed()
         if len(self._values) == len(self._ranks):
             values = [self._values[rank] for rank in self._ranks]
@@ -157,7 +164,7 @@ class Gathering:
         return None
 
     def _note(self, rank: int, value: bytes) -> None:
-        problem = self._check(value)
+        problem = self._check(value) if self._check else None
         if problem is not None:
             self._end(problem)
         self._values[rank] = value
@@ -172,27 +179,31 @@ class Gathering:
         raise InitError(text)
 
     def _publish(self, answer: bytes) -> None:
-        """In chunks; the one that says how many there are comes last."""
         self._is_published = True
-        starts = range(0, len(answer), _CHUNK_BYTES)
-        for number, start in enumerate(starts):
-            self._put(f"all/{number}", answer[start : start + _CHUNK_BYTES])
-        self._put("all", _CHUNKS.pack(len(starts)))
-
-    def _published(self, wait_s: float) -> bytes | None:
-        head = self._take("all", wait_s)
-        if head is None:
-            return None
-        (count,) = _CHUNKS.unpack(head)
-        chunks = [self._take(f"all/{number}", _GRACE_S) for number in range(count)]
-        return b"".join(chunk or b"" for chunk in chunks)
+        self._put("all", answer)
 
     def _put(self, name: str, value: bytes) -> None:
+        """In chunks; the first one, which says how many follow, comes last."""
+        starts = range(_CHUNK_BYTES, len(value), _CHUNK_BYTES)
+        for number, start in enumerate(starts):
+            self._put_chunk(f"{name}/{number}", value[start : start + _CHUNK_BYTES])
+        self._put_chunk(name, _CHUNKS.pack(len(starts)) + value[:_CHUNK_BYTES])
+
+    def _put_chunk(self, name: str, chunk: bytes) -> None:
         key = f"{self._key}/{name}"
-        self._store.set(key, prove(self._secret, _ROLE, key.encode(), value) + value)
+        self._store.set(key, prove(self._secret, _ROLE, key.encode(), chunk) + chunk)
 
     def _take(self, name: str, wait_s: float) -> bytes | None:
-        """The value under ``name`` if one is there in time; whose proof fails counts as absent."""
+        """The value under ``name``, if one is there in time."""
+        head = self._take_chunk(name, wait_s)
+        if head is None:
+            return None
+        (count,) = _CHUNKS.unpack_from(head)
+        rest = [self._take_chunk(f"{name}/{number}", _GRACE_S) for number in range(count)]
+        return b"".join((head[_CHUNKS.size :], *(chunk or b"" for chunk in rest)))
+
+    def _take_chunk(self, name: str, wait_s: float) -> bytes | None:
+        """As ``_take``; what has no proof that holds counts as absent."""
         key = f"{self._key}/{name}"
         try:
             found = self._store.get(key, wait_s)

@@ -11,10 +11,13 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.interfaces import local_addresses
-from horovod.rendezvous.store_server import StoreServer
+
+if TYPE_CHECKING:
+    from horovod.rendezvous.store_server import StoreServer
 
 __all__ = ["HostedStore", "start_store"]
 
@@ -53,6 +56,8 @@ def start_store(spans_hosts: bool, interfaces: Sequence[str] = ()) -> HostedStor
         InitError: there is no such interface.
     """
     secret = os.urandom(SECRET_BYTES)
+    from horovod.rendezvous.store_server import StoreServer  # no other rank needs it
+
     hosts = _reachable(interfaces) if spans_hosts else []
     server = StoreServer(secret, addresses=[(host, 0) for host in hosts or ["127.0.0.1"]])
     server.start()

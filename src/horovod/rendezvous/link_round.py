@@ -32,7 +32,6 @@ from horovod.rendezvous.switchboard import Switchboard
 __all__ = ["LinkRound"]
 
 _POLL_S = 0.05
-_IDLE_POLL_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -169,15 +168,15 @@ class LinkRound:
             calls.step(budget.remaining_s())
         calls.give_up()
         self._step.post(encode_report(calls.report(self._rank)))
-        while True:
-            # Who is awaited by nobody may sleep at the store; the others look there now and then.
-            is_idle = calls.reception.is_complete
-            answers = self._step.poll(_IDLE_POLL_S if is_idle else 0.0)
-            if answers is not None:
-                return [decode_report(answer) for answer in answers]
-            next_poll = Deadline(0.0 if is_idle else _POLL_S)
+        answers = None
+        while answers is None:
+            # Who awaits nobody may sleep at the store; the others look there now and then.
+            next_poll = Deadline(_POLL_S)
             while not (next_poll.has_passed or calls.reception.is_complete):
                 calls.step(next_poll.remaining_s())
+            is_idle = calls.reception.is_complete
+            answers = self._step.wait() if is_idle else self._step.poll(0.0)
+        return [decode_report(answer) for answer in answers]
 
     def _receive_rest(self, calls: Calls) -> None:
         """All who dial us have succeeded: their last words are under way."""

@@ -15,6 +15,8 @@ from horovod.rendezvous.tcp import tune
 
 __all__ = ["Linker"]
 
+_MAX_ADDRESSES = 32
+
 
 class Linker:
     """What all sets of one world have in common; ``key`` is the world's in the store."""
@@ -89,15 +91,17 @@ class Linker:
             card.place.network == network for card in self._cards if card.rank not in own_host
         )
         addresses = local_addresses(self._interfaces)
-        return [a for a in addresses if is_shared or not a.ip.is_loopback]
+        useful = [a for a in addresses if is_shared or not a.ip.is_loopback]
+        return sorted(useful, key=lambda a: a.ip.is_link_local)[:_MAX_ADDRESSES]
 
     def _hand_over(
         self, made: dict[Link, socket.socket]
     ) -> tuple[SetLinks, tuple[tuple[int, int], ...]]:
         """The descriptors, in the order of hosts and channels."""
         fds: dict[Purpose, list[tuple[Link, int]]] = {purpose: [] for purpose in Purpose}
+        for connected in made.values():
+            tune(connected, self._link_timeout_s)
         for link in sorted(made, key=lambda link: (link.host, link.channel)):
-            tune(made[link], self._link_timeout_s)
             fds[link.purpose].append((link, made[link].detach()))
         control = tuple((link.host, fd) for link, fd in fds[Purpose.CONTROL])
         data = tuple((link.host, link.channel, fd) for link, fd in fds[Purpose.DATA])

@@ -11,12 +11,14 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod import mpi_library
 from horovod.errors import InitError
-from horovod.rendezvous.hosting import HostedStore, start_store
 from horovod.rendezvous.identity import Identity
+
+if TYPE_CHECKING:
+    from horovod.rendezvous.hosting import HostedStore
 
 __all__ = ["host_store", "identify_by_mpi", "is_started_by_mpi"]
 
@@ -150,6 +152,8 @@ def _connect(mpi: Any, ranks: _Ranks, comm: Any) -> Any:
 
 def host_store(identity: Identity, interfaces: Sequence[str] = ()) -> HostedStore:
     """Start the job's store on rank 0 and tell all ranks, which are here already, where it is."""
+    from horovod.rendezvous.hosting import HostedStore, start_store
+
     own = None
     if identity.rank == 0:
         own = start_store(identity.local_size < identity.size, interfaces)

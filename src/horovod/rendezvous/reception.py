@@ -106,20 +106,24 @@ class Reception:
                 return
             except ConnectionError:  # it has left already
                 continue
-            except OSError as error:
-                raise InitError(f"init: cannot accept the other ranks: {error}") from None
+            except OSError as error:  # too many open files
+                if not self._greeting:
+                    raise InitError(f"init: cannot accept the other ranks: {error}") from None
+                self._drop_oldest()
+                return
             accepted.setblocking(False)
-            self._make_room()
+            if len(self._greeting) >= max(_MIN_STRANGERS, 2 * len(self._expected)):
+                self._drop_oldest()
             stream = Stream(accepted, Deadline(_GREETING_TIMEOUT_S), self._greet, self._on_end)
-            self._greeting[stream] = address[0]
+            self._greeting[stream] = address[0].partition("%")[0]
             self._board.add(stream)
 
-    def _make_room(self) -> None:
-        """Many strangers at once: the oldest goes; a rank of ours would come again."""
-        if len(self._greeting) >= max(_MIN_STRANGERS, 2 * len(self._expected)):
-            oldest = next(iter(self._greeting))
-            self._report(self._greeting.pop(oldest), "too many others have come since")
-            self._board.drop(oldest)
+    def _drop_oldest(self) -> None:
+        """Many strangers at once: the first goes; a rank of ours would come again."""
+        oldest = next(iter(self._greeting))
+        self._report(self._greeting.pop(oldest), "too many others have come since")
+        self._known.discard(oldest)
+        self._board.drop(oldest)
 
     def _greet(self, stream: Stream) -> Talk:
         nonce = new_nonce()

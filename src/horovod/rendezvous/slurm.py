@@ -12,30 +12,29 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import InitError
-from horovod.rendezvous.hosting import HostedStore
+from horovod.rendezvous.hosting import HostedStore, start_store
 from horovod.rendezvous.identity import Identity, hostname_of, position_of
-from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.reach import find_store
+from horovod.rendezvous.store import StoreClient
 
-__all__ = ["contact_file", "identify_by_slurm", "is_step", "publish", "wait_for_contact"]
+__all__ = [
+    "contact_file",
+    "identify_by_slurm",
+    "meet_in_file",
+    "publish",
+    "wait_for_contact",
+]
 
 _SIZE = "SLURM_STEP_NUM_TASKS"
 _PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 _FOLDER = "HOROVOD_RENDEZVOUS_DIR"
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 _LONGEST_PAUSE_S = 0.25
-
-
-def is_step(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this process as one of several.
-
-    A program of a batch script alone, or in a shell that srun started, has other variables of
-    Slurm's, too.
-    """
-    return environ.get(_SIZE, "1") != "1" and "SLURM_PROCID" in environ
 
 
 def identify_by_slurm(environ: Mapping[str, str]) -> Identity:
@@ -68,6 +67,50 @@ def _tasks_per_node(environ: Mapping[str, str], size: int) -> list[int]:
             f"init: {_PER_NODE}={text!r}: expected the numbers of tasks on each node, {size} in all"
         )
     return counts
+
+
+def meet_in_file(
+    identity: Identity, environ: Mapping[str, str], interfaces: Sequence[str], deadline: Deadline
+) -> tuple[StoreClient, HostedStore]:
+    """A connection to the job's store, of which rank 0 tells the others in the step's file.
+
+    Blocks until all have come, on rank 0.
+
+    Raises:
+        InitError: not all came in time, or they do not share the folder.
+    """
+    path = contact_file(identity, environ)
+    if identity.rank != 0:
+        hosted = wait_for_contact(path, deadline)
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        store.set(f"arrived/{identity.rank}", b"")
+        return store, hosted
+    hosted = start_store(identity.local_size < identity.size, interfaces)
+    try:
+        publish(hosted, path)
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        _await_arrivals(store, identity.size, deadline)
+    except BaseException:
+        if hosted.server is not None:
+            hosted.server.close()
+        raise
+    finally:
+        path.unlink(missing_ok=True)
+    return store, hosted
+
+
+def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
+    """Until all ranks have a connection to the store."""
+    missing = set(range(1, size))
+    for rank in range(1, size):
+        with contextlib.suppress(TimeoutError):
+            store.get(f"arrived/{rank}", deadline.remaining_s())
+            missing.discard(rank)
+    if missing:
+        raise InitError(
+            f"init: {ranks_text(missing)} of {size} did not arrive within {deadline.timeout_s:g} s "
+            "(HOROVOD_START_TIMEOUT)"
+        )
 
 
 def contact_file(identity: Identity, environ: Mapping[str, str]) -> Path:

@@ -18,7 +18,7 @@ from horovod.errors import InitError
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, new_nonce, prove
 
-__all__ = ["Store", "StoreClient", "address_text"]
+__all__ = ["Store", "StoreClient", "StoreUnreachableError", "address_text"]
 
 # How much longer than the server a client waits for an answer: only a stopped server is that late.
 _GRACE_S = 5.0
@@ -48,6 +48,10 @@ class Store(Protocol):
         """End the connection; may be called twice."""
 
 
+class StoreUnreachableError(InitError):
+    """Nobody listens where the store should be, or its name is unknown; that may change."""
+
+
 class StoreClient:
     """A connection to the launcher's ``StoreServer`` at ``(host, port)``.
 
@@ -55,7 +59,8 @@ class StoreClient:
     connected to is used. Construction connects and authenticates both sides, within ``timeout_s``.
 
     Raises:
-        InitError: nobody listens, or the other side does not know the job's secret.
+        StoreUnreachableError: nobody listens.
+        InitError: the other side does not know the job's secret.
     """
 
     def __init__(self, address: tuple[str, int], secret: bytes, *, timeout_s: float) -> None:
@@ -96,7 +101,7 @@ class StoreClient:
         try:
             found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise InitError(
+            raise StoreUnreachableError(
                 f"init: cannot find the launcher's store at {self._name}: {error}"
             ) from None
         reasons = []
@@ -117,7 +122,7 @@ class StoreClient:
                 raise
             else:
                 return connected
-        raise InitError(
+        raise StoreUnreachableError(
             f"init: cannot reach the launcher's store at {self._name}: {'; '.join(reasons)}; "
             "is horovodrun still running?"
         )

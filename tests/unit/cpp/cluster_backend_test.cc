@@ -11,22 +11,26 @@ namespace {
 
 using namespace test;
 
-const std::vector<std::vector<int>> kLayouts{{1, 1},    {2, 2},       {3, 1},
-                                             {1, 2, 3}, {2, 2, 2, 2}, {1, 1, 1, 1, 1, 1, 1, 1}};
+struct Layout {
+  std::vector<int> counts;
+  bool is_dealt = false;
+};
+
+const std::vector<Layout> kLayouts{
+    {{1, 1}},    {{2, 2}},       {{2, 2}, true},    {{3, 1}, true},
+    {{1, 2, 3}}, {{2, 2, 2, 2}}, {{1, 2, 3}, true}, {{1, 1, 1, 1, 1, 1, 1, 1}}};
 
 template <typename Check>
 void for_each_layout(Check&& check) {
-  for (const auto& counts : kLayouts) {
-    for (const bool is_dealt : {false, true}) {
-      const HostMap map = host_map(counts, is_dealt);
-      CAPTURE(counts.size());
-      CAPTURE(is_dealt);
-      check(map, size_of_layout(counts));
-    }
+  for (const Layout& layout : kLayouts) {
+    const HostMap map = host_map(layout.counts, layout.is_dealt);
+    CAPTURE(map.host_count());
+    CAPTURE(layout.is_dealt);
+    check(map, static_cast<int>(map.rank_count()));
   }
 }
 
-constexpr std::size_t kSizes[] = {0, 1, 15, 1000, 20'001, 70'000, 300'001};
+constexpr std::size_t kSizes[] = {0, 1, 15, 1000, 20'001, 70'000, 200'001};
 
 constexpr ReduceOp kElementOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
                                     ReduceOp::kMax, ReduceOp::kProduct};
@@ -40,7 +44,7 @@ TEST_CASE("cluster: allreduce, all dtypes and ops") {
         const auto type = static_cast<Dtype>(dtype);
         if (unsupported_reason({.dtype = type, .op = op, .divisor = size}) != nullptr) continue;
         buckets.push_back({allreduce_over(map, size, type, op, 77, {}, random)});
-        buckets.push_back({allreduce_over(map, size, type, op, 30'001, {}, random)});
+        buckets.push_back({allreduce_over(map, size, type, op, 20'001, {}, random)});
       }
     }
     check_stepped(map, buckets, 2);
@@ -92,11 +96,9 @@ TEST_CASE("cluster: factors before and after, integers cut off where one host wo
         for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
           buckets.push_back({allreduce_over(map, size, dtype, op, 77, {}, random, factors)});
           Tensor large = allreduce_over(map, size, dtype, op, 70'001, {}, random, factors);
-          const bool is_dealt = map.hosts[0].size() > 1 && map.hosts[0][1] != 1;
-          // Integer sums do not depend on the order, so here one host is the model.
-          if (size_of(dtype) != 2 && dtype != Dtype::kFloat32 && !is_dealt) {
-            REQUIRE(large.expected[0] == reduced(large));
-          }
+          // The order does not matter to integers, so here one host is the model.
+          const bool is_integer = dtype == Dtype::kInt32 || dtype == Dtype::kUint8;
+          if (is_integer) REQUIRE(large.expected[0] == reduced(large));
           buckets.push_back({std::move(large)});
         }
       }

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -87,13 +86,23 @@ class ClusterRunner {
   bool must_meet_ = false;
 };
 
+// Their sockets take about so many bytes at a time.
+inline void limit_sends(const std::vector<DataLink>& links, int size_bytes) {
+  for (const DataLink& link : links) {
+    setsockopt(link.fd, SOL_SOCKET, SO_SNDBUF, &size_bytes, sizeof size_bytes);
+  }
+}
+
 struct ClusterWorld {
   // `socket_bytes`: of each socket's buffers; 0: as they are.
   ClusterWorld(const HostMap& map, std::vector<Bucket>& buckets, int socket_bytes = 0) : map(map) {
     for (const auto& host : map.hosts) {
       hosts.push_back(std::make_unique<DataWorld>(static_cast<int>(host.size())));
     }
-    connect(socket_bytes);
+    connect();
+    for (const auto& own : links) {
+      if (socket_bytes != 0) limit_sends(own, socket_bytes);
+    }
     const int size = static_cast<int>(links.size());
     runners.resize(links.size());
     for (int host = 0; host < map.host_count(); ++host) {
@@ -114,7 +123,7 @@ struct ClusterWorld {
   std::vector<std::unique_ptr<ClusterRunner>> runners;  // by rank
 
  private:
-  void connect(int socket_bytes) {
+  void connect() {
     std::size_t size = 0;
     for (const auto& host : map.hosts) size += host.size();
     links.resize(size);
@@ -123,10 +132,6 @@ struct ClusterWorld {
         for (int channel = 0; channel < map.channels(); ++channel) {
           int fds[2];
           REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
-          for (const int fd : fds) {
-            if (socket_bytes == 0) continue;
-            setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &socket_bytes, sizeof socket_bytes);
-          }
           links[map.owner(channel, a)].push_back({.host = b, .channel = channel, .fd = fds[0]});
           links[map.owner(channel, b)].push_back({.host = a, .channel = channel, .fd = fds[1]});
         }
@@ -214,10 +219,6 @@ inline std::vector<std::int64_t> random_splits(int size, std::int64_t most, std:
     splits.push_back(is_empty ? 0 : static_cast<std::int64_t>(random()) % (most + 1));
   }
   return splits;
-}
-
-inline int size_of_layout(const std::vector<int>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), 0);
 }
 
 struct Factors {

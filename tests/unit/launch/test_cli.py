@@ -8,8 +8,9 @@ import pytest
 
 from horovod.launch import build_info, cli
 from horovod.launch.experiment.schema import read_experiment
-from horovod.launch.job import JobOutcome, JobPlan
+from horovod.launch.job_plan import JobOutcome, JobPlan, OtherHosts
 from horovod.launch.processes import describe_exit, words_to_run
+from horovod.launch.ssh import SshOptions
 
 
 @pytest.fixture
@@ -74,6 +75,35 @@ def test_two_names_of_this_machine_are_one_host(plans: list[JobPlan]) -> None:
     assert [slot.local_rank for slot in plans[0].slots] == [0, 1, 2]
 
 
+def test_other_machines(plans: list[JobPlan]) -> None:
+    words = "-np 3 -H localhost:1,a.invalid:1,b.invalid:1,c.invalid:1 -p 2222 -i key"
+    more = "--network-interfaces eth0,ib0 --network-interface eth1 --network-interface eth0"
+    assert cli.main([*words.split(), *more.split(), "--start-timeout", "90", "x"]) == 0
+    (plan,) = plans
+    assert [slot.hostname for slot in plan.slots] == ["localhost", "a.invalid", "b.invalid"]
+    assert plan.others == OtherHosts(
+        addresses={"a.invalid": (), "b.invalid": ()},
+        ssh=SshOptions(2222, "key"),
+        interfaces=("eth0", "ib0", "eth1"),
+        start_timeout_s=90.0,
+    )
+    assert plan.interfaces == ("eth0", "ib0", "eth1")
+
+
+def test_names_of_this_machine_between_others_are_one_host(plans: list[JobPlan]) -> None:
+    assert cli.main(["-np", "3", "-H", "localhost:1,a.invalid:1,127.0.0.1:1", "x"]) == 0
+    (plan,) = plans
+    assert [slot.hostname for slot in plan.slots] == ["localhost", "localhost", "a.invalid"]
+    assert plan.interfaces == ()
+
+
+def test_a_list_behind_the_option_for_one_interface(plans: list[JobPlan]) -> None:
+    words = ["-np", "1", "--network-interface", "a,b", "x"]
+    with pytest.warns(DeprecationWarning, match="use --network-interfaces"):
+        assert cli.main(words) == 0
+    assert plans[0].others.interfaces == ("a", "b")
+
+
 def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     words = f"-np 2 -hostfile {tmp_path}/hosts --output-filename {tmp_path}/logs x"
@@ -91,7 +121,10 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 2", "no command"),
         ("-np 0 x", "1 or more"),
         ("-np two x", "1 or more"),
-        ("-np 2 -H other.invalid:2 x", "not this machine"),
+        ("-np 2 -H other.invalid:1 x", "2 processes were asked for, but the hosts have 1 slots"),
+        ("-np 2 --hosts=-oProxyCommand:2 x", "invalid host input '-oProxyCommand:2'"),
+        ("-np 2 -p 0 x", "expected a port from 1 to 65535"),
+        ("-np 2 --ssh-port ssh x", "expected a port from 1 to 65535"),
         ("-np 2 -H localhost x", "expected name:slots"),
         ("-np 3 -H localhost:2 x", "3 processes were asked for, but the hosts have 2 slots"),
         ("-np 2 --start-timeout 0 x", "error: start_timeout=0: must be at least 0.001"),
@@ -220,7 +253,6 @@ def test_problems_of_an_experiment_file_are_listed(
         ("-f FILE python x.py", "python: a command and --experiment"),
         ("-np 2 --dry-run python x.py", "--dry-run goes with --experiment FILE"),
         ("-f missing.yml", "No such file or directory: 'missing.yml'"),
-        ("-f FILE -H elsewhere.invalid:1", "'elsewhere.invalid' is not this machine"),
     ],
 )
 def test_what_does_not_go_with_an_experiment(

@@ -54,5 +54,14 @@ def test_the_launchers_own_environment_is_passed_on_but_for_what_belongs_to_its_
     assert base["HOROVOD_RANK"] == "7"
 
 
+def test_interfaces_between_hosts() -> None:
+    base = {"NCCL_SOCKET_IFNAME": "ib0", "HOROVOD_GLOO_IFACE": "ib1"}
+    named = worker_environment(base, SLOT, RENDEZVOUS, interfaces=("eth0", "eth1"))
+    assert named["HOROVOD_GLOO_IFACE"] == named["NCCL_SOCKET_IFNAME"] == "eth0,eth1"
+    any_will_do = worker_environment(base, SLOT, RENDEZVOUS, interfaces=())
+    assert {name: any_will_do[name] for name in base} == base
+    assert "HOROVOD_GLOO_IFACE" not in worker_environment({}, SLOT, RENDEZVOUS, interfaces=())
+
+
 def test_the_secret_is_not_shown() -> None:
     assert "secret" not in repr(RENDEZVOUS)

@@ -156,6 +156,21 @@ def test_drain_takes_what_is_there_and_waits_for_nobody(desk: Desk) -> None:
         os.write(desk.worker, b"x")
 
 
+def test_news_of_a_pipe_that_was_closed_in_the_same_turn(desk: Desk) -> None:
+    os.write(desk.worker, b"one\n")
+    events = desk.selector.select(0)
+    assert events
+    desk.output.drain()
+    number = os.open(os.devnull, os.O_RDONLY)  # mostly the number that has become free
+    try:
+        for key, _ in events:
+            key.data()
+    finally:
+        os.close(number)
+    desk.console.flush()
+    assert desk.read() == b"[0]<stdout>:one\n"
+
+
 def test_regular_files_are_written_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("out") / "file"
     with selectors.DefaultSelector() as selector, path.open("wb") as file:

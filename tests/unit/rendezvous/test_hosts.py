@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -253,8 +254,12 @@ def test_a_set_that_cannot_be_connected_leaves_the_world_as_it_is(
 
 
 def test_another_build_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    builds = iter(["horovod 1 (little endian)", "horovod 2 (big endian)"] * 2)
-    monkeypatch.setattr(link_round, "_build", lambda: next(builds))
+    builds: dict[int, str] = {}
+
+    def build() -> str:
+        return builds.setdefault(threading.get_ident(), f"horovod {len(builds)}")
+
+    monkeypatch.setattr(link_round, "_build", build)
     store = MemoryStore()
     found = outcomes(2, lambda rank: join_hosts(rank, [[0], [1]], store))
     assert all("all hosts need the same version of horovod" in str(each) for each in found)

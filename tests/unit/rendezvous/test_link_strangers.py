@@ -66,6 +66,8 @@ class Door:
     def close(self) -> None:
         self._is_over.set()
         self._thread.join(30)
+        for arrived in self.reception.arrived.values():
+            arrived.close()
         self.reception.close()
         self.board.close()
 
@@ -334,8 +336,30 @@ def test_the_first_address_that_authenticates_wins(door: Door, impostor: Imposto
     assert made.getpeername() == door.route.target
     made.close()
     board.close()
-    for arrived in door.reception.arrived.values():
-        arrived.close()
+
+
+def test_many_dead_addresses_are_tried_a_few_at_a_time(
+    door: Door, impostor: Impostor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approach, "_MAX_AT_ONCE", 2)
+    monkeypatch.setattr(approach, "_STAGGER_S", 0.0)
+    monkeypatch.setattr(approach, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(approach, "_ANSWER_TIMEOUT_S", 0.2)
+    mute = [impostor(lambda connected: None) for _ in range(5)]
+    board = Switchboard()
+    dialled = Approach(Dialer(board, 1, SECRET, CONTEXT), [LINK_TO_0], [*mute, door.route])
+    dialled.advance()
+    assert len(dialled._under_way) == 2
+    assert dialled.wait_s() > 1  # nothing to do until one of them ends
+    while not dialled.is_settled:
+        dialled.advance()
+        assert len(dialled._under_way) <= 2
+        board.step(min(dialled.wait_s(), 0.1))
+    board.close()
+    assert not dialled.missing
+    assert set(mute[:4]) <= set(dialled.reasons) <= set(mute)
+    for each in dialled.made.values():
+        each.close()
 
 
 @pytest.mark.parametrize("position", range(0, 200, 7))

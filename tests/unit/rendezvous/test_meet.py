@@ -12,8 +12,10 @@ import pytest
 
 from horovod import rendezvous
 from horovod.errors import InitError
-from horovod.rendezvous import Identity, identify, meet
+from horovod.rendezvous import Identity, identify, meet, torchrun
 from horovod.rendezvous.store_server import StoreServer
+
+from .worlds import MemoryStore
 
 SECRET = b"s" * 32
 SCRIPT = """
@@ -93,6 +95,19 @@ def test_a_bad_address_is_refused_by_name(name: str, value: str, text: str) -> N
         with pytest.raises(InitError, match=text) as raised:
             meet(identify(environ), 1, 4096, 1, environ)
     assert "%%%" not in str(raised.value)
+
+
+@pytest.mark.parametrize("given", [SECRET, b""])
+def test_under_torchrun_a_secret_in_the_environment_goes_before_a_published_one(
+    monkeypatch: pytest.MonkeyPatch, given: bytes
+) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr(torchrun, "open_store", lambda *arguments: store)
+    environ = {"_HOROVOD_SECRET_KEY": base64.b64encode(given).decode()}
+    meet(Identity(0, 1, 0, 1, 0, 1, "here", "torchrun"), 1, 4096, 30, environ).close()
+    assert rendezvous._contact is not None
+    assert (rendezvous._contact.secret == SECRET) is bool(given)
+    assert ("secret" in store._values) is not bool(given)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.slurm import (
     contact_file,
     identify_by_slurm,
-    is_step,
     publish,
     wait_for_contact,
 )
@@ -53,8 +52,8 @@ def test_numbers_of_a_step() -> None:
     ],
 )
 def test_a_program_without_a_step_of_its_own_is_alone(environ: dict[str, str]) -> None:
-    assert not is_step(environ)
     assert recognise(environ, 1.0).size == 1
+    assert recognise(environ | STEP, 1.0).size == 7
 
 
 def test_the_launcher_inside_of_a_step_wins() -> None:

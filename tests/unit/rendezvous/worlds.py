@@ -23,6 +23,8 @@ Outcome = TypeVar("Outcome")
 class MemoryStore:
     """A ``Store`` for threads."""
 
+    is_closed = False
+
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from horovod.launch.experiment.cluster import cluster_notes, cluster_objects, object_name
 from horovod.launch.experiment.director import run_plan
 from horovod.launch.experiment.document import ExperimentError
 from horovod.launch.experiment.folders import free_number, make_folder, take_number
 from horovod.launch.experiment.machine_gpus import gpu_ids
 from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
 from horovod.launch.experiment.schema import ExperimentFile, read_experiment
+from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
 from horovod.launch.hosts import HostSlots
-from horovod.launch.machine import local_slots
+from horovod.launch.kubernetes.command import words_in_pods
+from horovod.launch.kubernetes.manifest import render
+from horovod.launch.kubernetes.options import pod_form
+from horovod.launch.machine import recognise
 
-__all__ = ["run_file"]
+__all__ = ["print_file", "run_file"]
 
 _OUTPUT = "output"
 # As for a wrong command line: nothing was started.
@@ -33,27 +39,23 @@ def run_file(
 ) -> int:
     """Run the experiments of the file, or say what would run; the exit status.
 
-    ``hosts``, if given, limits how many processes run at a time. Output goes to ``output`` in the
-    current folder, which is that of the commands, too.
+    ``hosts``, if given, are where the workers go, and limit how many processes run at a time.
+    Output goes to ``output`` in the current folder, which is that of the commands, too.
 
     Raises:
         OSError: the file cannot be read, or a folder not be made.
-        ValueError: the hosts are other machines or too few.
+        ValueError: an interface that was named does not exist.
     """
     text = path.read_bytes()
-    try:
-        file = read_experiment(text)
-    except ExperimentError as error:
-        _say(f"{path}: {_count(len(error.problems), 'problem')}, nothing was started")
-        for problem in error.problems:
-            print(f"  {problem}", file=sys.stderr)
+    file = _read(path, text)
+    if file is None:
         return _REFUSED
     site = _site(file, hosts, environ)
     plan = make_plan(file, site, free_number(site.directory))
     if is_dry_run:
         show_plan(plan, sys.stdout)
-    if plan.missing_gpus:
-        _say(f"{path}: {plan.missing_gpus}")
+    if plan.problem:
+        _say(f"{path}: {plan.problem}")
         return _REFUSED
     if is_dry_run:
         return 0
@@ -61,17 +63,51 @@ def run_file(
     return _run(plan, text, options, environ)
 
 
+def print_file(path: Path, given: argparse.Namespace, variables: Mapping[str, str]) -> int:
+    """Print the manifest of the file's experiments; the exit status.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the options about pods are wrong.
+    """
+    file = _read(path, path.read_bytes())
+    if file is None:
+        return _REFUSED
+    form = pod_form(given, image=file.image, name=object_name(file.project))
+    assert form is not None
+    words = words_in_pods(given)
+    objects = cluster_objects(file, form, given.kubernetes, variables, words)
+    for note in cluster_notes(file, form):
+        _say(note)
+    print(render(objects), end="")
+    return 0
+
+
+def _read(path: Path, text: bytes) -> ExperimentFile | None:
+    """The file; None when it is wrong, with every problem on standard error."""
+    try:
+        return read_experiment(text)
+    except ExperimentError as error:
+        _say(f"{path}: {_count(len(error.problems), 'problem')}, nothing was started")
+        for problem in error.problems:
+            print(f"  {problem}", file=sys.stderr)
+        return None
+
+
 def _site(
     file: ExperimentFile, hosts: Sequence[HostSlots] | None, environ: Mapping[str, str]
 ) -> Site:
-    process_count = file.worker_count * file.processes_per_worker
-    some = (HostSlots("localhost", process_count),) if hosts is None else hosts
-    return Site(
-        directory=Path.cwd() / _OUTPUT / file.project,
-        slots=local_slots(some, process_count),
-        slot_limit=None if hosts is None else sum(host.slots for host in hosts),
-        gpu_ids=gpu_ids(environ) if file.gpus else (),
+    gpus = gpu_ids(environ) if file.gpus else ()
+    directory = Path.cwd() / _OUTPUT / file.project
+    if hosts is None:
+        return Site(directory, (SiteHost("localhost", None, gpus),))
+    merged, addresses = recognise(hosts, [host.hostname for host in hosts])
+    places = (
+        # Nobody has asked another machine; one slot for each GPU is the custom.
+        SiteHost(name, slots, tuple(map(str, range(slots))) if name in addresses else gpus)
+        for name, slots in ((host.hostname, host.slots) for host in merged)
     )
+    return Site(directory, tuple(places), addresses)
 
 
 def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mapping[str, str]) -> int:
@@ -79,8 +115,8 @@ def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mappin
         if note:
             _say(note)
     count = _count(len(plan.experiments), "experiment")
-    processes = _count(len(plan.site.slots), "process", "es")
-    _say(f"{plan.file.project}: {count}, {plan.places} at a time, {processes} each")
+    processes = _count(plan.file.demand.size, "process", "es")
+    _say(f"{plan.file.project}: {count}, {len(plan.places)} at a time, {processes} each")
     sys.stderr.flush()
     status, records = run_plan(plan, options, environ, lambda one: make_folder(one, text))
     show_results(records, sys.stderr)

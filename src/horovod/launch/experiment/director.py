@@ -107,7 +107,7 @@ class _Director:
         self._consoles = consoles(selector)
         self.records = [Record(experiment) for experiment in plan.experiments]
         self._waiting = deque(self.records)
-        self._places = list(range(plan.places))
+        self._places = list(range(len(plan.places)))
         self._running: dict[Record, LineJob] = {}
         self._status = 0  # 128 + signal once one has ended it all
         self._deadline: float | None = None

@@ -1,20 +1,18 @@
-"""What a file comes to on a machine: experiments, their lines as jobs, what each process sees.
+"""What a file comes to on some hosts: experiments, their lines as jobs, what each process sees.
 
-All workers of an experiment are on this machine, so ranks are local ranks: worker by worker, the
-processes of each in a row. An experiment that runs holds a *place*: its share of the machine's
-GPUs. Pure.
+An experiment that runs holds a *place*: a share of the hosts' slots and GPUs. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.schema import ExperimentFile
-from horovod.launch.hosts import Slot
-from horovod.launch.job import JobPlan
+from horovod.launch.experiment.shares import Share, SiteHost, shares_of, why_none
+from horovod.launch.job_plan import JobPlan, OtherHosts
 
 __all__ = ["Experiment", "ExperimentPlan", "JobOptions", "Site", "make_plan"]
 
@@ -27,20 +25,19 @@ class JobOptions:
     is_verbose: bool = False
     output_directory: Path | None = None
     is_timestamped: bool = False
+    others: OtherHosts = field(default_factory=OtherHosts)
 
 
 @dataclass(frozen=True)
 class Site:
     """Where a file is run. ``directory`` is the folder of the project's output.
 
-    ``slots`` are those of each experiment; ``slot_limit``, if not None, is how many processes may
-    run at a time. ``gpu_ids`` are the machine's, as CUDA_VISIBLE_DEVICES names them.
+    ``addresses`` are those of the hosts that are other machines.
     """
 
     directory: Path
-    slots: tuple[Slot, ...]
-    slot_limit: int | None = None
-    gpu_ids: tuple[str, ...] = ()
+    hosts: tuple[SiteHost, ...] = (SiteHost("localhost"),)
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,76 +56,55 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """All experiments of a file; ``places`` is how many run at a time, at most."""
+    """All experiments of a file; ``places`` of them run at a time, at most."""
 
     file: ExperimentFile
     site: Site
     experiments: tuple[Experiment, ...]
-    places: int
+    places: tuple[Share, ...]
 
     @property
-    def gpu_count(self) -> int:
-        """GPUs that one experiment takes."""
-        return self.file.worker_count * self.file.gpus
-
-    @property
-    def missing_gpus(self) -> str:
+    def problem(self) -> str:
         """Why no experiment can run here; empty if they can."""
-        if self.gpu_count <= len(self.site.gpu_ids):
-            return ""
-        workers = self.file.worker_count
-        who = f"{workers} workers with {self.file.gpus} each need" if workers > 1 else "it needs"
-        return (
-            f"train.resources.gpus: {who} {self.gpu_count}, and this machine has "
-            f"{len(self.site.gpu_ids)} (as CUDA_VISIBLE_DEVICES says, else nvidia-smi -L)"
-        )
+        return "" if self.places else why_none(self.file.demand, self.site.hosts)
 
     @property
     def limit(self) -> str:
         """Why fewer experiments run at a time than train.concurrency says; empty if they do not."""
         wanted = min(self.file.concurrency, len(self.experiments))
-        if self.places == wanted:
+        if len(self.places) in (0, wanted):
             return ""
-        return f"train.concurrency: {wanted} wanted; slots and GPUs here suffice for {self.places}"
+        enough = f"slots and GPUs suffice for {len(self.places)}"
+        return f"train.concurrency: {wanted} wanted; {enough}"
 
     def job(self, experiment: Experiment, line: int, place: int, options: JobOptions) -> JobPlan:
         """The job that runs line number ``line``, from 0, at ``place``."""
         directory = options.output_directory
         if directory is not None:
             directory = directory / experiment.name / f"line.{line + 1}"
+        share = self.places[place]
         return JobPlan(
             command=("/bin/sh", "-c", experiment.lines[line]),
-            slots=self.site.slots,
+            slots=share.slots,
             extra_environment={
                 **options.extra_environment,
                 **experiment.variables,
                 "EXPERIMENT_ID": experiment.name,
                 "OUTPUT_DIR": str(experiment.output_directory),
             },
-            rank_environment=tuple(
-                {"CUDA_VISIBLE_DEVICES": ",".join(self.visible_gpus(slot.rank, place))}
-                for slot in self.site.slots
-            ),
+            rank_environment=tuple({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in share.gpus),
             is_verbose=options.is_verbose,
             output_directory=directory,
             is_timestamped=options.is_timestamped,
+            others=replace(
+                options.others,
+                addresses={
+                    name: addresses
+                    for name, addresses in self.site.addresses.items()
+                    if name in share.hosts
+                },
+            ),
         )
-
-    def visible_gpus(self, rank: int, place: int) -> tuple[str, ...]:
-        """The GPUs that a process sees, in the order in which it numbers them.
-
-        A process that has several GPUs to itself drives them all and sees no others. Elsewhere each
-        picks one by its local rank, which counts over all workers on this machine: so they see the
-        GPUs of all, and number them such that this one is its own worker's.
-        """
-        each, processes = self.file.gpus, self.file.processes_per_worker
-        worker = rank // processes
-        first = place * self.gpu_count
-        gpus = self.site.gpu_ids[first : first + self.gpu_count]
-        if processes == 1 < each:
-            return gpus[worker * each : (worker + 1) * each]
-        shift = worker * (each - processes) % len(gpus) if gpus else 0
-        return gpus[shift:] + gpus[:shift]
 
 
 def make_plan(file: ExperimentFile, site: Site, number: int) -> ExperimentPlan:
@@ -144,9 +120,5 @@ def make_plan(file: ExperimentFile, site: Site, number: int) -> ExperimentPlan:
         )
         for index, values in enumerate(grid(file.parameters), start=1)
     )
-    limits = [file.concurrency, len(experiments)]
-    if site.slot_limit is not None:
-        limits.append(site.slot_limit // len(site.slots))
-    if gpu_count := file.worker_count * file.gpus:
-        limits.append(len(site.gpu_ids) // gpu_count)
-    return ExperimentPlan(file, site, experiments, places=max(1, min(limits)))
+    most = min(file.concurrency, len(experiments))
+    return ExperimentPlan(file, site, experiments, shares_of(file.demand, site.hosts, most))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from horovod.launch.experiment.document import Document, Field
 from horovod.launch.experiment.parameters import Parameter, placeholders, read_parameters
+from horovod.launch.experiment.shares import Demand
 
 __all__ = ["ExperimentFile", "Unused", "Workers", "read_experiment"]
 
@@ -42,11 +43,15 @@ class Workers:
 
 @dataclass(frozen=True)
 class Unused:
-    """A field that is right and has no effect here, and why."""
+    """A field that is right and has no effect on machines as they are, and why.
+
+    ``is_for_clusters``: it has one where pods are made for the experiment.
+    """
 
     path: str
     line: int
     why: str
+    is_for_clusters: bool = False
 
     def __str__(self) -> str:
         return f"{self.path} (line {self.line}) {self.why}"
@@ -54,7 +59,10 @@ class Unused:
 
 @dataclass(frozen=True)
 class ExperimentFile:
-    """A file as far as it decides about a run. ``workers`` is None without a horovod section."""
+    """A file as far as it decides about a run. ``workers`` is None without a horovod section.
+
+    ``image``, and ``cpus`` and ``megabytes`` of each worker, as written, decide in clusters only.
+    """
 
     project: str
     run: tuple[str, ...]
@@ -63,6 +71,9 @@ class ExperimentFile:
     parameters: tuple[Parameter, ...] = ()
     concurrency: int = 1
     unused: tuple[Unused, ...] = ()
+    image: str | None = None
+    cpus: str | None = None
+    megabytes: str | None = None
 
     @property
     def worker_count(self) -> int:
@@ -75,6 +86,11 @@ class ExperimentFile:
         if self.workers is None:
             return 1
         return self.workers.processes or max(self.gpus, 1)
+
+    @property
+    def demand(self) -> Demand:
+        """What each experiment needs to run."""
+        return Demand(self.worker_count, self.processes_per_worker, self.gpus)
 
 
 def read_experiment(text: bytes | str) -> ExperimentFile:
@@ -103,9 +119,11 @@ class _Train:
 
     def read(self, field: Field, project: str) -> ExperimentFile:
         train = field.section((*_TRAIN, *_SETS), {"resources": _RESOURCES, "run": _RUN})
-        gpus = self._resources(train["resources"]) if "resources" in train else 0
+        resources = (
+            train["resources"].section(("cpus", "mem", "gpus")) if "resources" in train else {}
+        )
+        gpus = resources["gpus"].whole_number(0) if "gpus" in resources else 0
         workers = self._framework(field, train, gpus)
-        self._image(train.get("image"))
         self._install(train.get("install"))
         parameters = read_parameters(train["parameters"]) if "parameters" in train else ()
         concurrency = train["concurrency"].whole_number(1) if "concurrency" in train else 1
@@ -117,11 +135,14 @@ class _Train:
             gpus=gpus or 0,
             parameters=parameters,
             concurrency=concurrency or 1,
+            image=self._image(train.get("image")),
+            cpus=self._amount(resources.get("cpus"), "a number of CPUs"),
+            megabytes=self._amount(resources.get("mem"), "a number of megabytes"),
             unused=tuple(sorted(self._unused, key=lambda unused: unused.line)),
         )
 
-    def _leave(self, field: Field, why: str) -> None:
-        self._unused.append(Unused(field.path, field.line, why))
+    def _leave(self, field: Field, why: str, *, is_for_clusters: bool = False) -> None:
+        self._unused.append(Unused(field.path, field.line, why, is_for_clusters))
 
     def _framework(self, field: Field, train: dict[str, Field], gpus: int | None) -> Workers | None:
         framework, section = train.get("framework"), train.get("tensorflow")
@@ -146,25 +167,26 @@ class _Train:
             _refuse_distributed(section["distributed"])
         return _horovod(section["horovod"], gpus) if "horovod" in section else None
 
-    def _resources(self, field: Field) -> int | None:
-        """The GPUs of a worker; None if they are wrong."""
-        section = field.section(("cpus", "mem", "gpus"))
-        for name, what in (("cpus", "a number of CPUs"), ("mem", "a number of megabytes")):
-            if name in section and section[name].amount(f"{what} above 0") is not None:
-                self._leave(section[name], "has no effect: nothing is reserved on this machine")
-        return section["gpus"].whole_number(0) if "gpus" in section else 0
+    def _amount(self, field: Field | None, what: str) -> str | None:
+        amount = None if field is None else field.amount(f"{what} above 0")
+        if field is not None and amount is not None:
+            why = "has no effect: nothing is reserved on a machine"
+            self._leave(field, why, is_for_clusters=True)
+        return amount
 
-    def _image(self, field: Field | None) -> None:
+    def _image(self, field: Field | None) -> str | None:
         if field is None:
-            return
+            return None
         what = "the name of an image"
         if field.is_mapping:
             section = field.section(("name",), {"name": what})
-            is_right = "name" in section and section["name"].string(what) is not None
+            image = section["name"].string(what) if "name" in section else None
         else:
-            is_right = field.string(f"{what}, or a mapping with name") is not None
-        if is_right:
-            self._leave(field, "has no effect: commands run on this machine as it is")
+            image = field.string(f"{what}, or a mapping with name")
+        if image is not None:
+            why = "has no effect: commands run on a machine as it is"
+            self._leave(field, why, is_for_clusters=True)
+        return image
 
     def _install(self, field: Field | None) -> None:
         if field is None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from horovod.launch.experiment.director import Record
 from horovod.launch.experiment.plan import ExperimentPlan
+from horovod.launch.experiment.shares import Share
 
 __all__ = ["show_plan", "show_results"]
 
@@ -57,10 +58,16 @@ def _facts(plan: ExperimentPlan) -> Table:
     workers, processes = file.worker_count, file.processes_per_worker
     what = "workers x processes" if file.workers else "without train.tensorflow.horovod"
     _add(facts, "project", file.project)
-    _add(facts, "experiments", f"{len(plan.experiments)}, {plan.places} at a time")
-    _add(facts, "processes", f"{workers} x {processes} = {len(plan.site.slots)} each ({what})")
-    _add(facts, "GPUs", f"{workers} x {file.gpus} = {plan.gpu_count} each (workers x gpus)")
+    _add(facts, "experiments", f"{len(plan.experiments)}, {len(plan.places)} at a time")
+    _add(facts, "processes", f"{workers} x {processes} = {file.demand.size} each ({what})")
+    _add(facts, "GPUs", f"{workers} x {file.gpus} = {workers * file.gpus} each (workers x gpus)")
+    _add(facts, "hosts", "\n".join(dict.fromkeys(map(_hosts, plan.places))))
     return facts
+
+
+def _hosts(place: Share) -> str:
+    """Each host with the processes there, in the order of ranks."""
+    return ", ".join(f"{hostname}:{count}" for hostname, count in place.hosts.items())
 
 
 def _table(*names: str) -> Table:

@@ -18,8 +18,10 @@ from horovod.launch.experiment.machine_gpus import gpu_ids
 from horovod.launch.experiment.parameters import Parameter
 from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
 from horovod.launch.experiment.schema import ExperimentFile, Unused, Workers, read_experiment
+from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
-from horovod.launch.hosts import HostSlots, assign_ranks
+from horovod.launch.job_plan import OtherHosts
+from horovod.launch.ssh import SshOptions
 
 GRID = (Parameter("lr", ("0.1", "1e-6")), Parameter("lr-decay", ("a", "b")))
 
@@ -27,18 +29,9 @@ GRID = (Parameter("lr", ("0.1", "1e-6")), Parameter("lr-decay", ("a", "b")))
 def plan_for(
     file: ExperimentFile, *, gpu_count: int = 0, slot_limit: int | None = None, number: int = 3
 ) -> ExperimentPlan:
-    size = file.worker_count * file.processes_per_worker
-    site = Site(
-        directory=Path("/out/demo"),
-        slots=assign_ranks((HostSlots("localhost", size),), size),
-        slot_limit=slot_limit,
-        gpu_ids=tuple(f"g{index}" for index in range(gpu_count)),
-    )
+    gpu_ids = tuple(f"g{index}" for index in range(gpu_count))
+    site = Site(Path("/out/demo"), (SiteHost("localhost", slot_limit, gpu_ids),))
     return make_plan(file, site, number)
-
-
-def gpu_plan(workers: Workers | None, gpus: int, *, gpu_count: int) -> ExperimentPlan:
-    return plan_for(ExperimentFile("demo", ("x",), workers, gpus), gpu_count=gpu_count)
 
 
 def test_experiments_of_a_set_have_names_lines_variables_and_folders() -> None:
@@ -75,33 +68,6 @@ def test_the_job_of_a_line() -> None:
     }
 
 
-def test_a_process_with_several_gpus_sees_no_others() -> None:
-    plan = gpu_plan(Workers(2, 1), 2, gpu_count=8)
-    assert [plan.visible_gpus(rank, place=0) for rank in (0, 1)] == [("g0", "g1"), ("g2", "g3")]
-    assert [plan.visible_gpus(rank, place=1) for rank in (0, 1)] == [("g4", "g5"), ("g6", "g7")]
-
-
-def test_without_horovod_the_process_sees_all_gpus_asked_for() -> None:
-    assert gpu_plan(None, 2, gpu_count=3).visible_gpus(0, place=0) == ("g0", "g1")
-
-
-@pytest.mark.parametrize(
-    ("workers", "gpus"),
-    [(Workers(1), 4), (Workers(2), 4), (Workers(2, 2), 4), (Workers(3, 2), 4), (Workers(3), 1)],
-)
-@pytest.mark.parametrize("place", [0, 1])
-def test_local_rank_picks_a_gpu_of_the_own_worker(workers: Workers, gpus: int, place: int) -> None:
-    plan = gpu_plan(workers, gpus, gpu_count=24)
-    processes = plan.file.processes_per_worker
-    picked = []
-    for slot in plan.site.slots:
-        visible = plan.visible_gpus(slot.rank, place)
-        assert len(set(visible)) == plan.gpu_count
-        picked.append(int(visible[slot.local_rank][1:]) - place * plan.gpu_count)
-        assert picked[-1] // gpus == slot.rank // processes
-    assert len(set(picked)) == len(picked)
-
-
 @pytest.mark.parametrize(
     ("workers", "gpus", "slot_limit", "gpu_count", "places"),
     [
@@ -118,19 +84,16 @@ def test_slots_and_gpus_limit_how_many_run_at_a_time(
 ) -> None:
     file = ExperimentFile("demo", ("x",), Workers(workers), gpus, GRID, concurrency=3)
     plan = plan_for(file, gpu_count=gpu_count, slot_limit=slot_limit)
-    assert plan.places == places
-    limit = f"train.concurrency: 3 wanted; slots and GPUs here suffice for {places}"
+    assert len(plan.places) == places
+    limit = f"train.concurrency: 3 wanted; slots and GPUs suffice for {places}"
     assert plan.limit == ("" if places == 3 else limit)
 
 
-def test_more_gpus_than_there_are_are_named() -> None:
-    assert gpu_plan(Workers(2), 2, gpu_count=4).missing_gpus == ""
-    text = gpu_plan(Workers(2), 2, gpu_count=3).missing_gpus
-    assert text.startswith(
-        "train.resources.gpus: 2 workers with 2 each need 4, and this machine ha"
-    )
-    assert "has 3 " in text
-    assert "it needs 2, " in gpu_plan(None, 2, gpu_count=1).missing_gpus
+def test_a_plan_without_room_has_a_problem_and_no_places() -> None:
+    plan = plan_for(ExperimentFile("demo", ("x",), Workers(2), 2, GRID, concurrency=3), gpu_count=3)
+    assert plan.places == ()
+    assert plan.problem.startswith("train.resources.gpus: 2 workers with 2 each need 4")
+    assert plan.limit == ""
 
 
 @pytest.mark.parametrize(
@@ -180,7 +143,7 @@ def test_every_folder_has_its_own_copy_of_the_file(tmp_path: Path) -> None:
         b"project: demo\ntrain:\n  resources: {gpus: 0}\n  parameters: {lr: [0.1, 1e-6]}\n"
         b"  concurrency: 2\n  run: [a, 'b {{lr}}']\n"
     )
-    plan = make_plan(read_experiment(text), Site(tmp_path, ()), 1)
+    plan = make_plan(read_experiment(text), Site(tmp_path), 1)
     for experiment in plan.experiments:
         make_folder(experiment, text)
     copies = [read_experiment((tmp_path / "1" / n / CONFIGURATION).read_bytes()) for n in "12"]
@@ -215,3 +178,17 @@ def test_the_table_of_results() -> None:
     rows = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
     assert "3.1 0.1 Finished 1:01:30 /out/demo/3/1" in rows
     assert "3.2 1e-6 Killed before its first line /out/demo/3/2" in rows
+
+
+def test_a_job_knows_the_other_machines_of_its_share_only() -> None:
+    hosts = (SiteHost("here", 2), SiteHost("a", 2), SiteHost("b", 2))
+    site = Site(Path("/out/demo"), hosts, {"a": ("10.0.0.1",), "b": ("10.0.0.2", "fd00::2")})
+    file = ExperimentFile("demo", ("x",), Workers(3), parameters=GRID, concurrency=4)
+    plan = make_plan(file, site, 1)
+    assert [share.hosts for share in plan.places] == [{"here": 2, "a": 1}, {"a": 1, "b": 2}]
+    others = OtherHosts(ssh=SshOptions(2222, None), interfaces=("eth1",))
+    jobs = [plan.job(plan.experiments[0], 0, place, JobOptions(others=others)) for place in (0, 1)]
+    assert [set(job.others.addresses) for job in jobs] == [{"a"}, {"a", "b"}]
+    assert {(job.others.ssh, job.others.interfaces) for job in jobs} == {
+        (SshOptions(2222, None), ("eth1",))
+    }

@@ -1,0 +1,120 @@
+"""Which addresses of this machine the workers of other hosts can use to reach it.
+
+A name is looked up here, and the system's routes say which of our addresses leads there. Names may
+mean something else to ssh, or nothing to anybody else, so the address that a host has seen us come
+from counts, too. Nothing is sent to find out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+
+__all__ = ["interface_addresses", "is_own_address", "resolve", "resolve_all", "store_addresses"]
+
+_LOOPBACK = "127.0.0.1"
+_ANY_PORT = 9  # a route depends on no port
+
+
+def resolve(hostname: str) -> tuple[str, ...]:
+    """The addresses of ``hostname``; none if nobody knows it. May ask DNS."""
+    try:
+        found = socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # a label of over 63 characters is not even asked for
+        return ()
+    return tuple(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
+
+
+def resolve_all(hostnames: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """``resolve`` for many names; a slow server is waited for once."""
+    if len(hostnames) < 2:
+        return {name: resolve(name) for name in hostnames}
+    # Here, because one machine has no names to look up.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(hostnames), 32)) as pool:
+        return dict(zip(hostnames, pool.map(resolve, hostnames), strict=True))
+
+
+def is_own_address(address: str) -> bool:
+    """Whether ``address`` is one of this machine: only such a one can be bound."""
+    try:
+        with socket.socket(_family(address), socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def interface_addresses(names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The addresses of these interfaces, or of all that are up.
+
+    Raises:
+        ValueError: there is no such interface here, it is down or has no address.
+    """
+    import psutil  # here, because few ask for it
+
+    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
+    usable = {
+        name: [a.address for a in found if _is_usable(a.family, a.address)]
+        for name, found in addresses.items()
+        if name in states and states[name].isup
+    }
+    usable = {name: found for name, found in usable.items() if found}
+    for name in names:
+        if name not in usable:
+            raise ValueError(
+                f"network interface {name!r}: expected one of this machine's that are up: "
+                + ", ".join(usable)
+            )
+    chosen = [address for name in names or usable for address in usable[name]]
+    return tuple(dict.fromkeys(chosen))
+
+
+def store_addresses(
+    remote: Mapping[str, Sequence[str]], seen: Mapping[str, str], interfaces: Sequence[str]
+) -> tuple[str, ...]:
+    """Where to listen for the hosts of ``remote``, names with their addresses.
+
+    ``seen`` is, by host, the address that this machine has for it. ``interfaces``, if given, are
+    the only ones to use. A host about which nothing is known may come from anywhere.
+
+    Raises:
+        ValueError: see ``interface_addresses``.
+    """
+    if not remote:
+        return (_LOOPBACK,)
+    if interfaces:
+        return interface_addresses(interfaces)
+    chosen: list[str] = []
+    for hostname, addresses in remote.items():
+        ways = [way for address in addresses if (way := _source_towards(address))]
+        if hostname in seen and is_own_address(seen[hostname]):
+            ways.append(seen[hostname])
+        if not ways:
+            return interface_addresses()
+        chosen += ways
+    return tuple(dict.fromkeys(chosen))
+
+
+def _source_towards(address: str) -> str:
+    """Which of our addresses the system would send from; empty if there is no way."""
+    try:
+        with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
+            probe.connect((address, _ANY_PORT))
+            source = str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    return source if _is_usable(probe.family, source) else ""
+
+
+def _is_usable(family: int, address: str) -> bool:
+    """Not one that means something only together with an interface."""
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    return "%" not in address and not ipaddress.ip_address(address).is_link_local
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -1,0 +1,272 @@
+"""The launcher's agent on another host: starts its workers, passes on what they write, ends them.
+
+Started through ssh without an argument of its own. The plan comes through standard input, as does
+every later order; all that it has to say leaves through standard output, in frames. When standard
+input ends, whatever the reason, all workers end and then the agent. It imports little: a launcher
+waits for all its agents at once.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+from dataclasses import replace
+from typing import NoReturn
+
+from horovod.errors import InitError
+from horovod.launch.channel import FrameWriter
+from horovod.launch.crew import GRACE_S, LocalCrew, StartError, Worker
+from horovod.launch.environment import Rendezvous
+from horovod.launch.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
+from horovod.launch.host_plan import HostPlan, plan_of
+from horovod.launch.output import Output, Sink
+from horovod.launch.processes import adopt_orphans, reaped
+from horovod.launch.remote_call import ReceivedCall
+from horovod.launch.wakeups import Wakeups
+from horovod.launch.watchdog import Watchdog
+from horovod.rendezvous.reach import find_store
+
+__all__ = ["main"]
+
+_READ_BYTES = 256 * 1024
+_BLOCKED = (
+    "TCP connections from there to the machine of horovodrun have to get through: is there a "
+    "firewall? --network-interfaces names the interfaces to use"
+)
+_NO_ORDERS = (
+    "horovod's agent: standard input has ended before a plan came; whatever connects the hosts has "
+    "to pass it on"
+)
+
+
+def main() -> NoReturn:
+    """Serve the launcher at the other end of standard input and output until it is done."""
+    _forget_signal_settings()
+    orders_fd, reports_fd = _take_standard_files()
+    with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
+        agent = _Agent(selector, wakeups, orders_fd, reports_fd)
+        try:
+            agent.run()
+        finally:
+            agent.close()
+    sys.exit(0)
+
+
+def _forget_signal_settings() -> None:
+    """What starts an agent may ignore or block what ends it, and children inherit that."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)
+
+
+def _take_standard_files() -> tuple[int, int]:
+    """Move them out of the way of what would read or print something."""
+    orders_fd, reports_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return orders_fd, reports_fd
+
+
+class _FrameSink:
+    """One stream of one worker on its way to the launcher, which says what it has passed on."""
+
+    def __init__(self, agent: _Agent, rank: int, stream: int) -> None:
+        self._agent = agent
+        self._rank = rank
+        self._stream = stream
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See ``Sink``."""
+        return self._agent.untaken[self._stream]
+
+    def feed(self, data: bytes) -> None:
+        """See ``Sink``."""
+        self._agent.untaken[self._stream] += len(data)
+        self._agent.report(encode(Kind.OUTPUT, data, rank=self._rank, stream=self._stream))
+
+    def flush(self) -> None:
+        """See ``Sink``; the launcher takes it when it can."""
+
+    def close(self) -> None:
+        """See ``Sink``."""
+        self._agent.report(encode(Kind.CLOSED, rank=self._rank, stream=self._stream))
+
+
+class _Agent:
+    def __init__(
+        self, selector: selectors.BaseSelector, wakeups: Wakeups, orders_fd: int, reports_fd: int
+    ) -> None:
+        self.untaken = [0, 0]  # bytes of output that the launcher still has, by stream
+        self._selector = selector
+        self._wakeups = wakeups
+        self._orders_fd = orders_fd
+        self._writer = FrameWriter(reports_fd, selector)
+        self._reader = FrameReader()
+        self._watchdog = Watchdog()
+        self._output = Output(selector)
+        self._crew = LocalCrew(self._output, self._watchdog)
+        self._plan: HostPlan | None = None
+        self._call: ReceivedCall | None = None
+        self._kill_at: float | None = None
+        self._give_up_at = float("inf")
+        self._is_ending = False
+        self._has_reported_end = False
+        self._is_alone = False  # the launcher has gone
+        selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
+
+    def run(self) -> None:
+        """Until all workers have ended and the launcher knows, or has gone."""
+        try:
+            self._selector.register(self._orders_fd, selectors.EVENT_READ, self._on_orders)
+        except PermissionError:  # a file or /dev/null, which nobody can wait for
+            sys.exit(_NO_ORDERS)
+        self._writer.send(MAGIC)
+        self.report(encode_json(Kind.HELLO, {"launcher_address": _launcher_address()}))
+        while not self._is_over():
+            for key, _ in self._selector.select(self._seconds_to_deadline()):
+                key.data()
+            self._output.balance()
+            self._writer.refill()
+            if self._writer.is_broken:
+                self._be_alone()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill()
+
+    def report(self, frame: bytes) -> None:
+        """Tell the launcher, if it is there."""
+        self._writer.send(frame)
+
+    def close(self) -> None:
+        """Whatever happened: leave no worker behind."""
+        self._crew.kill_groups()
+        self._watchdog.close()
+
+    def _is_over(self) -> bool:
+        if not self._is_ending or not (self._crew.is_gone or time.monotonic() > self._give_up_at):
+            return False
+        if not self._has_reported_end:
+            self._has_reported_end = True
+            self._kill_at = None
+            self._output.drain()
+            self._writer.send_from(iter((encode(Kind.GONE),)))
+        return self._is_alone
+
+    def _seconds_to_deadline(self) -> float | None:
+        deadline = self._give_up_at if self._kill_at is None else self._kill_at
+        if self._has_reported_end or deadline == float("inf"):
+            return None
+        return max(0.0, deadline - time.monotonic())
+
+    def _on_orders(self) -> None:
+        data = os.read(self._orders_fd, _READ_BYTES)
+        if not data:
+            if self._plan is None:
+                sys.stderr.write(f"{_NO_ORDERS}\n")
+            self._selector.unregister(self._orders_fd)
+            self._be_alone()
+        for frame in self._reader.feed(data):
+            self._on_frame(frame)
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.PLAN:
+            self._plan = plan_of(frame.fields)
+            self._call = ReceivedCall() if self._plan.has_call else None
+        elif frame.kind == Kind.CALL and self._call:
+            self._call.add(frame.payload)
+        elif frame.kind == Kind.START and self._plan:
+            self._start(self._plan)
+        elif frame.kind == Kind.TAKEN:
+            self.untaken[frame.stream] -= frame.number
+        elif frame.kind == Kind.END:
+            self._end(reaches_strays=bool(frame.stream))
+        elif frame.kind == Kind.KILL:
+            self._kill()
+
+    def _start(self, plan: HostPlan) -> None:
+        if self._is_ending:
+            return
+        if self._call:
+            self._call.complete()
+        # The program is looked for where the launcher would have found it.
+        os.environ["PATH"] = plan.environment.get("PATH", os.defpath)
+        plan = _in_this_environment(plan)
+        try:
+            store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
+            store.close()
+            self._crew.start(
+                plan,
+                Rendezvous(*store.address, plan.secret),
+                sinks=self._sinks,
+                descriptors=self._call.for_worker if self._call else lambda rank: {},
+                on_started=self._on_started,
+            )
+        except StartError as error:
+            self._report_trouble(error.status, str(error))
+        except InitError as error:
+            reason = str(error).removeprefix("init: ")
+            self._report_trouble(1, f"{plan.places[0].slot.hostname}: {reason}\n{_BLOCKED}")
+        adopt_orphans()
+
+    def _report_trouble(self, status: int, text: str) -> None:
+        self.report(encode_json(Kind.TROUBLE, {"status": status, "text": text}))
+
+    def _on_started(self, worker: Worker) -> None:
+        self.report(encode(Kind.STARTED, worker.pid, rank=worker.slot.rank))
+
+    def _sinks(self, rank: int) -> tuple[Sink, Sink]:
+        return _FrameSink(self, rank, 0), _FrameSink(self, rank, 1)
+
+    def _on_wakeup(self) -> None:
+        signals = self._wakeups.take_signals()
+        for pid, exit_code in reaped():
+            if pid == self._watchdog.pid:
+                self._watchdog.was_reaped()
+            elif worker := self._crew.note_exit(pid, exit_code):
+                self._report_exit(worker.slot.rank, exit_code)
+        self._crew.note_ended_groups()
+        if set(signals) - {signal.SIGCHLD}:
+            # Somebody on this host wants it to end; the launcher hears of its workers' ends.
+            self._end(reaches_strays=True)
+
+    def _report_exit(self, rank: int, exit_code: int) -> None:
+        if self._call:
+            self._writer.send_from(self._call.answer_of(rank, exit_code))
+        else:
+            self.report(encode(Kind.EXITED, exit_code, rank=rank))
+
+    def _be_alone(self) -> None:
+        if not self._is_alone:
+            self._is_alone = True
+            self._writer.close()
+            self._end(reaches_strays=True)
+
+    def _end(self, *, reaches_strays: bool) -> None:
+        self._is_ending = True
+        self._kill_at = time.monotonic() + GRACE_S
+        self._crew.end(reaches_strays=reaches_strays)
+
+    def _kill(self) -> None:
+        self._is_ending = True
+        self._kill_at = None
+        self._give_up_at = time.monotonic() + GRACE_S
+        self._crew.kill()
+
+
+def _in_this_environment(plan: HostPlan) -> HostPlan:
+    """What the launcher's environment does not have is taken from this host's."""
+    return replace(plan, environment={**os.environ, **plan.environment})
+
+
+def _launcher_address() -> str:
+    """Where sshd has seen the launcher come from; empty without sshd."""
+    return os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
+
+
+if __name__ == "__main__":
+    main()

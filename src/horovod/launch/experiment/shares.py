@@ -1,0 +1,130 @@
+"""Which slots and GPUs of the hosts one experiment has to itself while it runs. Pure.
+
+The processes of a worker are on one host, in a row; an experiment's workers fill the hosts in their
+order. So a rank's worker is known from its local rank, and the worker's GPUs from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from horovod.launch.hosts import HostSlots, Slot, assign_ranks
+
+__all__ = ["Demand", "Share", "SiteHost", "shares_of", "why_none"]
+
+
+@dataclass(frozen=True)
+class SiteHost:
+    """A host. ``slots`` is how many processes it may run, None for any number.
+
+    ``gpu_ids`` are its GPUs, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    hostname: str
+    slots: int | None = None
+    gpu_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What an experiment needs: so many workers with processes and GPUs each."""
+
+    workers: int
+    processes: int
+    gpus: int
+
+    @property
+    def size(self) -> int:
+        """Processes in all."""
+        return self.workers * self.processes
+
+
+@dataclass(frozen=True)
+class Share:
+    """The slots of an experiment, and by rank the GPUs that a process sees."""
+
+    slots: tuple[Slot, ...]
+    gpus: tuple[tuple[str, ...], ...]
+
+    @property
+    def hosts(self) -> dict[str, int]:
+        """How many processes there are on each host."""
+        return {slot.hostname: slot.local_size for slot in self.slots}
+
+
+def shares_of(demand: Demand, hosts: Sequence[SiteHost], most: int) -> tuple[Share, ...]:
+    """As many shares as the hosts have room for, at most ``most``."""
+    shares: list[Share] = []
+    free = list(hosts)
+    while len(shares) < most and (workers := _workers_on(free, demand)):
+        taken = list(zip(free, workers, strict=True))
+        shares.append(_share(demand, taken))
+        free = [_without(host, count, demand) for host, count in taken]
+    return tuple(shares)
+
+
+def why_none(demand: Demand, hosts: Sequence[SiteHost]) -> str:
+    """Why there is no share at all."""
+    needed, found = demand.workers * demand.gpus, sum(len(host.gpu_ids) for host in hosts)
+    if needed > found:
+        who = (
+            f"{demand.workers} workers with {demand.gpus} each need"
+            if demand.workers > 1
+            else "it needs"
+        )
+        have = "this machine has" if len(hosts) == 1 else "the hosts have"
+        return (
+            f"train.resources.gpus: {who} {needed}, and {have} {found} "
+            "(as CUDA_VISIBLE_DEVICES says, else nvidia-smi -L; on another machine, its slots)"
+        )
+    have = ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
+    each = f"{demand.processes} processes" if demand.processes > 1 else "1 process"
+    gpus = f" and {demand.gpus} GPUs" if demand.gpus else ""
+    return (
+        f"{demand.size} processes were asked for, and there is no room for them on {have}: "
+        f"each of {demand.workers} workers has {each}{gpus} on one host"
+    )
+
+
+def _workers_on(hosts: Sequence[SiteHost], demand: Demand) -> list[int]:
+    """How many workers each host takes; empty if they have no room for all."""
+    left, taken = demand.workers, []
+    for host in hosts:
+        room = left
+        if host.slots is not None:
+            room = min(room, host.slots // demand.processes)
+        if demand.gpus:
+            room = min(room, len(host.gpu_ids) // demand.gpus)
+        taken.append(room)
+        left -= room
+    return [] if left else taken
+
+
+def _share(demand: Demand, taken: Sequence[tuple[SiteHost, int]]) -> Share:
+    used = [(host, count) for host, count in taken if count]
+    hosts = [HostSlots(host.hostname, count * demand.processes) for host, count in used]
+    gpus = {host.hostname: host.gpu_ids[: count * demand.gpus] for host, count in used}
+    slots = assign_ranks(hosts, demand.size)
+    return Share(
+        slots, tuple(_visible(demand, gpus[slot.hostname], slot.local_rank) for slot in slots)
+    )
+
+
+def _without(host: SiteHost, workers: int, demand: Demand) -> SiteHost:
+    slots = None if host.slots is None else host.slots - workers * demand.processes
+    return SiteHost(host.hostname, slots, host.gpu_ids[workers * demand.gpus :])
+
+
+def _visible(demand: Demand, gpus: tuple[str, ...], local_rank: int) -> tuple[str, ...]:
+    """The GPUs that a process sees, in the order in which it numbers them.
+
+    A process that has several GPUs to itself drives them all and sees no others. Elsewhere each
+    picks one by its local rank, which counts over all workers on its host: so they see ``gpus``,
+    those of all of them, and number them such that this one is its own worker's.
+    """
+    worker = local_rank // demand.processes
+    if demand.processes == 1 < demand.gpus:
+        return gpus[worker * demand.gpus : (worker + 1) * demand.gpus]
+    shift = worker * (demand.gpus - demand.processes) % len(gpus) if gpus else 0
+    return gpus[shift:] + gpus[:shift]

@@ -1,0 +1,86 @@
+"""What one host has to run: the same for the launcher's own and for one that an agent looks after.
+
+The secret is part of what travels to an agent, through ssh's standard input.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from horovod.launch.environment import is_passed_on
+from horovod.launch.hosts import Slot
+
+__all__ = ["HostPlan", "Place", "fields_of", "plan_of", "remote_environment"]
+
+# Of the ssh session that the launcher itself may run in.
+_OF_A_SESSION = frozenset({"SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """One worker: its place in the world, and variables that it has for itself."""
+
+    slot: Slot
+    extra: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """``words`` are run at each of ``places``, in ``environment`` with additions.
+
+    The first of ``stores``, addresses and ports, that can be reached from the host and knows
+    ``secret``, within ``store_timeout_s``, is the job's store. ``interfaces``: see
+    ``worker_environment``.
+    """
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    places: tuple[Place, ...]
+    stores: tuple[tuple[str, int], ...]
+    secret: bytes = field(repr=False)
+    store_timeout_s: float = 10.0
+    interfaces: tuple[str, ...] | None = None
+    has_call: bool = False
+
+
+def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the launcher's environment workers on other hosts get, on top of what is there.
+
+    Numbers of GPUs are those of one machine.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if is_passed_on(name)
+        and not name.endswith("CUDA_VISIBLE_DEVICES")
+        and name not in _OF_A_SESSION
+    }
+
+
+def fields_of(plan: HostPlan) -> dict[str, Any]:
+    """``plan`` as JSON takes it."""
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+    fields["places"] = [
+        {"slot": asdict(place.slot), "extra": dict(place.extra)} for place in plan.places
+    ]
+    fields["environment"] = dict(plan.environment)
+    fields["secret"] = base64.b64encode(plan.secret).decode()
+    return fields
+
+
+def plan_of(fields: Mapping[str, Any]) -> HostPlan:
+    """The plan that ``fields_of`` has made these from."""
+    interfaces: Sequence[str] | None = fields["interfaces"]
+    return HostPlan(
+        words=tuple(fields["words"]),
+        environment=fields["environment"],
+        places=tuple(Place(Slot(**place["slot"]), place["extra"]) for place in fields["places"]),
+        stores=tuple((address, port) for address, port in fields["stores"]),
+        secret=base64.b64decode(fields["secret"]),
+        store_timeout_s=float(fields["store_timeout_s"]),
+        interfaces=None if interfaces is None else tuple(interfaces),
+        has_call=fields["has_call"],
+    )

@@ -1,0 +1,179 @@
+"""The options of ``horovodrun --kubernetes``, and what they say about a pod. Pure."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["KINDS", "PodForm", "Volume", "add_kubernetes_options", "check_name", "pod_form"]
+
+KINDS = ("job", "mpijob")
+
+_PREFIX = "kubernetes_"
+_OF_HOSTS = ("ssh_port", "ssh_identity_file", "network_interfaces", "network_interface")
+_DEFAULT_NAME = "horovod"
+# RFC 1035, which a Service's name has to follow.
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LONGEST_NAME = 63
+_RESOURCE = re.compile(
+    r"([a-z0-9A-Z][-a-z0-9A-Z_./]*)=([0-9]+(?:\.[0-9]+)?(?:[numkMGTPE]|[KMGTPE]i)?)"
+)
+_VOLUME = re.compile(r"([a-z0-9][-a-z0-9.]*):(/[^:]*)")
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A PersistentVolumeClaim and the folder where every pod sees it."""
+
+    claim: str
+    path: str
+
+
+@dataclass(frozen=True)
+class PodForm:
+    """What all pods of a job have in common.
+
+    ``resources`` are amounts by Kubernetes' names. ``secret`` names an existing Secret; without it
+    the manifest has a new one. ``output_folder`` is what of a volume the pods see at /output; with
+    it there is such a folder also without a volume.
+    """
+
+    image: str
+    name: str = _DEFAULT_NAME
+    slots: int = 1
+    resources: dict[str, str] = field(default_factory=dict)
+    volumes: tuple[Volume, ...] = ()
+    secret: str | None = None
+    output_folder: str | None = None
+
+
+def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` the options, under a heading of their own."""
+    add = parser.add_argument_group("kubernetes").add_argument
+    add(
+        "--kubernetes",
+        nargs="?",
+        const=KINDS[0],
+        choices=KINDS,
+        metavar="job|mpijob",
+        help="print a manifest for 'kubectl apply -f -' instead of starting anything: an Indexed "
+        "Job, or with --kubernetes=mpijob an MPIJob for Kubeflow's operator",
+    )
+    add("--kubernetes-image", metavar="IMAGE", help="container image with horovod and the program")
+    add(
+        "--kubernetes-name",
+        metavar="NAME",
+        help=f"name of the job and all its objects (default: {_DEFAULT_NAME})",
+    )
+    add(
+        "--slots-per-host",
+        type=_slot_count,
+        metavar="N",
+        help="processes of each pod; there are as many pods as -np needs (default: 1)",
+    )
+    add(
+        "--kubernetes-resources",
+        metavar="NAME=AMOUNT[,...]",
+        help="what each pod gets, for example cpu=4,memory=16Gi,nvidia.com/gpu=1",
+    )
+    add(
+        "--kubernetes-volume",
+        action="append",
+        metavar="CLAIM:PATH",
+        help="mount a PersistentVolumeClaim in every pod; may be repeated",
+    )
+    add(
+        "--kubernetes-secret",
+        metavar="NAME",
+        help="an existing Secret of the job, whose key 'secret' holds 32 random bytes as base64 "
+        "text; without it the manifest has a new one",
+    )
+
+
+def pod_form(
+    given: argparse.Namespace, *, image: str | None = None, name: str | None = None
+) -> PodForm | None:
+    """What the command line says about the pods; None without ``--kubernetes``.
+
+    ``image`` and ``name`` are used where the command line has none.
+
+    Raises:
+        ValueError: a value is wrong or missing, or contradicts another option.
+    """
+    if given.kubernetes is None:
+        _refuse_lonely(given)
+        return None
+    if given.hosts is not None or given.hostfile is not None:
+        raise ValueError(
+            "-H and --hostfile: with --kubernetes there are pods instead of hosts; "
+            "say with --slots-per-host how many processes each runs"
+        )
+    for of_hosts in _OF_HOSTS:
+        if getattr(given, of_hosts):
+            option = f"--{of_hosts.replace('_', '-')}"
+            raise ValueError(f"{option} and --kubernetes: pods are reached as the cluster does it")
+    image = given.kubernetes_image or image
+    if image is None:
+        raise ValueError("--kubernetes needs --kubernetes-image IMAGE")
+    if not image or any(character.isspace() for character in image):
+        raise ValueError(f"--kubernetes-image={image}: expected the name of an image")
+    if given.kubernetes_secret is not None and given.kubernetes == "mpijob":
+        raise ValueError("--kubernetes-secret: an MPIJob has none; its launcher makes one")
+    return PodForm(
+        image=image,
+        name=given.kubernetes_name or name or _DEFAULT_NAME,
+        slots=given.slots_per_host or 1,
+        resources=_resources(given.kubernetes_resources),
+        volumes=_volumes(given.kubernetes_volume or ()),
+        secret=given.kubernetes_secret,
+    )
+
+
+def check_name(name: str, longest_ending: str) -> None:
+    """Raises ValueError if Kubernetes would refuse ``name``, or it with that at its end."""
+    longest = _LONGEST_NAME - len(longest_ending)
+    if not _NAME.fullmatch(name) or len(name) > longest:
+        raise ValueError(
+            f"--kubernetes-name={name}: expected a-z, 0-9 and -, a letter first, no - last, "
+            f"at most {longest} characters"
+        )
+
+
+def _refuse_lonely(given: argparse.Namespace) -> None:
+    names = [name for name in vars(given) if name.startswith(_PREFIX)] + ["slots_per_host"]
+    for name in names:
+        if getattr(given, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} goes with --kubernetes")
+
+
+def _resources(text: str | None) -> dict[str, str]:
+    resources: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        match = _RESOURCE.fullmatch(part.strip())
+        if match is None or match[1] in resources:
+            raise ValueError(
+                f"--kubernetes-resources={text}: expected name=amount[,name=amount...], "
+                "for example cpu=4,memory=16Gi,nvidia.com/gpu=1"
+            )
+        resources[match[1]] = match[2]
+    return resources
+
+
+def _volumes(texts: Sequence[str]) -> tuple[Volume, ...]:
+    volumes: list[Volume] = []
+    for text in texts:
+        match = _VOLUME.fullmatch(text)
+        if match is None or match[2] in [volume.path for volume in volumes]:
+            raise ValueError(
+                f"--kubernetes-volume={text}: expected CLAIM:PATH with another absolute path each"
+            )
+        volumes.append(Volume(match[1], match[2]))
+    return tuple(volumes)
+
+
+def _slot_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10_000):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of processes, 1 or more")
+    return int(text)

@@ -1,0 +1,100 @@
+"""The call of ``horovod.run`` on its way to another host, and the answers on their way back.
+
+Both are files in memory at either end (``call.py``); between them they travel in pieces. Nothing is
+unpickled on the way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, BinaryIO
+
+from horovod.launch.frames import CHUNK_BYTES, Kind, encode
+
+if TYPE_CHECKING:
+    from horovod.launch.call import CallFiles
+
+__all__ = ["ReceivedCall", "RemoteAnswers", "answer_frames", "call_frames"]
+
+
+def call_frames(call: CallFiles | None) -> Iterator[bytes]:
+    """What follows a plan: the call, if there is one, and the word to start."""
+    if call is not None:
+        yield from _pieces(call.call_fd, Kind.CALL)
+    yield encode(Kind.START)
+
+
+def answer_frames(rank: int, fd: int, exit_code: int) -> Iterator[bytes]:
+    """A worker's end: its answer, if it is complete, and its exit code."""
+    if os.pread(fd, 1, 0) not in (b"", b"\0"):
+        yield from _pieces(fd, Kind.ANSWER, rank)
+    yield encode(Kind.EXITED, exit_code, rank=rank)
+
+
+def _pieces(fd: int, kind: Kind, rank: int = 0) -> Iterator[bytes]:
+    offset = 0
+    while piece := os.pread(fd, CHUNK_BYTES, offset):
+        yield encode(kind, piece, rank=rank)
+        offset += len(piece)
+
+
+class RemoteAnswers:
+    """The launcher's side of ``answer_frames``: puts answers where the caller will look for them.
+
+    The first byte, which makes an answer complete, is written last here, too.
+    """
+
+    def __init__(self, call: CallFiles | None) -> None:
+        self._call = call
+        self._begun: dict[int, tuple[bytes, int]] = {}  # by rank: the first byte, bytes so far
+
+    def add(self, rank: int, piece: bytes) -> None:
+        """Keep the next piece of an answer."""
+        if self._call is None:
+            return
+        first, offset = self._begun.get(rank, (piece[:1], 0))
+        data = piece if offset else b"\0" + piece[1:]
+        self._begun[rank] = (first, offset + len(data))
+        while data:
+            written = os.pwrite(self._call.answer_fds[rank], data, offset)
+            data, offset = data[written:], offset + written
+
+    def complete(self, rank: int) -> None:
+        """Nothing of it is missing."""
+        if self._call is not None and rank in self._begun:
+            os.pwrite(self._call.answer_fds[rank], self._begun.pop(rank)[0], 0)
+
+
+class ReceivedCall:
+    """The agent's side: a file for the call, and one for the answer of each rank."""
+
+    def __init__(self) -> None:
+        # Here, because most agents carry no call and shall be light.
+        from horovod.launch.call import memory_file
+
+        self._new_file = memory_file
+        self._call = memory_file()
+        self._answers: dict[int, BinaryIO] = {}
+
+    def add(self, piece: bytes) -> None:
+        """The next piece of the call."""
+        self._call.write(piece)
+
+    def complete(self) -> None:
+        """The call may be read, and not be changed, from now on."""
+        from horovod.launch.call import seal
+
+        self._call.flush()
+        seal(self._call)
+
+    def for_worker(self, rank: int) -> Mapping[int, int]:
+        """The descriptors of a worker that is about to be started."""
+        from horovod.launch.call import ANSWER_FD, CALL_FD
+
+        self._answers[rank] = self._new_file()
+        return {CALL_FD: self._call.fileno(), ANSWER_FD: self._answers[rank].fileno()}
+
+    def answer_of(self, rank: int, exit_code: int) -> Iterator[bytes]:
+        """The frames that end a worker."""
+        return answer_frames(rank, self._answers[rank].fileno(), exit_code)

@@ -1,0 +1,32 @@
+"""The bodies of ``tests/parallel`` and those in ``bodies``, on ranks of several hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from body_runs import PARALLEL, run_bodies
+from lab import Lab
+
+BODIES = Path(__file__).with_name("bodies")
+# It says what is so on one host.
+ONE_HOST = "not test_world_numbers"
+SOME_OF_TORCH = ["exchanges", "join", "optimizer", "optimizer_sparse", "sync_batch_norm"]
+SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2), (1, 1, 1), (1, 1, 1, 1)]
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.mark.parametrize("ranks_per_host", SHAPES)
+def test_what_is_special_about_hosts(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
+    run_bodies(lab, ranks_per_host, BODIES)
+
+
+@pytest.mark.parametrize("ranks_per_host", [(1, 1), (2, 1)])
+def test_numpy(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
+    run_bodies(lab, ranks_per_host, PARALLEL / "numpy", "-k", ONE_HOST)
+
+
+def test_torch(lab: Lab) -> None:
+    files = [PARALLEL / "torch" / f"test_{name}.py" for name in SOME_OF_TORCH]
+    run_bodies(lab, (2, 1), *files)

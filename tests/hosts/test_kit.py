@@ -1,0 +1,158 @@
+"""The hosts themselves: what they share and what not, cables, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from lab import Lab, wait_until
+from network import Host, Interface, plain_cabling
+from ssh_servers import SshServers
+
+pytestmark = pytest.mark.timeout(60)
+
+SUPPORT = Path(__file__).with_name("support")
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
+RECEIVE = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+    receiver.bind(("", 0))
+    print(receiver.getsockname()[1], flush=True)
+    heard = 0
+    while receiver.recv(1) != b"e":
+        heard += 1
+    print(heard)
+"""
+SEND = """
+import socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    target = (sys.argv[1], int(sys.argv[2]))
+    for _ in range(100):
+        sender.sendto(b"x", target)
+    for _ in range(20):  # one of them arrives
+        sender.sendto(b"e", target)
+"""
+MAKER = """
+import subprocess, sys
+from network import Network, plain_cabling
+network = Network(plain_cabling(2))
+sleepers = [host.start(["sleep", "1000"]) for host in network.hosts]
+for host in network.hosts:
+    while not host.processes():
+        pass
+print(*[process.pid for host in network.hosts for process in host.processes()], flush=True)
+sys.stdin.read()
+"""
+
+
+def reaches(source: Host, target: Host, address: str | None = None) -> bool:
+    """Whether ``source`` can open a TCP connection to ``target``."""
+    listen = (
+        "import socket; s = socket.create_server(('::', 0), family=socket.AF_INET6,"
+        " dualstack_ipv6=True); print(s.getsockname()[1], flush=True); input()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with target.start([sys.executable, "-c", listen], **pipes) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        words = [sys.executable, "-c", CONNECT, address or target.address, port]
+        with source.start(words, stderr=subprocess.DEVNULL) as client:
+            is_reached = client.wait(timeout=30) == 0
+        server.communicate("\n", timeout=30)
+    return is_reached
+
+
+def test_hosts_have_names_and_processes_of_their_own(lab: Lab) -> None:
+    lab.open(3, own_name_address="127.0.1.1")
+    for host in lab.hosts:
+        assert host.run(["uname", "-n"]) == f"{host.name}\n"
+        assert host.run(["sh", "-c", "echo $$"]).strip() != ""
+    assert lab.hosts[0].run(["getent", "hosts", "host0"]).split()[0] == "127.0.1.1"
+    assert lab.hosts[1].run(["getent", "hosts", "host0"]).split()[0] == lab.hosts[0].address
+    assert [host.processes() for host in lab.hosts] == [[], [], []]
+    with lab.hosts[1].start(["sleep", "1000"]) as sleeper:
+        wait_until(lambda: bool(lab.hosts[1].processes()), "no process")
+        (process,) = lab.hosts[1].processes()
+        assert lab.hosts[0].processes() == []
+        process.kill()
+        assert sleeper.wait(timeout=30) == -signal.SIGKILL
+
+
+def test_traffic_is_counted(lab: Lab) -> None:
+    lab.open(plain_cabling(2, ipv6=True))
+    first, second = lab.hosts
+    before = first.traffic().sent_bytes
+    assert reaches(first, second)
+    assert reaches(second, first, first.addresses[1])
+    assert first.traffic().sent_bytes > before
+
+
+def test_a_pulled_cable_and_a_plugged_one(lab: Lab) -> None:
+    network = lab.open(2)
+    first, second = lab.hosts
+    network.disconnect(second)
+    assert not reaches(first, second)
+    assert not reaches(second, first)
+    network.connect(second)
+    # The neighbour has to be asked for again.
+    wait_until(lambda: reaches(first, second), "still no connection")
+
+
+def test_one_direction_only(lab: Lab) -> None:
+    lab.open(2)
+    first, second = lab.hosts
+    first.refuse_connections_from(second)
+    assert reaches(first, second)
+    assert not reaches(second, first)
+    first.hear_all()
+    assert reaches(second, first)
+
+
+def test_packets_get_lost(lab: Lab) -> None:
+    lab.open(2)
+    first, second = lab.hosts
+    second.lose_packets(20)
+    with second.start([sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE) as receiver:
+        assert receiver.stdout is not None
+        port = receiver.stdout.readline().strip()
+        first.run([sys.executable, "-c", SEND, second.address, port])
+        heard = int(receiver.communicate(timeout=30)[0])
+    assert 60 <= heard <= 97  # 80, give or take 4
+
+
+def test_cables_that_lead_nowhere(lab: Lab) -> None:
+    """Both hosts have the same address on one of their interfaces, as with docker0."""
+    useless = Interface("docker0", ("172.17.0.1/16",), segment="")
+    lab.open([[useless, *interfaces] for interfaces in plain_cabling(2)])
+    first, second = lab.hosts
+    assert reaches(first, second, second.addresses[1])
+    assert first.addresses[0] == second.addresses[0]
+
+
+def test_ssh_between_hosts(lab: Lab, ssh: SshServers) -> None:
+    options = ssh.options
+    for target in lab.hosts:
+        words = ["ssh", *options, target.name, "uname -n"]
+        assert lab.hosts[0].run(words) == f"{target.name}\n"
+
+
+def test_nothing_outlives_whoever_made_the_hosts(lab: Lab) -> None:
+    """Not even after SIGKILL."""
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=SUPPORT,
+    ) as maker:
+        assert maker.stdout is not None
+        sleepers = [psutil.Process(int(pid)) for pid in maker.stdout.readline().split()]
+        keepers = psutil.Process(maker.pid).children(recursive=True)
+        assert len(sleepers) == 2
+        maker.kill()
+    _, living = psutil.wait_procs([*sleepers, *keepers], timeout=30)
+    assert [process for process in living if process.status() != "zombie"] == []

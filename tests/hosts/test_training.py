@@ -1,0 +1,56 @@
+"""Training on several hosts, over good links and bad ones."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from lab import ROOT, Lab
+
+OUTAGE_S = 0.5
+DIGITS = str(ROOT / "examples" / "pytorch" / "digits.py")
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.mark.parametrize("ranks_per_host", [(2, 1), (1, 1, 1, 1)])
+def test_digits(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
+    job = lab.start(ranks_per_host, [DIGITS])
+    output = job.check(timeout_s=140)[0]
+    assert f"bitwise equal on all {sum(ranks_per_host)} rank(s)" in output
+
+
+def test_a_slow_link(lab: Lab) -> None:
+    lab.open(2)
+    for host in lab.hosts:
+        host.limit_rate(50)
+    job = lab.start((1, 1), [DIGITS, "--epochs", "2", "--min-accuracy", "0"])
+    output = job.check(timeout_s=140)[0]
+    assert len(re.findall("loss", output)) == 2
+    assert "bitwise equal" in output
+
+
+def test_a_link_that_loses_every_fifth_packet(lab: Lab) -> None:
+    lab.open(2)
+    for host in lab.hosts:
+        host.lose_packets(20)
+    # Ranks may wait for seconds until TCP tries again; the default limits bear it.
+    job = lab.start_worker((1, 1), "steady.py", "16", "6")
+    job.check(timeout_s=140)
+    for report in lab.read_from(range(2), "report", job).values():
+        assert report == {"error": None, "later": None}
+
+
+def test_a_link_that_is_gone_for_a_moment(lab: Lab) -> None:
+    network = lab.open(2)
+    job = lab.start_worker((1, 1), "steady.py", "4096", "1000")
+    lab.read_from(range(2), "ready", job)
+    network.disconnect(lab.hosts[1])
+    before = lab.hosts[0].traffic().received_bytes
+    time.sleep(OUTAGE_S)
+    assert lab.hosts[0].traffic().received_bytes - before < 1 << 20  # was under way
+    network.connect(lab.hosts[1])
+    job.check(timeout_s=140)
+    for report in lab.read_from(range(2), "report", job).values():
+        assert report == {"error": None, "later": None}

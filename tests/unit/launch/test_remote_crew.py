@@ -1,0 +1,248 @@
+"""A host's workers as the launcher sees them; its agent is a shell that says what a test wants."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from horovod.launch import remote_crew
+from horovod.launch.crew import Worker
+from horovod.launch.fleet import Fleet, ranks_of
+from horovod.launch.frames import MAGIC, Kind, encode, encode_json
+from horovod.launch.host_plan import HostPlan, Place
+from horovod.launch.hosts import HostSlots, assign_ranks
+from horovod.launch.output import Console, Output, Sink
+from horovod.launch.remote_crew import RemoteCrew
+from horovod.launch.watchdog import Watchdog
+
+SLOTS = assign_ranks([HostSlots("here", 1), HostSlots("there", 2)], 3)[1:]
+HELLO = MAGIC + encode_json(Kind.HELLO, {"launcher_address": "192.0.2.1"})
+PLAN = HostPlan(
+    words=("true",),
+    environment={},
+    places=tuple(Place(slot, {}) for slot in SLOTS),
+    stores=(("127.0.0.1", 1),),
+    secret=b"s",
+)
+
+
+class Desk:
+    """Everything that a crew needs, and a diary of what it tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.diary: list[str] = []
+        self.selector = selectors.DefaultSelector()
+        self.watchdog = Watchdog()
+        self.shown = (folder / "shown").open("w+b", buffering=0)
+        self.console = Console(self.shown.fileno(), self.selector)
+        self.output = Output(self.selector)
+        self.crew: RemoteCrew | None = None
+
+    def greeted(self, crew: RemoteCrew) -> None:
+        self.diary.append(f"greeted {crew.hostname}")
+
+    def started(self, worker: Worker) -> None:
+        self.diary.append(f"started {worker.name}")
+
+    def ended(self, worker: Worker) -> None:
+        self.diary.append(f"ended {worker.name} with {worker.exit_code}")
+
+    def troubled(self, status: int, text: str) -> None:
+        self.diary.append(f"troubled {status} {text}")
+
+    def refused(self, crew: RemoteCrew) -> None:
+        self.diary.append("refused")
+
+    def lost(self, crew: RemoteCrew) -> None:
+        self.diary.append(f"lost: {crew.problem}")
+
+    def sinks(self, rank: int) -> tuple[Sink, Sink]:
+        return (
+            self.output.lines(f"{rank}.out:", self.console),
+            self.output.lines(f"{rank}.err:", self.console),
+        )
+
+    def crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteCrew:
+        (self.folder / "said").write_bytes(data)
+        self.crew = RemoteCrew(
+            SLOTS,
+            ["sh", "-c", f"cat '{self.folder}/said'; {then}"],
+            selector=self.selector,
+            watchdog=self.watchdog,
+            consoles=(self.console, self.console),
+            sinks=self.sinks,
+            call=None,
+            listener=self,
+        )
+        self.crew.connect(os.environ)
+        return self.crew
+
+    def turn_until(self, text: str) -> None:
+        """Let things happen until the diary has an entry that begins with ``text``."""
+        deadline = time.monotonic() + 30
+        while not any(entry.startswith(text) for entry in self.diary):
+            assert time.monotonic() < deadline, self.diary
+            for key, _ in self.selector.select(0.05):
+                key.data()
+            assert self.crew is not None
+            self.crew.balance()
+            if self.crew.child.is_running:
+                pid, status = os.waitpid(self.crew.child.pid, os.WNOHANG)
+                if pid:
+                    assert self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
+
+    def close(self) -> None:
+        if self.crew is not None:
+            self.crew.child.close(time.monotonic() + 10)
+        self.watchdog.close()
+        self.selector.close()
+        self.shown.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.close()
+
+
+def test_a_host_from_greeting_to_end(desk: Desk) -> None:
+    said = b"".join(
+        (
+            b"Welcome!\n",
+            HELLO,
+            encode(Kind.STARTED, 101, rank=1),
+            encode(Kind.STARTED, 102, rank=2),
+            encode(Kind.OUTPUT, b"half a li", rank=2, stream=1),
+            encode(Kind.OUTPUT, b"ne\nrest", rank=2, stream=1),
+            encode(Kind.EXITED, -9, rank=2),
+            encode(Kind.EXITED, 0, rank=1),
+            encode(Kind.CLOSED, rank=2, stream=1),
+            encode(Kind.GONE),
+        )
+    )
+    crew = desk.crew_that_says(said)
+    desk.turn_until("ended rank 1")
+    while not crew.is_gone:
+        desk.turn_until("greeted")
+    assert desk.diary == [
+        "greeted there",
+        "started rank 1 on there (pid 101)",
+        "started rank 2 on there (pid 102)",
+        "ended rank 2 on there (pid 102) with -9",
+        "ended rank 1 on there (pid 101) with 0",
+    ]
+    assert crew.is_started
+    assert crew.launcher_address == "192.0.2.1"
+    assert (desk.folder / "shown").read_bytes() == b"2.err:half a line\n2.err:rest\n"
+    crew.child.close(time.monotonic() + 10)
+    assert "lost" not in "".join(desk.diary)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (HELLO + b"\xff" * 10, "a frame of kind 255"),
+        (HELLO + encode(Kind.OUTPUT, b"x", rank=0), "sent what no agent of this version sends"),
+        (HELLO + encode(Kind.OUTPUT, b"x", rank=1, stream=2), "sent what no agent"),
+        (HELLO + encode(Kind.STARTED, 1, rank=7), "sent what no agent"),
+        (HELLO + encode(Kind.TROUBLE, b"{}"), "sent what no agent"),
+        (MAGIC + encode(Kind.HELLO, b"[1]"), "HELLO is no JSON object"),
+        (b"x" * 1024 * 1024 + b"yy", "1048578 bytes of something else"),
+    ],
+)
+def test_what_no_agent_says_ends_the_connection(data: bytes, text: str, desk: Desk) -> None:
+    crew = desk.crew_that_says(data)
+    desk.turn_until("lost")
+    assert text in crew.problem
+    assert crew.is_gone
+    assert desk.diary[-1].startswith("lost")
+    assert sum(entry.startswith("lost") for entry in desk.diary) == 1
+
+
+@pytest.fixture
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_crew, "_PAUSE_S", 0.0)
+
+
+@pytest.mark.usefixtures("impatience")
+def test_an_ssh_server_that_is_about_to_start(desk: Desk) -> None:
+    count = f"echo x >> '{desk.folder}/count'; test $(wc -l < '{desk.folder}/count') -gt 3"
+    (desk.folder / "hello").write_bytes(HELLO)
+    desk.crew_that_says(
+        b"", f"{count} || {{ echo refused >&2; exit 255; }}; cat '{desk.folder}/hello' -"
+    )
+    desk.turn_until("greeted")
+    assert desk.diary == ["refused"] * 3 + ["greeted there"]
+
+
+@pytest.mark.usefixtures("impatience")
+@pytest.mark.parametrize(
+    ("text", "attempts"), [("Connection refused", 5), ("Permission denied (publickey).", 1)]
+)
+def test_an_ssh_server_that_refuses_for_good(text: str, attempts: int, desk: Desk) -> None:
+    crew = desk.crew_that_says(b"", f"echo '{text}' >&2; exit 255")
+    desk.turn_until("lost")
+    assert desk.diary == ["refused"] * (attempts - 1) + ["lost: sh exited with code 255"]
+    assert crew.last_lines == text
+    assert Fleet([crew], start_timeout_s=7).next_retry is None
+
+
+def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
+    crew = desk.crew_that_says(b"", "echo 'bad name' >&2; exit 255")
+    desk.turn_until("refused")
+    fleet = Fleet([crew], start_timeout_s=7)
+    assert fleet.next_retry is not None
+    assert not fleet.has_answered
+    assert "  there: sh exited with code 255" in fleet.delays()
+    assert "    | bad name" in fleet.delays()
+    crew.end(reaches_strays=True)
+    crew.balance()
+    assert (crew.is_gone, fleet.next_retry) == (True, None)
+
+
+def test_an_agent_that_dies(desk: Desk) -> None:
+    said = HELLO + encode(Kind.STARTED, 101, rank=1) + encode(Kind.OUTPUT, b"last words", rank=1)
+    crew = desk.crew_that_says(said, "echo 'Traceback: bad luck' >&2; exit 3")
+    desk.turn_until("lost")
+    assert desk.diary[-1] == "lost: sh exited with code 3"
+    assert crew.last_lines == "Traceback: bad luck"
+    assert (crew.living, crew.late()) == (0, [])
+    assert (desk.folder / "shown").read_bytes() == b"1.out:last words\n"
+
+
+def test_orders_to_a_host_that_is_lost_go_nowhere(desk: Desk) -> None:
+    crew = desk.crew_that_says(HELLO, "exit 0")
+    desk.turn_until("lost")
+    crew.start(PLAN)
+    crew.end(reaches_strays=True)
+    crew.kill()
+    crew.balance()
+
+
+def test_a_host_without_workers_ends_at_once(desk: Desk) -> None:
+    crew = desk.crew_that_says(b"", "exec sleep 1000")
+    crew.end(reaches_strays=True)
+    assert crew.is_gone
+    crew.child.close(time.monotonic() + 10)
+    assert not crew.child.is_running
+    assert desk.diary == []
+
+
+def test_a_host_that_answers_and_then_does_nothing_is_late(desk: Desk) -> None:
+    crew = desk.crew_that_says(HELLO)
+    fleet = Fleet([crew], start_timeout_s=7)
+    desk.turn_until("greeted")
+    crew.start(PLAN)
+    assert fleet.has_answered
+    assert fleet.failures() == ""
+    assert fleet.seen_addresses() == {"there": "192.0.2.1"}
+    assert "some hosts do not start within 7 s (--start-timeout):" in fleet.delays()
+    assert "  there: has not started its workers" in fleet.delays()
+    assert ranks_of(crew) == "ranks 1 to 2"
