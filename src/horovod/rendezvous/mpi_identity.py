@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["host_store", "identify_by_mpi", "is_started_by_mpi"]
 
-# Open MPI and its relatives; MPICH, Intel MPI and their relatives.
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+# Open MPI and its relatives; MPICH, Intel MPI and theirs; IBM's jsrun.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
 
 _Ranks = tuple[int, ...]  # of MPI.COMM_WORLD
 
