@@ -20,7 +20,7 @@ from horovod.rendezvous.identity import Identity
 if TYPE_CHECKING:
     from horovod.rendezvous.hosting import HostedStore
 
-__all__ = ["host_store", "identify_by_mpi", "is_started_by_mpi"]
+__all__ = ["broadcast", "host_store", "identify_by_mpi", "is_started_by_mpi"]
 
 # Open MPI and its relatives; MPICH, Intel MPI and theirs; IBM's jsrun.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
@@ -157,11 +157,12 @@ def host_store(identity: Identity, interfaces: Sequence[str] = ()) -> HostedStor
     own = None
     if identity.rank == 0:
         own = start_store(identity.local_size < identity.size, interfaces)
-    told = _broadcast(identity.comm, b"" if own is None else own.encoded())
+    told = broadcast(identity.comm, b"" if own is None else own.encoded())
     return own or HostedStore.decoded(told)
 
 
-def _broadcast(comm: Any, message: bytes) -> bytes:
+def broadcast(comm: Any, message: bytes) -> bytes:
+    """What rank 0 of ``comm`` says; blocks until all its processes are here."""
     length = array("i", [len(message)])
     comm.Bcast(length, 0)
     data = bytearray(message or length[0])
