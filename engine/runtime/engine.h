@@ -198,6 +198,7 @@ class Engine {
   void wait_for_hosts(std::int64_t deadline_ns, bool is_helper);
   void ask_for_help() const;
   bool is_brief() const;
+  bool may_be_to_blame(Lane& lane, double age_s, double limit_s);
   std::vector<pollfd> polls() const;
   bool spans_hosts() const { return !hosts_.empty(); }
   bool has_active_lane() const;
