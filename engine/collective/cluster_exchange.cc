@@ -1,6 +1,7 @@
 #include "collective/cluster_exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -13,6 +14,9 @@ namespace {
 
 // What a rank copies for itself at a time, between two looks at the links.
 constexpr std::size_t kCopyBytes = 256 * 1024;
+// What absent ranks give and drop goes through memory of this size, again and again.
+constexpr std::size_t kIdleBytes = 64 * 1024;
+constexpr std::array<std::byte, kIdleBytes> kZeros{};
 constexpr std::uint32_t kNoBlock = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
@@ -40,13 +44,21 @@ void ClusterExchange::clear() {
 
 void ClusterExchange::send(Link& link, const std::byte* from, std::size_t size_bytes,
                            Arrival arrival) {
+  for (; from == nullptr && size_bytes > kIdleBytes; size_bytes -= kIdleBytes) {
+    send(link, kZeros.data(), kIdleBytes);
+  }
+  if (from == nullptr) from = kZeros.data();
   traffic_[&link].departures.push_back(
       {.from = from, .size_bytes = size_bytes, .posted_bytes = 0, .arrival = arrival});
 }
 
 Arrival ClusterExchange::receive(Link& link, std::byte* to, std::size_t size_bytes) {
   const std::uint64_t begin = link.receives().end();
-  link.receive(to, size_bytes);
+  if (to == nullptr) dropped_.resize(kIdleBytes);
+  for (; to == nullptr && size_bytes > kIdleBytes; size_bytes -= kIdleBytes) {
+    link.receive(dropped_.data(), kIdleBytes);
+  }
+  link.receive(to == nullptr ? dropped_.data() : to, size_bytes);
   return {.link = &link, .begin = begin, .in_cell = false};
 }
 
@@ -114,7 +126,12 @@ void ClusterExchange::stage(std::uint32_t block) {
   stream.for_each_piece(
       range, [&](const View& view, std::size_t at, std::size_t in_stream, std::size_t length) {
         if (arrival_of(view).in_cell) return;
-        std::memcpy(cell + (in_stream - range.begin), view.in + at, length);
+        std::byte* const to = cell + (in_stream - range.begin);
+        if (view.in == nullptr) {
+          std::memset(to, 0, length);
+        } else {
+          std::memcpy(to, view.in + at, length);
+        }
       });
 }
 
@@ -160,7 +177,7 @@ bool ClusterExchange::post_departures(Link& link, Traffic& traffic) {
 
 void ClusterExchange::post_last(Link& link, Traffic& traffic) {
   if (traffic.bytes_for_cells != 0) return;
-  for (const View& view : traffic.last) link.receive(view.out, view.size_bytes);
+  for (const View& view : traffic.last) receive(link, view.out, view.size_bytes);
   traffic.last.clear();
 }
 

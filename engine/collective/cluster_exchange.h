@@ -34,9 +34,9 @@ class ClusterExchange final : public ClusterStages {
   ClusterExchange(Peers& peers, const HostMap& map, Links& links);
 
   void clear();
-  // To the link go bytes that are in memory, or come there.
+  // To the link go bytes that are in memory, or come there. Null: zeros.
   void send(Link& link, const std::byte* from, std::size_t size_bytes, Arrival arrival = {});
-  // From the link come bytes to memory.
+  // From the link come bytes to memory. Null: they are dropped.
   Arrival receive(Link& link, std::byte* to, std::size_t size_bytes);
   // The same, but behind all that comes in cells on that link.
   void receive_last(Link& link, std::byte* to, std::size_t size_bytes);
@@ -80,6 +80,7 @@ class ClusterExchange final : public ClusterStages {
   std::vector<ViewList> streams_;  // by member
   std::vector<Arrival> arrivals_;  // by view of the own stream
   ViewList kept_;
+  std::vector<std::byte> dropped_;
   std::map<Link*, Traffic> traffic_;
   std::size_t block_bytes_ = 0;
   std::size_t kept_bytes_ = 0;  // of kept_, copied

@@ -79,7 +79,7 @@ class Engine {
   // `links`: where the set spans hosts, or the world has a carrier, and this rank is a member.
   void add_process_set(int set, std::vector<int> members, SetLinks links = {});
   void remove_process_set(int set);
-  // After all ranks have removed it, one of them gives its memory back.
+  // After all ranks have removed it, one of each host gives its memory back.
   void discard_process_set(int set);
   // World ranks of a set, rising; none for a set that is not registered.
   std::vector<int> members_of(int set);
@@ -116,6 +116,8 @@ class Engine {
   void abandon();
 
   int rank() const { return config_.rank; }
+  // Is this the first rank of its host?
+  bool leads_host() const;
   bool has_spare_cores() const { return config_.has_spare_cores(); }
   std::vector<Event> events() const { return recorder_.snapshot(); }
 

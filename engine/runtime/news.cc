@@ -48,8 +48,8 @@ void News::tell_departure(int rank, Liveness liveness) {
 
 void News::tell_alarm(const Alarm& alarm) {
   const std::lock_guard guard(mutex_);
-  if (has_alarm_) return;
-  has_alarm_ = true;
+  if (has_told_alarm_) return;
+  has_told_alarm_ = true;
   tell({.liveness = Liveness::kRunning, .alarm = alarm});
 }
 
@@ -71,7 +71,6 @@ bool News::hear(std::size_t index, const std::function<void(const NewsItem&)>& u
     const std::lock_guard guard(mutex_);
     links_[index].receive([&](auto message) { items.push_back(read(message)); });
     loss = links_[index].loss();
-    for (const NewsItem& item : items) has_alarm_ |= item.liveness == Liveness::kRunning;
   }
   for (const NewsItem& item : items) use(item);
   return loss.empty();

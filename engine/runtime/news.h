@@ -44,7 +44,7 @@ class News {
   std::mutex mutex_;
   std::vector<MessageLink> links_;
   std::set<int> told_;
-  bool has_alarm_ = false;  // told, or heard
+  bool has_told_alarm_ = false;
 };
 
 }  // namespace hvd

@@ -17,6 +17,12 @@ constexpr Nanoseconds kNewsInterval = std::chrono::milliseconds(5);
 
 }  // namespace
 
+bool Engine::leads_host() const {
+  return std::ranges::any_of(hosts_,
+                             [this](const auto& host) { return host.front() == config_.rank; }) ||
+         (hosts_.empty() && config_.rank == 0);
+}
+
 void Engine::start_watching(std::vector<WatchedProcess> processes,
                             const std::vector<LeaderLink>& links) {
   std::vector<int> descriptors;
@@ -31,16 +37,19 @@ void Engine::start_watching(std::vector<WatchedProcess> processes,
       [this](std::size_t index) { return hear_link(index); });
 }
 
-// Any thread. What this host's ranks did, and the alarm if it was raised here.
+// Any thread. What this host's ranks did, and why the world ends.
 void Engine::tell_other_hosts() {
   if (news_ == nullptr) return;
-  for (int rank = 0; rank < config_.size; ++rank) {
-    const Liveness liveness = presence_.liveness(rank);
-    if (presence_.is_local(rank) && liveness != Liveness::kRunning) {
-      news_->tell_departure(rank, liveness);
+  // Causes first: a rank that failed did so because of an alarm, which may have come from elsewhere
+  // and not be known everywhere, or of another rank.
+  if (const auto alarm = alarms_.first()) news_->tell_alarm(*alarm);
+  for (const bool has_failed : {false, true}) {
+    for (int rank = 0; rank < config_.size; ++rank) {
+      const Liveness liveness = presence_.liveness(rank);
+      if (!presence_.is_local(rank) || liveness == Liveness::kRunning) continue;
+      if ((liveness == Liveness::kFailed) == has_failed) news_->tell_departure(rank, liveness);
     }
   }
-  if (const auto alarm = alarms_.first()) news_->tell_alarm(*alarm);
 }
 
 // By the watcher's thread; false when the link broke.
@@ -81,7 +90,8 @@ void Engine::lose(const Lane& lane, int set_rank, const std::string& reason) {
          presence_.liveness(rank) == Liveness::kRunning && !stopping_.load()) {
     std::this_thread::sleep_for(kNewsInterval);
   }
-  if (alarms_.first()) throw cause();
+  const bool has_failed = presence_.liveness(rank) == Liveness::kFailed;
+  if (alarms_.first() || (has_failed && alarms_.first_departure())) throw cause();
   if (presence_.liveness(rank) != Liveness::kRunning) {
     throw Error(ErrorCode::kPeerLost, loss_text(rank));
   }

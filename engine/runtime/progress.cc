@@ -112,7 +112,7 @@ bool Engine::advance(Lane& lane, PeerWait& blocked) {
   try {
     return lane.backend->advance(blocked);
   } catch (const LinkLost& lost) {
-    lose(lane, lost.rank(), lost.what());
+    lose(lane, lost.rank(), lost.reason());
   }
 }
 

@@ -33,12 +33,13 @@ MessageLink::MessageLink(MessageLink&& other) noexcept
       unsent_(std::move(other.unsent_)),
       sent_(other.sent_),
       received_(std::move(other.received_)),
+      can_send_(other.can_send_),
       loss_(std::move(other.loss_)),
       messages_sent_(other.messages_sent_),
       bytes_sent_(other.bytes_sent_) {}
 
 void MessageLink::post(std::span<const std::byte> message) {
-  if (!loss_.empty()) return;
+  if (!can_send_) return;
   const auto size = static_cast<std::uint32_t>(message.size());
   const auto* head = reinterpret_cast<const std::byte*>(&size);
   unsent_.insert(unsent_.end(), head, head + sizeof size);
@@ -53,7 +54,7 @@ void MessageLink::flush() {
         send(fd_, unsent_.data() + sent_, unsent_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) lose(std::strerror(errno));
+      if (errno != EAGAIN && errno != EWOULDBLOCK) stop_sending();
       return;
     }
     sent_ += static_cast<std::size_t>(count);
@@ -69,7 +70,7 @@ bool MessageLink::receive(const std::function<void(std::span<const std::byte>)>&
   std::size_t used = 0;
   for (std::uint32_t size = 0; received_.size() - used >= sizeof size;) {
     std::memcpy(&size, received_.data() + used, sizeof size);
-    if (size > kMaxMessageBytes) lose("it sent what is not a message");
+    if (size > kMaxMessageBytes) loss_ = "it sent what is not a message";
     if (received_.size() - used - sizeof size < size) break;
     use({received_.data() + used + sizeof size, size});
     used += sizeof size + size;
@@ -86,16 +87,19 @@ void MessageLink::fill() {
     const ssize_t count = recv(fd_, received_.data() + size, kReadBytes, MSG_DONTWAIT);
     const int error = errno;
     received_.resize(size + static_cast<std::size_t>(count < 0 ? 0 : count));
-    if (count == 0) return lose("it closed the connection");
+    if (count == 0) {
+      loss_ = "it closed the connection";
+      return;
+    }
     if (count > 0 && static_cast<std::size_t>(count) < kReadBytes) return;
     if (count > 0 || error == EINTR) continue;
-    if (error != EAGAIN && error != EWOULDBLOCK) lose(std::strerror(error));
+    if (error != EAGAIN && error != EWOULDBLOCK) loss_ = std::strerror(error);
     return;
   }
 }
 
-void MessageLink::lose(std::string reason) {
-  loss_ = std::move(reason);
+void MessageLink::stop_sending() {
+  can_send_ = false;
   unsent_.clear();
   sent_ = 0;
 }

@@ -34,7 +34,8 @@ class MessageLink {
   bool has_unsent() const { return sent_ != unsent_.size(); }
   // Calls `use` with each message that has come. True when there was one.
   bool receive(const std::function<void(std::span<const std::byte>)>& use);
-  // Why the link broke; empty while it has not.
+  // Why nothing more will come; empty while something may. A link that cannot send any more may
+  // still have messages to read.
   const std::string& loss() const { return loss_; }
   // Adds what ends a wait for this link.
   void add_poll(std::vector<pollfd>& polls) const;
@@ -44,13 +45,14 @@ class MessageLink {
 
  private:
   void fill();
-  void lose(std::string reason);
+  void stop_sending();
 
   int fd_;
   int rank_;
   std::vector<std::byte> unsent_;
   std::size_t sent_ = 0;  // of those
   std::vector<std::byte> received_;
+  bool can_send_ = true;
   std::string loss_;
   std::uint64_t messages_sent_ = 0;
   std::uint64_t bytes_sent_ = 0;

@@ -200,7 +200,7 @@ class _Registry:
         if self._data_plane is not None:
             self._data_plane.disconnect(number)
         self._engine.gather("process_sets.removed", b"")
-        if self.rank == 0:
+        if self._engine.leads_host:
             self._engine.discard_process_set(number)
         return True
 

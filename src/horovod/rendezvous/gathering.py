@@ -67,8 +67,8 @@ class Gathering:
     def _is_first(self) -> bool:
         return self._rank == self._ranks[0]
 
-    def posted_before(self) -> bytes | None:
-        """What another process has said in this rank's name; None if there is no such thing."""
+    def own_value(self) -> bytes | None:
+        """What was last said in this rank's name, maybe by another process; None for nothing."""
         return self._take(str(self._rank), 0.0)
 
     def post(self, value: bytes) -> None:

@@ -117,21 +117,25 @@ def _meet_all(
         check=problem_of,
     )
     try:
-        earlier = gathering.posted_before()
-        if earlier is not None:
-            raise _doubled(decode_card(earlier), own)
+        _refuse_double(own, gathering.own_value())
         cards = [decode_card(text) for text in gathering.exchange(encode_card(own))]
-        if cards[own.rank].token != own.token:
-            raise _doubled(cards[own.rank], own)
+        _refuse_double(own, encode_card(cards[own.rank]))
     except BaseException as error:
         known = isinstance(error, InitError)
         gathering.fail(str(error) if known else f"init: rank {own.rank} gave up: {error!r}")
+        if known:  # two that came at once; then some other rank is missing, which says less
+            _refuse_double(own, gathering.own_value())
         raise
     return cards, gathering.deadline
 
 
-def _doubled(other: Card, own: Card) -> InitError:
-    return InitError(_unfit(f"two processes are rank {own.rank}: pids {other.pid}, {own.pid}"))
+def _refuse_double(own: Card, said: bytes | None) -> None:
+    """``said`` in the name of our rank must be our own card, if anything."""
+    if said is not None:
+        other = decode_card(said)
+        if other.token != own.token:
+            pids = f"pids {other.pid}, {own.pid}"
+            raise InitError(_unfit(f"two processes are rank {own.rank}: {pids}"))
 
 
 def _unfit(difference: str) -> str:

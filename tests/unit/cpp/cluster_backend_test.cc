@@ -166,6 +166,11 @@ TEST_CASE("cluster: an absent rank gives zeros and gets nothing, but passes on")
       rows[absent] = 0;
       Tensor gather = allgather_tensor(rows, Dtype::kUint8, 1, random);
       gather.absent = {absent};
+      std::vector<std::int64_t> splits = random_splits(size, rows[root] / 2, random);
+      for (int taker = 0; taker < size; ++taker) splits[absent * size + taker] = 0;
+      Tensor all = alltoall_tensor(size, splits, Dtype::kUint8, 1, random);
+      all.absent = {absent};
+      buckets.push_back({all, all});
       buckets.push_back({broadcast, broadcast});
       buckets.push_back({gather, gather});
     }

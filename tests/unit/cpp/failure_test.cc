@@ -50,7 +50,7 @@ TEST_CASE("a rank that shuts down ends the pending and later operations of the o
     }
     const std::string text =
         error_of([&] { finish(engine, submit(engine, in_place("allreduce.x", values))); });
-    CHECK(contains(text, "rank 1 has shut down"));
+    CHECK_MESSAGE(contains(text, "rank 1 has shut down"), text);
     CHECK(
         contains(error_of([&] { submit(engine, in_place("y", values)); }), "rank 1 has shut down"));
   });
@@ -134,7 +134,7 @@ TEST_CASE("a rank that never submits fails the others after the stall shutdown t
     std::vector<float> values(10);
     const std::string text =
         error_of([&] { finish(engine, submit(engine, in_place("allreduce.late", values))); });
-    CHECK(contains(text, "allreduce 'late' waits for ranks that did not submit it"));
+    CHECK_MESSAGE(contains(text, "allreduce 'late' waits for ranks that did not submit it"), text);
     CHECK(contains(text, "Missing ranks: 1 (rank 1 (b))"));
   });
 }

@@ -39,6 +39,16 @@ class Tree {
     for (int rank = 0; rank < size_; ++rank) arrive(rank, name, {request});
   }
 
+  // Every leader looks at its links once, all at the same time: what one sends now, another reads
+  // in the next step.
+  void step() {
+    for (auto& relay : relays_) relay->pump();
+    Board& root = board(hosts_[0][0]);
+    const SharedLock lock = root.lock();
+    root.form_bucket();
+  }
+  std::uint32_t next() const { return next_; }
+
   // Until nothing moves; the root's board cuts what it can.
   void settle() {
     for (bool moved = true; moved;) {
@@ -175,6 +185,56 @@ TEST_CASE("relay: the steady state needs few bytes, whatever the number of tenso
     while (tree.has_bucket()) tree.run_bucket([](int, Board&, const auto&) {});
   }
   CHECK(bytes < 100);
+}
+
+// Messages of all links in one step of `tensors` tensors, once their names are known.
+struct Step {
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+  int rounds = 0;  // of every leader looking at its links once, until the last host knows
+};
+
+Step steady_step(int hosts, int tensors) {
+  Hosts each;
+  for (int host = 0; host < hosts; ++host) each.push_back({host});
+  Tree tree(each);
+  Step step;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < tensors; ++i) {
+      tree.all_arrive("gradient/" + std::to_string(i), float_request(Kind::kAllreduce, {16}));
+    }
+    const auto sum = [&](auto count) {
+      std::uint64_t total = 0;
+      for (int host = 0; host < hosts; ++host) total += count(tree.relay(host));
+      return total;
+    };
+    const auto messages = [&] { return sum([](Relay& r) { return r.messages_sent(); }); };
+    const auto bytes = [&] { return sum([](Relay& r) { return r.bytes_sent(); }); };
+    step = {.messages = messages(), .bytes = bytes()};
+    while (!tree.board(hosts - 1).has_bucket(tree.next())) {
+      tree.step();
+      ++step.rounds;
+    }
+    tree.settle();
+    step.messages = messages() - step.messages;
+    step.bytes = bytes() - step.bytes;
+    while (tree.has_bucket()) tree.run_bucket([](int, Board&, const auto&) {});
+  }
+  return step;
+}
+
+TEST_CASE("relay: a step costs a message up and one down each link, in log2(hosts) rounds") {
+  for (const int hosts : {2, 3, 4, 8, 16, 32, 64}) {
+    const Step few = steady_step(hosts, 10);
+    const Step many = steady_step(hosts, 1000);
+    MESSAGE(hosts << " hosts: " << many.messages << " messages, " << many.bytes << " bytes, "
+                  << many.rounds << " rounds for 1000 tensors; " << few.bytes << " bytes for 10");
+    CHECK(many.messages == static_cast<std::uint64_t>(2 * (hosts - 1)));
+    CHECK(many.bytes <= few.bytes + 4U * few.messages);
+    int levels = 0;
+    while ((1 << levels) < hosts) ++levels;
+    CHECK(many.rounds <= 2 * levels + 1);
+  }
 }
 
 TEST_CASE("relay: rows and splits of all ranks reach all hosts") {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -144,7 +145,8 @@ def test_garbage_is_dropped_unread_and_reported_once(
 ) -> None:
     for _ in range(3):
         with door.connect() as rude:
-            rude.sendall(text)
+            with contextlib.suppress(ConnectionError):  # thrown out before all was sent
+                rude.sendall(text)
             assert is_closed_by_peer(rude)
     door.let_in()
     expected = "dropped a connection from 127.0.0.1: it does not speak this protocol\n"
@@ -254,7 +256,8 @@ def test_any_bytes(data: bytes, has_magic: bool) -> None:
     door = Door()
     with door.connect() as rude:
         rude.sendall(greeting.MAGIC * has_magic + data)
-        rude.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # it is thrown out already
+            rude.shutdown(socket.SHUT_WR)
         assert is_closed_by_peer(rude)
     door.let_in()
     door.close()
