@@ -118,8 +118,8 @@ WRONG = """
 from horovod.backends.gloo import GlooBackend
 
 class Wrong(GlooBackend):
-    def allgather(self, given, taken, sizes):
-        return super().broadcast(taken, 0)
+    def allreduce(self, array, reduction):
+        return super().allreduce(array, "sum" if reduction == "max" else reduction)
 """
 
 
@@ -133,7 +133,9 @@ def test_a_wrong_data_plane_is_found_out(tmp_path: Path) -> None:
     (information / "entry_points.txt").write_text(entry_points)
     job = run_over("wrong", 2, *CONFORMANCE, PYTHONPATH=str(tmp_path))
     assert job.returncode == 1
-    assert "exchanges float32: allgather: element" in job.stdout + job.stderr
+    assert (
+        "allreduce float32: max, count 1: element 0 is 2.0, expected 1.0" in job.stdout + job.stderr
+    )
 
 
 def test_mpi_needs_processes_that_mpi_started() -> None:

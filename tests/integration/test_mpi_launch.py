@@ -13,7 +13,8 @@ WORKERS = Path(__file__).with_name("workers")
 SCRIPT = (
     "import os, numpy as np, horovod.numpy as hvd; from horovod import world; hvd.init();"
     "total = hvd.allreduce(np.ones(1), op=hvd.Sum);"
-    "print('told', hvd.rank(), total, world.data_plane_name(), os.environ['HOROVOD_CYCLE_TIME'])"
+    "cycle = os.environ['HOROVOD_CYCLE_TIME'];"
+    "print(f'told {hvd.rank()} {total} {world.data_plane_name()} {cycle}')"
 )
 NO_SECRET = "assert '_HOROVOD_SECRET_KEY' not in os.environ"
 
