@@ -22,6 +22,9 @@ VENV_STAMP := $(VENV)/.made
 BUILD_STAMP := $(VENV)/.built
 DEMO_STAMP := $(VENV)/.demo-tools
 TEST_STAMP := $(VENV)/.test-tools
+# Both MPI wheels bring a libmpi: the tests' MPICH has an environment beside the other one.
+MPICH_VENV := .venv-mpich
+MPICH_STAMP := $(MPICH_VENV)/.made
 BENCH_STAMP := $(VENV)/.bench-tools
 
 # TensorFlow 2.15, the last one with Estimators, has wheels for Python up to 3.11 only, and a NumPy
@@ -57,7 +60,7 @@ check: setup ## format, lint, types, import layers
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
-test: setup test-cpp ## all tests but test-hosts and test-legacy-tf
+test: setup test-cpp $(MPICH_STAMP) ## all tests but test-hosts and test-legacy-tf
 	$(BIN)/pytest
 
 test-unit: setup test-cpp ## one process: C++ and Python
@@ -66,7 +69,7 @@ test-unit: setup test-cpp ## one process: C++ and Python
 test-parallel: setup ## tests/parallel on NP ranks (make test: on 1 to 4)
 	$(BIN)/horovodrun -np $(NP) $(BIN)/python -m pytest -q -p no:cacheprovider tests/parallel
 
-test-integration: setup ## whole jobs: examples, killed ranks
+test-integration: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks
 	$(BIN)/pytest tests/integration
 
 test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, openssh-server
@@ -105,7 +108,7 @@ bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to 
 	done; exit $$status
 
 clean: ## remove everything that make made, .venv too
-	rm -rf build dist $(VENV) $(LEGACY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MPICH_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
@@ -147,6 +150,13 @@ $(DEMO_STAMP): $(VENV_STAMP) requirements/demo.txt $(CONSTRAINTS)
 
 $(TEST_STAMP): $(VENV_STAMP) requirements/build.txt requirements/test.txt requirements/demo.txt $(CONSTRAINTS)
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/build.txt -r requirements/test.txt
+	@touch $@
+
+$(MPICH_STAMP): $(TEST_STAMP) $(CONSTRAINTS)
+	$(PYTHON) -m venv $(MPICH_VENV)
+	$(MPICH_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) mpi4py mpich
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  $$($(MPICH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
 	@touch $@
 
 $(BENCH_STAMP): $(VENV_STAMP) requirements/bench.txt $(CONSTRAINTS)

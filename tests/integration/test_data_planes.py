@@ -114,6 +114,30 @@ def test_who_does_not_come_ends_the_wait_of_the_others(mpi: MpiLauncher) -> None
     assert job.stdout.count("[2.]") == 2
 
 
+WRONG = """
+from horovod.backends.gloo import GlooBackend
+
+class Wrong(GlooBackend):
+    def allreduce(self, array, reduction):
+        return super().allreduce(array, "sum" if reduction == "max" else reduction)
+"""
+
+
+@needs_torch
+def test_a_wrong_data_plane_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "wrong_plane.py").write_text(WRONG)
+    information = tmp_path / "wrong_plane-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong-plane\nVersion: 1\n")
+    entry_points = "[horovod.backends]\nwrong = wrong_plane:Wrong\n"
+    (information / "entry_points.txt").write_text(entry_points)
+    job = run_over("wrong", 2, *CONFORMANCE, PYTHONPATH=str(tmp_path))
+    assert job.returncode == 1
+    assert (
+        "allreduce float32: max, count 1: element 0 is 2.0, expected 1.0" in job.stdout + job.stderr
+    )
+
+
 def test_mpi_needs_processes_that_mpi_started() -> None:
     if find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed")

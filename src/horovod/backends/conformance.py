@@ -31,11 +31,11 @@ _DTYPES = (
     *("uint8", "int8", "uint16", "int16", "int32", "int64"),
     *("float16", "float32", "float64", "bool"),
 )
-_REDUCTIONS: dict[int, Callable[..., Any]] = {
-    hvd.Sum: np.add.reduce,
-    hvd.Min: np.minimum.reduce,
-    hvd.Max: np.maximum.reduce,
-    hvd.Product: np.multiply.reduce,
+_REDUCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "sum": (hvd.Sum, np.add.reduce),
+    "min": (hvd.Min, np.minimum.reduce),
+    "max": (hvd.Max, np.maximum.reduce),
+    "product": (hvd.Product, np.multiply.reduce),
 }
 _COUNTS = (0, 1, 17, 4099)
 # More than a data plane gets in one call, and no multiple of anything.
@@ -114,11 +114,11 @@ def _check_alike(found: Array, what: str) -> None:
 
 
 def _allreduce(dtype: str) -> None:
-    for op, reduce in _REDUCTIONS.items():
+    for name, (op, reduce) in _REDUCTIONS.items():
         for count in _COUNTS:
             found = hvd.allreduce(_of(hvd.rank(), count, dtype), op=op)
             expected = reduce(_of_all(count, dtype), axis=0).astype(dtype)
-            _check(found, expected, f"{count} elements, reduction {op}")
+            _check(found, expected, f"{name}, count {count}")
 
 
 def _exchanges(dtype: str) -> None:

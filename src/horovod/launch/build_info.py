@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-__all__ = ["build_table"]
+from horovod import mpi_library
+
+__all__ = ["build_table", "problems"]
 
 _Rows = tuple[tuple[str, bool], ...]
 
@@ -16,14 +18,28 @@ def build_table(version: str) -> str:
         ("PyTorch", _is_installed("torch")),
         ("MXNet", False),
     )
-    controllers = (("MPI", False), ("Gloo", True))
-    operations = (("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", False), ("Gloo", True))
+    has_mpi = mpi_library.is_built()
+    # The native engine, which is always there, stands where Gloo stood as a controller.
+    controllers = (("MPI", has_mpi), ("Gloo", True))
+    operations = (
+        *(("NCCL", False), ("DDL", False), ("CCL", False)),
+        ("MPI", has_mpi),
+        ("Gloo", _is_installed("torch")),
+    )
     blocks = (
         _block("Available Frameworks:", frameworks),
         _block("Available Controllers:", controllers),
         _block("Available Tensor Operations:", operations),
     )
     return f"Horovod v{version}:\n\n" + "\n".join(blocks)
+
+
+def problems() -> list[str]:
+    """What is missing for that which is not there, where it could be."""
+    missing = [("MPI", mpi_library.why_not_built())]
+    if not _is_installed("torch"):
+        missing.append(("Gloo", "it comes with PyTorch; pip install torch"))
+    return [f"{name}: {reason}" for name, reason in missing if reason is not None]
 
 
 def _block(title: str, rows: _Rows) -> str:

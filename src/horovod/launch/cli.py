@@ -87,7 +87,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         print(_version())
         return 0
     if given.check_build:
-        print(("\n" if given.verbose else "") + _build_table(), end="")
+        _print_build_table(given.verbose)
         return 0
     if given.experiment is not None:
         return _run_experiment(parser, given, command, os.environ if environ is None else environ)
@@ -327,7 +327,9 @@ def _version() -> str:
     return __version__
 
 
-def _build_table() -> str:
-    from horovod.launch.build_info import build_table
+def _print_build_table(is_verbose: bool) -> None:
+    from horovod.launch.build_info import build_table, problems
 
-    return build_table(_version())
+    print(("\n" if is_verbose else "") + build_table(_version()), end="")
+    for problem in problems() if is_verbose else ():
+        print(problem)

@@ -1,7 +1,7 @@
-"""``horovod.run`` by ``mpirun``: the call goes through standard input, answers through a store.
+"""``horovod.run`` by ``mpirun``: the call and the answers go through a store that the caller keeps.
 
-``mpirun`` gives its standard input to rank 0, which passes the call on over MPI (``mpi_worker``).
-With it travels the secret of a store that the caller keeps: each rank leaves its answer there.
+Where it is, with its secret, ``mpirun`` gives to rank 0 on standard input, which tells the others
+over MPI (``mpi_worker``). That much all MPIs pass on, but MPICH 5 not much more.
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ import io
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any, BinaryIO
 
-from horovod.launch.call import Call, Failure, is_result, memory_file, read_failure, read_result
-from horovod.launch.call import write_call as write_call_to
+from horovod.launch.call import (
+    Call,
+    is_result,
+    memory_file,
+    read_failure,
+    read_result,
+    write_call,
+)
 from horovod.launch.call_error import unpickling_error
 from horovod.launch.machine import is_this_machine
 from horovod.launch.mpirun import MpiJob, detect_mpi, mpirun_environment, mpirun_words
@@ -23,13 +30,12 @@ from horovod.rendezvous.hosting import HostedStore, start_store
 from horovod.rendezvous.reach import find_store
 from horovod.rendezvous.store import StoreClient
 
-__all__ = ["LENGTH", "PART_BYTES", "call_by_mpirun"]
+__all__ = ["LENGTH", "STORE_TIMEOUT_S", "call_by_mpirun", "put", "take"]
 
-# Of an answer, in one value of the store.
-PART_BYTES = 60_000
-# Before the call.
-LENGTH = struct.Struct(">Q")
-_STORE_TIMEOUT_S = 30.0
+LENGTH = struct.Struct(">I")
+STORE_TIMEOUT_S = 30.0
+# In one value of the store.
+_PART_BYTES = 60_000
 
 
 def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[Any]:
@@ -45,22 +51,42 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
     spans_hosts = not all(is_this_machine(host.hostname) for host in job.hosts)
     hosted = start_store(spans_hosts, job.interfaces)
     try:
-        exit_code = _run(words, environment, _payload(call, hosted))
-        answers = _Answers(hosted, job.process_count)
+        with closing(find_store(hosted.addresses, hosted.secret, STORE_TIMEOUT_S)) as store:
+            put(store, "call", _pickled(call))
+            exit_code = _run(words, environment, _greeting(hosted))
+            answers = [_answer_of(store, rank) for rank in range(job.process_count)]
         if exit_code != 0:
-            raise _error(exit_code, answers.failures())
-        return answers.results()
+            raise _error(exit_code, answers)
+        return [_result(rank, answer) for rank, answer in enumerate(answers)]
     finally:
         if hosted.server is not None:
             hosted.server.close()
 
 
-def _payload(call: Call, hosted: HostedStore) -> bytes:
-    """Its length, since Open MPI 5 does not pass on the end; a line about the store; the call."""
-    stream = io.BytesIO()
-    write_call_to(call, stream)
-    content = hosted.encoded() + b"\n" + stream.getvalue()
+def put(store: StoreClient, name: str, content: bytes) -> None:
+    """Leave ``content`` in the store, in as many parts as it takes."""
+    parts = [content[at : at + _PART_BYTES] for at in range(0, len(content), _PART_BYTES)]
+    for number, part in enumerate(parts):
+        store.set(f"{name}/{number}", part)
+    store.set(name, str(len(parts)).encode())
+
+
+def take(store: StoreClient, name: str) -> bytes:
+    """What was left under ``name``; TimeoutError if nothing was."""
+    count = int(store.get(name, 0.0))
+    return b"".join(store.get(f"{name}/{number}", 0.0) for number in range(count))
+
+
+def _greeting(hosted: HostedStore) -> bytes:
+    """How to find the store, after its length: Open MPI 5 does not pass on the end of the input."""
+    content = hosted.encoded()
     return LENGTH.pack(len(content)) + content
+
+
+def _pickled(call: Call) -> bytes:
+    stream = io.BytesIO()
+    write_call(call, stream)
+    return stream.getvalue()
 
 
 def _run(words: list[str], environment: Mapping[str, str], payload: bytes) -> int:
@@ -79,45 +105,28 @@ def _run(words: list[str], environment: Mapping[str, str], payload: bytes) -> in
             raise
 
 
-class _Answers:
-    """What the ranks left in the store."""
-
-    def __init__(self, hosted: HostedStore, count: int) -> None:
-        store = find_store(hosted.addresses, hosted.secret, _STORE_TIMEOUT_S)
-        try:
-            self._files = [self._file(store, rank) for rank in range(count)]
-        finally:
-            store.close()
-
-    def results(self) -> list[Any]:
-        results = []
-        for rank, file in enumerate(self._files):
-            if not is_result(file.fileno()):
-                raise RuntimeError(f"mpirun succeeded, but rank {rank} left no result")
-            try:
-                results.append(read_result(file))
-            except Exception as error:
-                raise unpickling_error(rank, error) from error
-        return results
-
-    def failures(self) -> dict[int, Failure]:
-        found = {rank: read_failure(file) for rank, file in enumerate(self._files)}
-        return {rank: failure for rank, failure in found.items() if failure is not None}
-
-    def _file(self, store: StoreClient, rank: int) -> Any:
-        file = memory_file()
-        try:
-            count = int(store.get(f"answer/{rank}/parts", 0.0))
-        except TimeoutError:
-            return file
-        for part in range(count):
-            file.write(store.get(f"answer/{rank}/{part}", 0.0))
-        file.flush()
-        return file
+def _answer_of(store: StoreClient, rank: int) -> BinaryIO:
+    """The answer of a rank, as ``call`` reads it; an empty file if there is none."""
+    file = memory_file()
+    with contextlib.suppress(TimeoutError):
+        file.write(take(store, f"answer/{rank}"))
+    file.flush()
+    return file
 
 
-def _error(exit_code: int, failures: Mapping[int, Failure]) -> RuntimeError:
+def _result(rank: int, answer: BinaryIO) -> Any:
+    if not is_result(answer.fileno()):
+        raise RuntimeError(f"mpirun succeeded, but rank {rank} left no result")
+    try:
+        return read_result(answer)
+    except Exception as error:
+        raise unpickling_error(rank, error) from error
+
+
+def _error(exit_code: int, answers: Sequence[BinaryIO]) -> RuntimeError:
     text = f"mpirun failed with exit code {exit_code}"
+    told = {rank: read_failure(answer) for rank, answer in enumerate(answers)}
+    failures = {rank: failure for rank, failure in told.items() if failure is not None}
     if not failures:
         return RuntimeError(f"{text}; its output says why")
     rank = min(failures, key=lambda rank: failures[rank].time_ns)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from horovod import mpi_library
 from horovod.launch import build_info, cli
 from horovod.launch.experiment.schema import read_experiment
 from horovod.launch.job_plan import JobOutcome, JobPlan, OtherHosts
@@ -130,13 +131,23 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 2 --start-timeout 0 x", "error: start_timeout=0: must be at least 0.001"),
         ("-np 2 --cache-capacity -1 x", "error: cache_capacity=-1: must be at least 0"),
         ("-np 2 --config-file /no-such-file x", "/no-such-file"),
-        ("-np 2 --mpi x", "error: --mpi: this version runs without MPI"),
+        ("-np 2 --mpi x", "error: --mpi: mpi4py is not installed"),
+        ("-np 2 --mpi --gloo x", "not allowed with argument"),
+        ("-np 2 --mpi-args=-v x", "error: --mpi-args: goes with --mpi or --jsrun"),
+        ("-np 2 --tcp x", "error: --tcp: goes with --mpi or --jsrun"),
+        ("-np 2 --jsrun x", "error: --mpi: mpi4py is not installed"),
+        ("--experiment x.yml --mpi", "error: --mpi and --experiment: the processes are started"),
         ("-np 2 --stranger x", "unrecognized arguments: --stranger"),
     ],
 )
 def test_wrong_command_lines_say_what_is_wrong(
-    words: str, text: str, plans: list[JobPlan], capsys: pytest.CaptureFixture[str]
+    words: str,
+    text: str,
+    plans: list[JobPlan],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(mpi_library, "why_not_built", lambda: "mpi4py is not installed")
     with pytest.raises(SystemExit) as ended:
         cli.main(words.split())
     assert ended.value.code == 2
@@ -155,6 +166,7 @@ def test_version_is_just_the_number(
 def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli, "_version", lambda: "1.2.3")
     monkeypatch.setattr(build_info, "_is_installed", lambda module: module == "torch")
+    monkeypatch.setattr(mpi_library, "why_not_built", lambda: "nothing is there")
     assert cli.main(["-cb"]) == 0
     table = capsys.readouterr().out
     assert table == (
@@ -177,7 +189,16 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         "    [X] Gloo\n"
     )
     assert cli.main(["--check-build", "--verbose"]) == 0
-    assert capsys.readouterr().out == "\n" + table
+    assert capsys.readouterr().out == "\n" + table + "MPI: nothing is there\n"
+    monkeypatch.setattr(mpi_library, "why_not_built", lambda: None)
+    monkeypatch.setattr(build_info, "_is_installed", lambda module: False)
+    assert cli.main(["--check-build"]) == 0
+    assert capsys.readouterr().out == (
+        table.replace("[ ] MPI", "[X] MPI")
+        .replace("[X] PyTorch", "[ ] PyTorch")
+        .replace("[X] Gloo\n", "[ ] Gloo\n")
+        .replace("[ ] Gloo\n\n", "[X] Gloo\n\n")
+    )
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

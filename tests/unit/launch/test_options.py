@@ -22,7 +22,6 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="horovodrun")
     parser.add_argument("-np", "--num-proc")
     parser.add_argument("-cb", "--check-build", action="store_true")
-    parser.add_argument("--gloo", action="store_true")
     add_options(parser)
     return parser
 
@@ -173,8 +172,6 @@ def test_what_excludes_each_other(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--mpi", "--mpi: this version runs without MPI"),
-        ("--mpi-args=-x", "--mpi-args: this version runs without MPI"),
         ("--autotune", "--autotune: this version has no autotuning"),
         ("--timeline-f", "--timeline-filename: this version has no timeline"),
         ("--hierarchical-allreduce", "has no hierarchical collectives"),
