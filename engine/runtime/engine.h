@@ -197,6 +197,7 @@ class Engine {
   void wait_for_any(std::int64_t deadline_ns, bool is_helper);
   void wait_for_hosts(std::int64_t deadline_ns, bool is_helper);
   void ask_for_help() const;
+  bool is_brief() const;
   std::vector<pollfd> polls() const;
   bool spans_hosts() const { return !hosts_.empty(); }
   bool has_active_lane() const;

@@ -90,6 +90,7 @@ class Lane {
   std::vector<Entry*> entries;
   std::vector<Work> works;  // grows only; the bucket has the first works_count
   std::size_t works_count = 0;
+  std::size_t bucket_bytes = 0;  // of those, on this rank
   bool must_meet = false;  // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;

@@ -13,6 +13,7 @@ namespace {
 
 // How long news of a rank that left may take, once its connection is closed.
 constexpr Nanoseconds kNewsPatience = std::chrono::seconds(1);
+constexpr std::size_t kBriefBytes = 64 * 1024;
 constexpr Nanoseconds kNewsInterval = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -111,6 +112,16 @@ bool Engine::has_active_lane() const {
   bool found = false;
   for_each_lane([&](const Lane& lane) { found = found || lane.is_active(); });
   return found;
+}
+
+// What is under way is small, so that an answer of another host is worth looking out for, or
+// nothing is, and a decision is.
+bool Engine::is_brief() const {
+  bool is_brief = true;
+  for_each_lane([&](const Lane& lane) {
+    is_brief = is_brief && !(lane.is_running && lane.bucket_bytes > kBriefBytes);
+  });
+  return is_brief;
 }
 
 // Rings those ranks of this host without which this one does not get on.

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from horovod import world
+from horovod import mpi_library, world
 from horovod.operations import Average, Sum, resolve_op
 
 __all__ = [
@@ -89,8 +89,11 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether MPI can be used; ``verbose`` has nothing to tell."""
-    return world.mpi_built()
+    """Whether MPI can be used; ``verbose`` prints what is missing."""
+    missing = mpi_library.why_not_built()
+    if verbose and missing is not None:
+        print(f"Horovod: no MPI: {missing}", file=sys.stderr)
+    return missing is None
 
 
 def nccl_built(verbose: bool = False) -> int:

@@ -81,7 +81,9 @@ class Setting:
         if kind is bool:
             return _parse_switch(text)
         if kind is str:
-            if self.choices and text.lower() not in self.choices:
+            if not self.choices:
+                return text
+            if text.lower() not in self.choices:
                 raise SettingError(f"expected one of {', '.join(self.choices)}")
             return text.lower()
         if kind is tuple:
@@ -225,6 +227,12 @@ class Settings:
             key="library_options.mpi_threads_disable",
             opposite="--no-mpi-threads-disable",
         ),
+    )
+    rendezvous_dir: str = _setting(
+        "HOROVOD_RENDEZVOUS_DIR",
+        "",
+        "folder that all nodes share, where the ranks that srun started find each other; none: "
+        "~/.horovod",
     )
     gloo_timeout_s: float = _setting(
         "HOROVOD_GLOO_TIMEOUT_SECONDS",

@@ -23,7 +23,7 @@ from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backen
 from horovod.errors import InitError
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ConnectSet, ProcessSet, close_registry, open_registry
-from horovod.rendezvous import Identity, Mesh, job_address, job_store, meet, recognise
+from horovod.rendezvous import Identity, Mesh, job_store, meet, recognise
 from horovod.settings import LOG_LEVELS, Settings
 
 __all__ = [
@@ -357,7 +357,7 @@ def _begin(identity: Identity, settings: Settings) -> _World:
     data_plane = None
     try:
         if backend is not None:
-            data_plane = _connect(plane_name, backend, identity, settings, generation)
+            data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
         carrier = None if data_plane is None else data_plane.world
     except BaseException:
         mesh.close()
@@ -403,14 +403,19 @@ def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
 
 
 def _connect(
-    name: str, backend: type[Backend], identity: Identity, settings: Settings, generation: int
+    name: str,
+    backend: type[Backend],
+    identity: Identity,
+    mesh: Mesh,
+    settings: Settings,
+    generation: int,
 ) -> DataPlane:
     neighbourhood = Neighbourhood(
         rank=identity.rank,
         size=identity.size,
         store=job_store(identity, os.environ, settings.gloo_timeout_s),
         scope=f"{identity.scope}{generation}/",
-        address=job_address(identity, os.environ),
+        address=mesh.address,
         timeout_s=settings.gloo_timeout_s,
     )
     return DataPlane(name, backend, neighbourhood, identity.comm)

@@ -1,6 +1,7 @@
 import pytest
 
 import horovod.numpy as hvd
+from horovod import mpi_library
 from horovod.operations import resolve_op
 
 
@@ -41,4 +42,5 @@ def test_before_init_everything_says_so():
         hvd.size()
     assert hvd.nccl_built() == 0
     assert hvd.gloo_built()
-    assert not any([hvd.mpi_built(), hvd.ddl_built(), hvd.ccl_built(), hvd.cuda_built()])
+    assert hvd.mpi_built() is (mpi_library.why_not_built() is None)
+    assert not any([hvd.ddl_built(), hvd.ccl_built(), hvd.cuda_built()])

@@ -33,13 +33,29 @@ def test_what_is_no_list_of_ranks(ranks):
         hvd.ProcessSet(ranks)
 
 
-def test_a_communicator_needs_mpi():
+def test_a_communicator_needs_mpi(monkeypatch):
     class Communicator:
         def Get_rank(self):  # noqa: N802 mpi4py's name
             return 0
 
-    with pytest.raises(ValueError, match="needs MPI"):
-        hvd.ProcessSet(Communicator())
+        def Get_size(self):  # noqa: N802
+            return 2
+
+        def Get_group(self):  # noqa: N802
+            raise AssertionError
+
+    comm = Communicator()
+    process_set = hvd.ProcessSet(comm)
+    assert process_set.mpi_comm is comm
+    assert process_set.ranks is None
+    assert process_set.included() is None
+    with pytest.raises(NotImplementedError, match="need a communicator as comm"):
+        hvd.init(process_sets=[process_set])
+    with pytest.raises(ValueError, match=r"takes one communicator.*process_sets"):
+        hvd.init(comm=[comm, comm])
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    with pytest.raises(ValueError, match="MPI did not start the processes of this world"):
+        hvd.init(comm=comm)
 
 
 def test_init_takes_a_list_of_sets():

@@ -62,8 +62,9 @@ def main(arguments: list[str]) -> int:
             case()
         except _Mistake as mistake:
             mistakes.append(f"{name}: {mistake}")
-    print(f"rank {hvd.rank()} of {hvd.size()}: data plane {world.data_plane_name()}: ", end="")
-    print(f"{count - len(mistakes)} of {count} cases passed", *mistakes, sep="\n  ", flush=True)
+    place = f"rank {hvd.rank()} of {hvd.size()}: data plane {world.data_plane_name()}"
+    told = f"{place}: {count - len(mistakes)} of {count} cases passed"
+    print("\n  ".join([told, *mistakes]), flush=True)
     hvd.shutdown()
     return int(bool(mistakes))
 

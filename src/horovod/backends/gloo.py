@@ -31,8 +31,12 @@ class _Request:
         self._works = works
         self._copy_back = copy_back
 
+    def is_over(self) -> bool:
+        """Whether Gloo has done with it, well or not."""
+        return all(work.is_completed() for work in self._works)
+
     def test(self) -> bool:
-        if not all(work.is_completed() for work in self._works):
+        if not self.is_over():
             return False
         for work in self._works:
             work.wait()  # raises what went wrong
@@ -61,6 +65,7 @@ class GlooBackend(Backend):
             "product": reductions.PRODUCT,
         }
         self._plane = _connect(distributed, group)
+        self._last: _Request | None = None
 
     @classmethod
     def why_unavailable(cls) -> str | None:
@@ -99,13 +104,20 @@ class GlooBackend(Backend):
         return self._request([work], tensor, taken)
 
     def barrier(self) -> Request:
-        return _Request([self._plane.barrier()], lambda: None)
+        self._last = _Request([self._plane.barrier()], lambda: None)
+        return self._last
+
+    def close(self) -> None:
+        """Disconnect, unless a collective is left by a failure: Gloo would wait for its end."""
+        if self._last is None or self._last.is_over():
+            self._plane = None
 
     def _copy(self, array: NDArray[Any]) -> Any:
         return self._torch.from_numpy(array).clone()
 
     def _request(self, works: Sequence[Any], result: Any, array: NDArray[Any]) -> Request:
-        return _Request(works, lambda: self._torch.from_numpy(array).copy_(result))
+        self._last = _Request(works, lambda: self._torch.from_numpy(array).copy_(result))
+        return self._last
 
     def _broadcast(self, tensor: Any, root: int) -> Any:
         options = self._distributed.BroadcastOptions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
@@ -92,19 +93,24 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return _run_experiment(parser, given, command, os.environ if environ is None else environ)
     if given.dry_run:
         parser.error("--dry-run goes with --experiment FILE")
-    if given.num_proc is None:
+    environ = os.environ if environ is None else environ
+    if given.num_proc is None and "LSB_JOBID" not in environ:
         parser.error("say with -np how many processes to start, for example -np 2")
     if not command:
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
     try:
         form = pod_form(given)
         if form is not None:
+            _refuse_mpi(given, "--kubernetes")
             return _print_manifest(given, form, command)
-        plan = _plan(given, command, os.environ if environ is None else environ)
-    except (OSError, ValueError) as error:
+        controller = _controller(given)
+        if controller != "gloo":
+            return _run_by_mpi(given, controller, command, environ)
+        plan = _plan(given, command, environ)
+    except (OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     try:
-        return run_job(plan, os.environ if environ is None else environ).status
+        return run_job(plan, environ).status
     except OSError as error:
         if plan.output_directory is None:
             raise
@@ -137,6 +143,7 @@ def _run_experiment(
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
     path = Path(given.experiment)
     try:
+        _refuse_mpi(given, "--experiment")
         if given.kubernetes is not None:
             _refuse_with_pods(given)
             return print_file(path, given, _settings_environment(given))
@@ -159,6 +166,12 @@ def _run_experiment(
         parser.error(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
+    controller = _controller(given)
+    if controller != "gloo":
+        raise ValueError(f"--{controller} and {option}: the processes are started without MPI")
 
 
 def _refuse_with_pods(given: argparse.Namespace) -> None:
@@ -196,7 +209,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the frameworks, controllers and operations that work here",
     )
-    add("--gloo", action="store_true", help="run without MPI, on the native engine; the default")
     add("--verbose", action="store_true", help="say which processes start and end")
     add("--config-file", metavar="YAML", help="settings in a file, see below")
     add_options(parser)
@@ -204,8 +216,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
-    hosts = _hosts(given) or parse_hosts(f"localhost:{given.num_proc}")
-    placement = place(hosts, given.num_proc)
+    hosts = _hosts(given)
+    if hosts is None and given.num_proc is None:
+        from horovod.launch.mpi_launch import lsf_hosts
+
+        hosts = lsf_hosts(environ, SshOptions(given.ssh_port, given.ssh_identity_file))
+    hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
+    placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
     variables = _settings_environment(given)
     return JobPlan(
         command=tuple(command),
@@ -250,8 +267,52 @@ def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
         from horovod.launch.config_file import read_config_file
 
         path = Path(given.config_file)
-        chosen = {**read_config_file(path, ignores_controller=given.gloo), **chosen}
+        chosen = {**read_config_file(path).settings, **chosen}
     return environment_of(chosen)
+
+
+def _controller(given: argparse.Namespace) -> str:
+    """What starts the processes: ``gloo`` (we do), ``mpi`` or ``jsrun``."""
+    if given.controller is None and given.config_file is not None:
+        from horovod.launch.config_file import read_config_file
+
+        given.controller = read_config_file(Path(given.config_file)).controller
+    controller: str = given.controller or "gloo"
+    if controller == "gloo":
+        for name in ("mpi_args", "binding_args", "tcp"):
+            if getattr(given, name):
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option}: goes with --mpi or --jsrun")
+    return controller
+
+
+def _run_by_mpi(
+    given: argparse.Namespace, controller: str, command: Sequence[str], environ: Mapping[str, str]
+) -> int:
+    # Here, because few jobs need it.
+    from horovod.launch import mpi_launch
+    from horovod.launch.mpirun import MpiJob
+
+    mpi_launch.check_mpi()
+    ssh = SshOptions(given.ssh_port, given.ssh_identity_file)
+    hosts = _hosts(given)
+    if hosts is None and mpi_launch.is_lsf_job(environ):
+        hosts = mpi_launch.lsf_hosts(environ, ssh)
+    count = given.num_proc or sum(host.slots for host in hosts or ())
+    job = MpiJob(
+        command=tuple(command),
+        process_count=count,
+        hosts=hosts or (HostSlots("localhost", count),),
+        ssh=ssh,
+        interfaces=named_interfaces(given),
+        output_directory=_output_directory(given),
+        is_timestamped=given.prefix_output_with_timestamp,
+        is_tcp_only=given.tcp,
+        mpi_words=tuple(shlex.split(given.mpi_args or "")),
+        binding_words=None if given.binding_args is None else tuple(given.binding_args.split()),
+    )
+    run = mpi_launch.run_jsrun if controller == "jsrun" else mpi_launch.become_mpirun
+    return run(job, environ, _settings_environment(given), is_verbose=given.verbose)
 
 
 def _count(text: str) -> int:

@@ -7,6 +7,7 @@ constructed from it, so values keep the text they were written as, and it is rea
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ import yaml
 from horovod.errors import SettingError
 from horovod.settings import Flag, Setting, file_sections
 
-__all__ = ["read_config_file"]
+__all__ = ["FileChoices", "read_config_file"]
 
 _CONTROLLER = "controller"
 _SECTIONS = file_sections()
 
 
-def read_config_file(path: Path, *, ignores_controller: bool = False) -> dict[str, Any]:
-    """The settings that the file gives a value, by their names; ``null`` gives none.
+@dataclass(frozen=True)
+class FileChoices:
+    """What a file says: settings by their names, and what starts processes if it says so."""
 
-    ``ignores_controller``: the command line has chosen one.
+    settings: dict[str, Any]
+    controller: str | None = None
+
+
+def read_config_file(path: Path) -> FileChoices:
+    """What the file says; ``null`` says nothing.
 
     Raises:
         SettingError: the file is no YAML, has a key that there is none of, or a value that cannot
@@ -32,7 +39,7 @@ def read_config_file(path: Path, *, ignores_controller: bool = False) -> dict[st
         OSError: it cannot be read.
     """
     try:
-        return _settings_of(_compose(path.read_bytes()), ignores_controller)
+        return _choices_of(_compose(path.read_bytes()))
     except SettingError as error:
         raise SettingError(f"{path}, {error}") from None
 
@@ -48,18 +55,19 @@ def _compose(content: bytes) -> yaml.Node | None:
         raise SettingError(f"not YAML: {error}".partition("\n")[0]) from None
 
 
-def _settings_of(root: yaml.Node | None, ignores_controller: bool) -> dict[str, Any]:
+def _choices_of(root: yaml.Node | None) -> FileChoices:
     chosen: dict[str, Any] = {}
+    controller = None
     for section, node in _entries(root, "", (_CONTROLLER, *_SECTIONS)):
         if section == _CONTROLLER:
-            _check_controller(node, ignores_controller)
+            controller = _controller(node)
             continue
         settings = _SECTIONS[section]
         for name, value in _entries(node, section, settings):
             if not _is_null(value):
                 setting = settings[name]
                 chosen[setting.name] = _value(value, f"{section}.{name}", setting)
-    return chosen
+    return FileChoices(chosen, controller)
 
 
 def _entries(
@@ -95,15 +103,15 @@ def _value(node: yaml.Node, key: str, setting: Setting) -> Any:
     return not value if flag.is_key_opposite else value
 
 
-def _check_controller(node: yaml.Node, is_ignored: bool) -> None:
-    if is_ignored or _is_null(node):
-        return
+def _controller(node: yaml.Node) -> str | None:
+    if _is_null(node):
+        return None
     if not isinstance(node, yaml.ScalarNode):
-        raise _error(node, f"{_CONTROLLER}: expected gloo, found a list or a mapping")
-    if node.value.lower() == "mpi":
-        raise _error(node, f"{_CONTROLLER}={node.value}: this version runs without MPI; use gloo")
-    if node.value.lower() != "gloo":
-        raise _error(node, f"{_CONTROLLER}={node.value}: expected gloo")
+        raise _error(node, f"{_CONTROLLER}: expected gloo or mpi, found a list or a mapping")
+    name = str(node.value).lower()
+    if name not in ("gloo", "mpi"):
+        raise _error(node, f"{_CONTROLLER}={node.value}: expected gloo or mpi")
+    return name
 
 
 def _is_null(node: yaml.Node) -> bool:

@@ -92,8 +92,9 @@ def run(
         use_gloo: accepted, the native engine needs no MPI; so is ``disable_cache``, since nothing
             is remembered between jobs.
         min_num_proc: refused, with ``max_num_proc``, ``slots``, ``reset_limit``,
-            ``cooldown_range`` and ``host_discovery_script``: no elastic training in this version;
-            ``use_mpi`` and ``mpi_args`` likewise.
+            ``cooldown_range`` and ``host_discovery_script``: no elastic training in this version.
+        use_mpi: let ``mpirun`` start the processes, on hosts that it reaches itself; their data
+            goes over MPI. ``mpi_args`` are more words for it, in one text.
 
     Raises:
         ValueError: an argument that contradicts another or that this version cannot serve.
@@ -112,7 +113,32 @@ def run(
         raise TypeError(f"func={function!r}: expected a function")
     options = check_options(given)
     search_path = tuple(sys.path) if options.is_same_python else None
-    return _run(Call(function, arguments, keywords, tuple(sys.argv), search_path), options)
+    call = Call(function, arguments, keywords, tuple(sys.argv), search_path)
+    return _run_by_mpi(call, options) if options.uses_mpi else _run(call, options)
+
+
+def _run_by_mpi(call: Call, options: RunOptions) -> list[Any]:
+    # Here, because few calls need it.
+    from horovod.launch.mpi_function import call_by_mpirun
+    from horovod.launch.mpi_launch import check_mpi
+    from horovod.launch.mpirun import MpiJob
+
+    check_mpi()
+    job = MpiJob(
+        command=tuple(python_words(options.executable, "mpi_worker")),
+        process_count=len(options.slots),
+        hosts=options.hosts,
+        ssh=options.others.ssh,
+        interfaces=options.others.interfaces,
+        output_directory=options.output_directory,
+        mpi_words=options.mpi_words,
+    )
+    return call_by_mpirun(job, call, {**os.environ, **_variables(options)})
+
+
+def _variables(options: RunOptions) -> dict[str, str]:
+    timeout_s = options.start_timeout_s
+    return {} if timeout_s is None else environment_of({"start_timeout_s": timeout_s})
 
 
 def _run(call: Call, options: RunOptions) -> list[Any]:
@@ -134,13 +160,10 @@ def _run(call: Call, options: RunOptions) -> list[Any]:
 
 
 def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
-    timeout_s = options.start_timeout_s
     return JobPlan(
         command=tuple(python_words(options.executable, "function_worker")),
         slots=options.slots,
-        extra_environment={}
-        if timeout_s is None
-        else environment_of({"start_timeout_s": timeout_s}),
+        extra_environment=_variables(options),
         is_verbose=options.is_verbose,
         output_directory=options.output_directory,
         call=files,

@@ -16,7 +16,7 @@ from horovod.launch.call import (
     write_result,
 )
 
-__all__ = ["main"]
+__all__ = ["main", "run_call"]
 
 # After a failure the interpreter has this long to end in order, whatever threads are left.
 _EXIT_S = 2.0
@@ -24,22 +24,32 @@ _EXIT_S = 2.0
 
 def main() -> NoReturn:
     """Run the call of this worker; exits with 0 only if its result was delivered."""
-    for fd in (CALL_FD, ANSWER_FD):
+    run_call(CALL_FD, ANSWER_FD)
+
+
+def run_call(call_fd: int, answer_fd: int) -> NoReturn:
+    """Run the call in one file and put its answer into another; exits as ``main`` does."""
+    for fd in (call_fd, answer_fd):
         os.set_inheritable(fd, False)
     try:
-        call = read_call(CALL_FD, _become_like_caller)
+        call = read_call(call_fd, _become_like_caller)
     except BaseException as error:
-        _fail(error, "could not unpickle the function or its arguments")
+        _fail(answer_fd, error, "could not unpickle the function or its arguments")
     try:
         result = call.function(*call.args, **call.kwargs)
     except SystemExit as error:
-        _fail(error, f"called sys.exit({error.code!r}) and so has no result", _exit_code(error))
+        _fail(
+            answer_fd,
+            error,
+            f"called sys.exit({error.code!r}) and so has no result",
+            _exit_code(error),
+        )
     except BaseException as error:
-        _fail(error, "raised")
+        _fail(answer_fd, error, "raised")
     try:
-        write_result(ANSWER_FD, result)
+        write_result(answer_fd, result)
     except BaseException as error:
-        _fail(error, f"could not pickle the result, a {type(result).__qualname__}")
+        _fail(answer_fd, error, f"could not pickle the result, a {type(result).__qualname__}")
     sys.exit(0)
 
 
@@ -49,11 +59,11 @@ def _become_like_caller(argv: tuple[str, ...], search_path: tuple[str, ...] | No
         sys.path[:] = search_path
 
 
-def _fail(error: BaseException, what: str, exit_code: int = 1) -> NoReturn:
+def _fail(answer_fd: int, error: BaseException, what: str, exit_code: int = 1) -> NoReturn:
     if not isinstance(error, SystemExit):
         what += f": {_in_a_line(error)}" if what != "raised" else f" {_in_a_line(error)}"
     failure = failure_of(error, what, exit_code)
-    write_failure(ANSWER_FD, failure)
+    write_failure(answer_fd, failure)
     _exit_in_any_case(exit_code)
     print(failure.traceback, end="", file=sys.stderr, flush=True)
     sys.exit(exit_code)

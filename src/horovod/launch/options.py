@@ -23,9 +23,6 @@ _ABSENT = {
         *("--host-discovery-script", "--min-np", "--min-num-proc", "--max-np", "--max-num-proc"),
         *("--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
     ),
-    "runs without MPI, on its native engine": (
-        *("--mpi", "--jsrun", "--mpi-args", "--tcp", "--binding-args"),
-    ),
     "has no NCCL": ("--num-nccl-streams",),
     "has no hierarchical collectives": (
         *("--hierarchical-allreduce", "--no-hierarchical-allreduce"),
@@ -46,6 +43,7 @@ _ABSENT = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Give ``parser`` all options but the general ones, under their headings."""
     _add_start(parser.add_argument_group("start"))
+    _add_controller(parser.add_argument_group("MPI"))
     _add_remote(parser.add_argument_group("other machines"))
     _add_output(parser.add_argument_group("output"))
     for topic in ("tuning", "stall check"):
@@ -124,6 +122,27 @@ def _takes_next_word(word: str, parser: argparse.ArgumentParser) -> bool:
         return takes[word]
     # An abbreviation; with "=" no name matches, and the value is in the same word.
     return any(takes[name] for name in takes if name.startswith(word))
+
+
+def _add_controller(group: argparse._ArgumentGroup) -> None:
+    controllers = group.add_mutually_exclusive_group()
+    for name, text in (
+        ("--gloo", "start the processes without MPI, for the native engine; the default"),
+        ("--mpi", "let mpirun start the processes, whose data then goes over MPI"),
+        ("--jsrun", "let jsrun start them in a job of LSF's; their data goes over MPI"),
+    ):
+        controllers.add_argument(
+            name, dest="controller", action="store_const", const=name[2:], help=text
+        )
+    group.add_argument("--mpi-args", metavar="WORDS", help="more words for mpirun or jsrun")
+    group.add_argument(
+        "--binding-args", metavar="WORDS", help="how mpirun binds processes, instead of not at all"
+    )
+    group.add_argument(
+        "--tcp",
+        action="store_true",
+        help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp; with --mpi or --jsrun",
+    )
 
 
 def _add_start(group: argparse._ArgumentGroup) -> None:

@@ -1,12 +1,13 @@
 """The parameters of ``horovod.run``, checked before anything is started. Reads a hostfile at most.
 
-The interface has parameters whose meaning belongs to several machines, to MPI or to elastic
-training. What asks for nothing that is missing is accepted, the rest is refused by name.
+The interface has parameters whose meaning belongs to elastic training. What asks for nothing that
+is missing is accepted, the rest is refused by name.
 """
 
 from __future__ import annotations
 
 import operator
+import shlex
 import shutil
 import sys
 import warnings
@@ -30,7 +31,6 @@ from horovod.settings import Settings
 __all__ = ["RunOptions", "check_options"]
 
 _ELASTIC = "elastic training is not supported by this version; leave it out"
-_MPI = "this version runs without MPI, on its native engine; leave it out"
 _MISSING = {
     "min_num_proc": _ELASTIC,
     "max_num_proc": _ELASTIC,
@@ -38,8 +38,6 @@ _MISSING = {
     "reset_limit": _ELASTIC,
     "cooldown_range": _ELASTIC,
     "host_discovery_script": _ELASTIC,
-    "use_mpi": _MPI,
-    "mpi_args": _MPI,
 }
 # Frames between the caller of horovod.run and the warning.
 _STACKLEVEL = 5
@@ -55,6 +53,9 @@ class RunOptions:
     output_directory: Path | None
     is_verbose: bool
     others: OtherHosts = field(default_factory=OtherHosts)
+    hosts: tuple[HostSlots, ...] = ()
+    uses_mpi: bool = False
+    mpi_words: tuple[str, ...] = ()
 
     @property
     def is_same_python(self) -> bool:
@@ -77,7 +78,8 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
             raise ValueError(f"{name}={values[name]!r}: {reason}")
     ssh, interfaces = _ssh(values), _interfaces(values)
     process_count = _count("num_proc", values["num_proc"])
-    placement = place(_hosts(values, process_count), process_count)
+    hosts = _hosts(values, process_count)
+    placement = place(hosts, process_count)
     start_timeout_s = _seconds("start_timeout", values["start_timeout"])
     return RunOptions(
         slots=placement.slots,
@@ -91,6 +93,9 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
             interfaces=interfaces,
             start_timeout_s=start_timeout_s or Settings.from_env().start_timeout_s,
         ),
+        hosts=hosts,
+        uses_mpi=bool(values["use_mpi"]),
+        mpi_words=_mpi_words(values),
     )
 
 
@@ -121,6 +126,17 @@ def _refuse_conflicts(values: Mapping[str, Any]) -> None:
     ):
         if values[one] and values[other]:
             raise ValueError(f"give {one} or {other}, not both")
+
+
+def _mpi_words(values: Mapping[str, Any]) -> tuple[str, ...]:
+    text = values["mpi_args"]
+    if text is None:
+        return ()
+    if not isinstance(text, str):
+        raise TypeError(f"mpi_args={text!r}: expected words in one text")
+    if not values["use_mpi"]:
+        raise ValueError(f"mpi_args={text!r}: goes with use_mpi=True")
+    return tuple(shlex.split(text))
 
 
 def _ssh(values: Mapping[str, Any]) -> SshOptions:

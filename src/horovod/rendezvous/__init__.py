@@ -31,7 +31,6 @@ __all__ = [
     "Mesh",
     "SetLinks",
     "identify",
-    "job_address",
     "job_store",
     "meet",
     "recognise",
@@ -84,6 +83,7 @@ def recognise(
     if is_communicator and comm.Get_size() == 1:
         return Identity(0, 1, 0, 1, 0, 1, os.uname().nodename, "mpirun", comm=comm)
     is_ours = "HOROVOD_RANK" in environ or "TORCHELASTIC_RUN_ID" in environ
+    # What mpirun starts in a job of Slurm's may have variables of both.
     if not is_ours and (by_mpi or is_communicator or mpi_identity.is_started_by_mpi(environ)):
         return mpi_identity.identify_by_mpi(environ, timeout_s, comm, needs_threads=mpi_threads)
     if is_communicator:
@@ -91,8 +91,22 @@ def recognise(
             "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
-    identity = identify(environ)
+    if not is_ours and _is_step(environ):
+        from horovod.rendezvous.slurm import identify_by_slurm
+
+        identity = identify_by_slurm(environ)
+    else:
+        identity = identify(environ)
     return identity.restricted_to(comm) if comm else identity
+
+
+def _is_step(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm's srun started this process as one of several.
+
+    A program of a batch script alone, or in a shell that srun started, has other variables of
+    Slurm's, too.
+    """
+    return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "SLURM_PROCID" in environ
 
 
 def meet(
@@ -126,7 +140,7 @@ def meet(
             region_bytes,
             timeout_s,
             link_timeout_s=link_timeout_s,
-            interfaces=[name for name in environ.get(_INTERFACES, "").split(",") if name],
+            interfaces=_interfaces_of(environ),
         )
 
 
@@ -138,13 +152,6 @@ def job_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) 
     """
     with _lock:
         return _find_contact(identity, environ, Deadline(timeout_s)).store
-
-
-def job_address(identity: Identity, environ: Mapping[str, str]) -> str:
-    """An address of this process that the other ranks reach: of the connection to the store."""
-    if identity.local_size == identity.size:
-        return "127.0.0.1"
-    return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename
 
 
 def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> _Contact:
@@ -170,9 +177,16 @@ def _open_contact(
     source: tuple[object, ...],
 ) -> _Contact:
     if identity.launcher == "mpirun":
-        hosted = mpi_identity.host_store(identity)
-        timeout_s = deadline.remaining_s()
-        store = StoreClient(hosted.address, hosted.secret, timeout_s=timeout_s)
+        from horovod.rendezvous.reach import find_store
+
+        hosted = mpi_identity.host_store(identity, _interfaces_of(environ))
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        return _Contact(source, store, hosted.secret, hosted.server)
+    if identity.launcher == "srun":
+        from horovod.rendezvous.slurm import meet_in_file
+
+        interfaces = _interfaces_of(environ)
+        store, hosted = meet_in_file(identity, environ, interfaces, deadline)
         return _Contact(source, store, hosted.secret, hosted.server)
     if identity.launcher == "torchrun":
         from horovod.rendezvous import torchrun
@@ -191,6 +205,10 @@ def _open_contact(
     address, secret = _launcher_store(identity, environ)
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
     return _Contact(source, store, secret)
+
+
+def _interfaces_of(environ: Mapping[str, str]) -> list[str]:
+    return [name for name in environ.get(_INTERFACES, "").split(",") if name]
 
 
 def _launcher_store(

@@ -1,8 +1,8 @@
 """Who this process is in the world, read from what its launcher put into the environment.
 
 First step of ``init``: no connection is made here. Sources in order: ``HOROVOD_*`` (our launcher),
-torchrun's variables, and without either a world of one. ``mpi_identity`` asks MPI where mpirun
-started the process.
+torchrun's variables, and without either a world of one. ``mpi_identity`` and ``slurm`` know of
+mpirun and srun.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from horovod.errors import InitError
 
-__all__ = ["Identity", "Launcher", "identify"]
+__all__ = ["Identity", "Launcher", "hostname_of", "identify", "position_of"]
 
-Launcher = Literal["horovodrun", "torchrun", "mpirun", "none"]
+Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "none"]
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,13 @@ class Identity:
     hostname: str
     launcher: Launcher
     scope: str = ""  # tells worlds of some of the job's processes apart
+    comm: Any = field(default=None, compare=False, repr=False)  # MPI's, where mpirun started it
     group: str = ""  # the machine's number, where the launcher counts machines
 
     @property
     def node(self) -> str:
         """The machine as the launcher tells it from others."""
         return self.group or self.hostname
-
-    comm: Any = field(default=None, compare=False, repr=False)  # MPI's, where mpirun started it
 
     def restricted_to(self, ranks: Sequence[int]) -> Identity:
         """The identity in a world of these ranks only, renumbered in the order given.
@@ -94,23 +93,23 @@ def identify(environ: Mapping[str, str]) -> Identity:
         return _from_horovodrun(environ)
     if "TORCHELASTIC_RUN_ID" in environ:
         return _from_torchrun(environ)
-    return Identity(0, 1, 0, 1, 0, 1, _hostname(environ), "none")
+    return Identity(0, 1, 0, 1, 0, 1, hostname_of(environ), "none")
 
 
 def _from_horovodrun(environ: Mapping[str, str]) -> Identity:
-    rank, size = _position(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
-    local_rank, local_size = _position(environ, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", size)
-    cross_rank, cross_size = _position(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", size)
+    rank, size = position_of(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
+    local_rank, local_size = position_of(environ, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", size)
+    cross_rank, cross_size = position_of(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", size)
     _check_local_rank(rank, size, local_rank, local_size, "HOROVOD_LOCAL_RANK", "HOROVOD_RANK")
-    hostname = _hostname(environ)
+    hostname = hostname_of(environ)
     return Identity(
         rank, size, local_rank, local_size, cross_rank, cross_size, hostname, "horovodrun"
     )
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Identity:
-    rank, size = _position(environ, "RANK", "WORLD_SIZE")
-    local_rank, local_size = _position(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE", size)
+    rank, size = position_of(environ, "RANK", "WORLD_SIZE")
+    local_rank, local_size = position_of(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE", size)
     _check_local_rank(rank, size, local_rank, local_size, "LOCAL_RANK", "RANK")
     return Identity(
         rank,
@@ -119,13 +118,13 @@ def _from_torchrun(environ: Mapping[str, str]) -> Identity:
         local_size,
         0,
         1,
-        _hostname(environ),
+        hostname_of(environ),
         "torchrun",
         group=environ.get("GROUP_RANK", ""),
     )
 
 
-def _position(
+def position_of(
     environ: Mapping[str, str], rank_name: str, size_name: str, largest_size: int | None = None
 ) -> tuple[int, int]:
     """A rank and its size, both checked: 0 <= rank < size <= largest_size."""
@@ -157,5 +156,6 @@ def _check_local_rank(
         )
 
 
-def _hostname(environ: Mapping[str, str]) -> str:
+def hostname_of(environ: Mapping[str, str]) -> str:
+    """What the launcher calls this machine, or its own name."""
     return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename

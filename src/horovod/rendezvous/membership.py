@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,14 @@ class Mesh:
             InitError: some cannot reach each other or left; on every member alike.
         """
         return self.connector(set_id, members)
+
+    @property
+    def address(self) -> str:
+        """An address of this machine that the other ranks of the world reach."""
+        if not self.links.data:
+            return "127.0.0.1"
+        with socket.socket(fileno=os.dup(self.links.data[0][2])) as link:
+            return str(link.getsockname()[0])
 
     def close(self) -> None:
         """Close every descriptor; call it once, and not if an engine owns them."""

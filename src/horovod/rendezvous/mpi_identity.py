@@ -11,19 +11,19 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod import mpi_library
 from horovod.errors import InitError
-from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.identity import Identity
-from horovod.rendezvous.store_server import StoreServer
 
-__all__ = ["HostedStore", "host_store", "identify_by_mpi", "is_started_by_mpi"]
+if TYPE_CHECKING:
+    from horovod.rendezvous.hosting import HostedStore
 
-# Open MPI and its relatives; MPICH, Intel MPI and their relatives.
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+__all__ = ["broadcast", "host_store", "identify_by_mpi", "is_started_by_mpi"]
+
+# Open MPI and its relatives; MPICH, Intel MPI and theirs; IBM's jsrun.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
 
 _Ranks = tuple[int, ...]  # of MPI.COMM_WORLD
 
@@ -150,31 +150,19 @@ def _connect(mpi: Any, ranks: _Ranks, comm: Any) -> Any:
     return everybody.Create_group(everybody.Get_group().Incl(ranks))
 
 
-@dataclass(frozen=True)
-class HostedStore:
-    """The store of a job without a launcher of ours; ``server`` is there on rank 0 only."""
+def host_store(identity: Identity, interfaces: Sequence[str] = ()) -> HostedStore:
+    """Start the job's store on rank 0 and tell all ranks, which are here already, where it is."""
+    from horovod.rendezvous.hosting import HostedStore, start_store
 
-    address: tuple[str, int]
-    secret: bytes
-    server: StoreServer | None
-
-
-def host_store(identity: Identity) -> HostedStore:
-    """Start the store on rank 0 and tell all ranks, which are here already, where it is."""
-    server = None
-    message = b""
+    own = None
     if identity.rank == 0:
-        secret = os.urandom(SECRET_BYTES)
-        server = StoreServer(secret)
-        server.start()
-        host, port = server.address
-        message = secret + f"{host}:{port}".encode()
-    told = _broadcast(identity.comm, message)
-    host, _, port_text = told[SECRET_BYTES:].decode().rpartition(":")
-    return HostedStore((host, int(port_text)), told[:SECRET_BYTES], server)
+        own = start_store(identity.local_size < identity.size, interfaces)
+    told = broadcast(identity.comm, b"" if own is None else own.encoded())
+    return own or HostedStore.decoded(told)
 
 
-def _broadcast(comm: Any, message: bytes) -> bytes:
+def broadcast(comm: Any, message: bytes) -> bytes:
+    """What rank 0 of ``comm`` says; blocks until all its processes are here."""
     length = array("i", [len(message)])
     comm.Bcast(length, 0)
     data = bytearray(message or length[0])

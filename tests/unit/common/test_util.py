@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import horovod.torch as hvd
-from horovod import world
+from horovod import mpi_library, world
 from horovod.common import util
 from horovod.runner.common.util.env import get_env_rank_and_size
 from horovod.runner.util.threads import in_thread
@@ -32,10 +32,15 @@ def test_extensions(name: str, is_there: bool, capsys: pytest.CaptureFixture[str
             util.check_extension(name, "HOROVOD_WITH_X", __file__)
 
 
-def test_what_is_built() -> None:
+def test_what_is_built(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert util.gloo_built(verbose=True)
-    found = [f(verbose=True) for f in (util.mpi_built, util.ddl_built, util.ccl_built)]
-    assert found == [False] * 3
+    found = [f(verbose=True) for f in (util.ddl_built, util.ccl_built)]
+    assert found == [False] * 2
+    monkeypatch.setattr(mpi_library, "why_not_built", lambda: "nothing is there")
+    assert not util.mpi_built()
+    assert capsys.readouterr().err == ""
+    assert not util.mpi_built(verbose=True)
+    assert capsys.readouterr().err == "Horovod: no MPI: nothing is there\n"
     assert util.nccl_built() == 0
     assert util.get_ext_suffix() == sysconfig.get_config_var("EXT_SUFFIX")
     util.check_installed_version("torch", "0.0.1")

@@ -15,10 +15,10 @@ from horovod.settings import SETTINGS, Setting, environment_of
 WITH_KEY = [pytest.param(s, id=s.name) for s in SETTINGS if s.flag and s.flag.key]
 
 
-def read(tmp_path: Path, text: str, **how: Any) -> dict[str, Any]:
+def read(tmp_path: Path, text: str) -> dict[str, Any]:
     file = tmp_path / "settings.yaml"
     file.write_text(text)
-    return read_config_file(file, **how)
+    return read_config_file(file).settings
 
 
 @pytest.mark.parametrize("setting", WITH_KEY)
@@ -85,9 +85,8 @@ def test_values(text: str, expected: dict[str, str], tmp_path: Path) -> None:
         ("params: {cache_capacity: true}", "params.cache_capacity=true: expected an integer"),
         ("stall_check: {enabled: maybe}", "stall_check.enabled=maybe: expected true or false"),
         ("logging: {level: loud}", "logging.level=loud: expected one of trace, debug"),
-        ("controller: mpi", "line 1: controller=mpi: this version runs without MPI; use gloo"),
-        ("controller: smpi", "controller=smpi: expected gloo"),
-        ("controller: {}", "controller: expected gloo"),
+        ("controller: smpi", "line 1: controller=smpi: expected gloo or mpi"),
+        ("controller: {}", "controller: expected gloo or mpi"),
     ],
 )
 def test_what_is_refused(text: str, refusal: str, tmp_path: Path) -> None:
@@ -103,9 +102,15 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
         read_config_file(tmp_path / "settings.yaml")
 
 
-def test_a_controller_that_the_command_line_overrules(tmp_path: Path) -> None:
-    text = "controller: mpi\nparams: {cache_capacity: 3}"
-    assert read(tmp_path, text, ignores_controller=True) == {"cache_capacity": 3}
+@pytest.mark.parametrize(
+    ("word", "controller"), [("mpi", "mpi"), ("MPI", "mpi"), ("Gloo", "gloo"), ("null", None)]
+)
+def test_controllers(word: str, controller: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"controller: {word}\nparams: {{cache_capacity: 3}}")
+    choices = read_config_file(file)
+    assert choices.controller == controller
+    assert choices.settings == {"cache_capacity": 3}
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

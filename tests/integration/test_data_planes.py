@@ -1,0 +1,122 @@
+"""Every collective over Gloo and MPI, and jobs that mpirun starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from launching import LAUNCHER
+from mpi_launchers import LAUNCHERS, MpiLauncher
+
+PARALLEL = Path(__file__).parents[1] / "parallel"
+WORKERS = Path(__file__).with_name("workers")
+CONFORMANCE = ("-m", "horovod.backends.conformance")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no")
+
+pytestmark = pytest.mark.timeout(240)
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+each_mpi = pytest.mark.parametrize("mpi", LAUNCHERS, ids=lambda mpi: mpi.name)
+
+
+def run_over(
+    plane: str, ranks: int, *words: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    command = [*LAUNCHER, "-np", str(ranks), sys.executable, *map(str, words)]
+    return subprocess.run(
+        command,
+        env={**os.environ, "HOROVOD_CPU_OPERATIONS": plane, "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def check_conformance(job: subprocess.CompletedProcess[str], plane: str, ranks: int) -> None:
+    assert job.returncode == 0, job.stdout + job.stderr
+    told = re.findall(rf"rank (\d) of {ranks}: data plane {plane}: (\d+) of \2 cases", job.stdout)
+    assert sorted(rank for rank, _ in told) == [str(rank) for rank in range(ranks)]
+
+
+def check_tests(job: subprocess.CompletedProcess[str], ranks: int) -> None:
+    assert job.returncode == 0, job.stdout[-10000:] + job.stderr[-3000:]
+    assert len(re.findall(r"\d+ passed", job.stdout)) == ranks
+
+
+@needs_torch
+def test_gloo_conforms() -> None:
+    check_conformance(run_over("gloo", 3, *CONFORMANCE), "gloo", 3)
+
+
+@needs_torch
+def test_the_numpy_tests_over_gloo() -> None:
+    check_tests(run_over("gloo", 2, *PYTEST, PARALLEL / "numpy"), 2)
+
+
+@each_mpi
+def test_mpi_conforms(mpi: MpiLauncher) -> None:
+    check_conformance(mpi.run(3, *CONFORMANCE), "mpi", 3)
+
+
+@each_mpi
+def test_the_numpy_tests_over_mpi(mpi: MpiLauncher) -> None:
+    check_tests(mpi.run(2, *PYTEST, PARALLEL / "numpy"), 2)
+
+
+@each_mpi
+def test_worlds_and_process_sets_of_communicators(mpi: MpiLauncher) -> None:
+    job = mpi.run(4, WORKERS / "communicators.py")
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert job.stdout.count("all right") == 4
+
+
+@each_mpi
+@pytest.mark.parametrize("plane", ["native", "gloo"])
+def test_mpirun_starts_jobs_of_other_data_planes(mpi: MpiLauncher, plane: str) -> None:
+    if plane == "gloo" and find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    check_conformance(mpi.run(2, *CONFORMANCE, plane), plane, 2)
+
+
+@each_mpi
+def test_mpi_with_one_thread_at_a_time(mpi: MpiLauncher) -> None:
+    script = (
+        "import numpy as np, horovod.numpy as hvd; hvd.init(); from horovod import world;"
+        "from mpi4py import MPI; assert MPI.Query_thread() == MPI.THREAD_SERIALIZED;"
+        "assert not world.mpi_threads_supported(); print(hvd.allreduce(np.ones(1), op=hvd.Sum))"
+    )
+    job = mpi.run(2, "-c", script, HOROVOD_MPI_THREADS_DISABLE="1")
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("[2.]") == 2
+
+
+@each_mpi
+def test_who_does_not_come_ends_the_wait_of_the_others(mpi: MpiLauncher) -> None:
+    script = (
+        "import numpy as np, horovod.numpy as hvd; from mpi4py import MPI\n"
+        "if MPI.COMM_WORLD.rank == 0:\n"
+        "    try: hvd.init()\n"
+        "    except ValueError as error: print(error, flush=True)\n"
+        "    MPI.COMM_WORLD.send(None, 1)\n"
+        "else:\n"
+        "    MPI.COMM_WORLD.recv(source=0)\n"
+        "hvd.init()\n"
+        "print(hvd.allreduce(np.ones(1), op=hvd.Sum))\n"
+    )
+    job = mpi.run(2, "-c", script, HOROVOD_START_TIMEOUT="0.3")
+    assert "not all of the 2 processes came within 0.3 s (HOROVOD_START_TIMEOUT)" in job.stdout
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("[2.]") == 2
+
+
+def test_mpi_needs_processes_that_mpi_started() -> None:
+    if find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    job = run_over("mpi", 2, "-c", "import horovod.numpy as hvd; hvd.init()")
+    assert job.returncode == 1
+    assert "MPI knows 1 processes, this world has 2; start them with mpirun" in job.stderr

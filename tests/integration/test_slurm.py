@@ -1,0 +1,63 @@
+"""Jobs that srun starts, on a Slurm of one node."""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from slurm_cluster import SlurmCluster
+
+pytestmark = [
+    pytest.mark.timeout(200),
+    pytest.mark.skipif(bool(slurm_cluster.lack()), reason=slurm_cluster.lack() or "-"),
+]
+
+NUMBERS = """
+import horovod.numpy as hvd
+from horovod import world
+hvd.init()
+places = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()
+print("numbers", *places, world.data_plane_name())
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+def test_srun_starts_a_world(cluster: SlurmCluster, tmp_path: Path) -> None:
+    folder = tmp_path / "rendezvous"
+    job = cluster.run(
+        *("srun", "-n3", "--overcommit", sys.executable, "-m", "horovod.backends.conformance"),
+        HOROVOD_RENDEZVOUS_DIR=str(folder),
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    told = re.findall(r"rank (\d) of 3: data plane native: (\d+) of \1?\d+ cases", job.stdout)
+    assert sorted(rank for rank, _ in told) == ["0", "1", "2"]
+    # The file with the secret is gone, and nobody else could look into its folder.
+    assert list(folder.iterdir()) == []
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_steps_of_one_job_do_not_meet(cluster: SlurmCluster, tmp_path: Path) -> None:
+    program, script = tmp_path / "places.py", tmp_path / "job.sh"
+    program.write_text(NUMBERS)
+    step = f"srun -n2 --exact {sys.executable} {program}"
+    script.write_text(f"#!/bin/sh\n{step} &\n{step} &\nwait\n{sys.executable} {program}\n")
+    output = tmp_path / "output"
+    job = cluster.run(
+        *("sbatch", "--wait", "-n4", "-o", output, script), HOROVOD_RENDEZVOUS_DIR=str(tmp_path)
+    )
+    text = output.read_text()
+    assert job.returncode == 0, text + job.stderr
+    numbers = sorted(re.findall(r"numbers (.*)", text))
+    # A program of the batch script itself is alone, whatever Slurm told the script.
+    first, second = "0 2 0 2 1 native", "1 2 1 2 1 native"
+    assert numbers == ["0 1 0 1 1 native", first, first, second, second]
