@@ -178,6 +178,7 @@ class Engine {
                 std::vector<Output> outputs);
   void check_stalls();
   void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
+  void tell_who_arrived(Lane& lane, Entry& entry);
   void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
   void note_blocked(Lane& lane, const PeerWait& wait);
 

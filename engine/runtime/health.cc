@@ -170,9 +170,18 @@ void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
   wake_everyone();
 }
 
+// Half way to a warning the board above hears who of this host has submitted, so that its warning
+// names those only who have not.
+void Engine::tell_who_arrived(Lane& lane, Entry& entry) {
+  if (std::exchange(entry.has_told_arrivals, true)) return;
+  lane.relay->report_waiting(entry.ref.slot, entry.key);
+}
+
 void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   const bool must_end = config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
+  if (lane.relay != nullptr && age_s >= config_.stall_check_time_s / 2)
+    tell_who_arrived(lane, entry);
   if (age_s < config_.stall_check_time_s || (entry.stall_reported && !must_end)) return;
   std::vector<int> missing;
   try {

@@ -118,7 +118,8 @@ bool Engine::release_role() {
   const std::lock_guard guard(mutex_);
   role_taken_ = false;
   if (helpers_waiting_.load() != 0 || stopping_.load()) changed_.notify_all();
-  return has_ready() || is_unattended_.load();
+  // Other hosts cannot ring: as long as something is under way, somebody must listen to them.
+  return has_ready() || is_unattended_.load() || (spans_hosts() && has_active_lane());
 }
 
 void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
