@@ -56,7 +56,8 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       spin_(config_.usable_cores >= config_.local_size && config_.usable_cores > 1
                 ? Nanoseconds(kSpin)
                 : Nanoseconds(0)),
-      handles_(config_.generation) {
+      handles_(config_.generation),
+      departures_ns_(static_cast<std::size_t>(config_.size)) {
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
   sets_[0] = {.members = std::move(world), .links = std::move(connections.world)};

@@ -170,6 +170,7 @@ class Engine {
   void lose_host(int leader, const std::string& reason);
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
+  bool may_still_answer(int departed);
   void check_holder(int holder, Nanoseconds waited) const;
   void give_up(const Error& error);
   void fail_everything(const Error& error);
@@ -278,6 +279,7 @@ class Engine {
 
   // Owned by the holder of the progress role.
   std::uint32_t alarms_seen_ = 0;
+  std::vector<std::int64_t> departures_ns_;  // when each rank was seen to have left; 0: not yet
 
   std::atomic<bool> has_departures_{false};  // ranks have left the world
   std::atomic<int> waiting_threads_{0};

@@ -8,7 +8,8 @@ namespace hvd {
 
 namespace {
 
-constexpr std::size_t kNamesPerMessage = 6;
+// Of a message between hosts, at worst.
+constexpr auto kLatency = std::chrono::seconds(2);
 
 std::string seconds(double value) {
   std::string text = std::to_string(value);
@@ -93,6 +94,14 @@ bool Engine::is_over_for(const Lane& lane, int departed) const {
   return !lane.board.has_ready() && !lane.board.has_bucket(lane.cursor);
 }
 
+// What a rank of another host took part in before it left may be on its way here, behind the news.
+bool Engine::may_still_answer(int departed) {
+  if (presence_.is_local(departed) || presence_.liveness(departed) == Liveness::kDead) return false;
+  std::int64_t& seen_ns = departures_ns_[static_cast<std::size_t>(departed)];
+  if (seen_ns == 0) seen_ns = now_ns();
+  return now_ns() - seen_ns < Nanoseconds(kLatency).count();
+}
+
 // The world is over when something under way needs a rank that is gone; sets of other ranks go on.
 bool Engine::fail_if_lost() {
   const auto is_needed = [&](int departed) {
@@ -103,7 +112,8 @@ bool Engine::fail_if_lost() {
     return found;
   };
   for (int rank = 0; rank < config_.size; ++rank) {
-    if (presence_.liveness(rank) == Liveness::kRunning || !is_needed(rank)) continue;
+    if (presence_.liveness(rank) == Liveness::kRunning || may_still_answer(rank)) continue;
+    if (!is_needed(rank)) continue;
     // Not the first to leave, when that one had done its part of this bucket.
     const std::optional<int> first = alarms_.first_departure();
     const bool is_first_to_blame = alarms_.first() || (first && is_needed(*first));
