@@ -126,6 +126,9 @@ class Board {
   void set_wire_id(std::uint32_t slot, std::uint32_t id) { slots_[slot].wire_id = id; }
   // None when nothing has arrived there since the last decision.
   std::optional<Arrivals> arrival_of(std::uint32_t slot) const;
+  // Whether some ranks have arrived there of which the board above cannot know. What has gone up
+  // already may be decided there: sent again, it would count for the next round.
+  bool is_partial(std::uint32_t slot) const;
   // Ranks below have arrived. True when something became ready, here or for the board above.
   bool merge(const Arrivals& arrival);
   // The same for all of `ranks` and the last round once more. False when the slot has another name

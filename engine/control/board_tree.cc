@@ -77,6 +77,12 @@ std::optional<Arrivals> Board::arrival_of(std::uint32_t index) const {
   return arrival;
 }
 
+bool Board::is_partial(std::uint32_t index) const {
+  const Slot& slot = slots_[index];
+  const Kind kind = slot.rounds[(slot.round + 1) & 1].request.kind;
+  return slot.arrived_count != 0 && !slot.is_outgoing && kind != Kind::kJoin;
+}
+
 bool Board::merge(const Arrivals& arrival) {
   const std::uint32_t index = slots_.find_or_create(arrival.key);
   const Kind kind = arrival.requests.front().kind;

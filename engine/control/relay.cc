@@ -189,7 +189,7 @@ void Relay::report_waiting(std::uint32_t slot, const NameKey& key) {
   std::optional<Arrivals> arrivals;
   {
     const SharedLock lock = board_.lock();
-    arrivals = board_.arrival_of(slot);
+    if (board_.is_partial(slot)) arrivals = board_.arrival_of(slot);
   }
   if (arrivals) parent_->post(write_arrival(*arrivals));
   parent_->post(write_lacking(MessageKind::kWhoLacks, {.key = key, .ranks = {}}));

@@ -178,6 +178,7 @@ class Engine {
                 std::vector<Output> outputs);
   void check_stalls();
   void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
+  void tell_who_arrived(Lane& lane, Entry& entry);
   void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
   void note_blocked(Lane& lane, const PeerWait& wait);
 
@@ -197,6 +198,8 @@ class Engine {
   void wait_for_any(std::int64_t deadline_ns, bool is_helper);
   void wait_for_hosts(std::int64_t deadline_ns, bool is_helper);
   void ask_for_help() const;
+  bool is_brief() const;
+  bool may_be_to_blame(Lane& lane, double age_s, double limit_s);
   std::vector<pollfd> polls() const;
   bool spans_hosts() const { return !hosts_.empty(); }
   bool has_active_lane() const;

@@ -128,6 +128,7 @@ void Engine::note_blocked(Lane& lane, const PeerWait& wait) {
   if (wait != lane.blocked_on) {
     lane.blocked_since_ns = now_ns();
     lane.blocked_reported = false;
+    lane.beat_ns = 0;
     const auto rank = static_cast<std::uint32_t>(lane.awaited(wait));
     recorder_.record(EventKind::kWait, rank, wait.target);
   }
@@ -154,6 +155,7 @@ void Engine::check_stalls() {
 void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   if (age_s < config_.stall_check_time_s) return;
+  if (!may_be_to_blame(lane, age_s, config_.stall_check_time_s)) return;
   const int rank = lane.awaited(lane.blocked_on);
   const std::string who =
       lane.blocked_on.is_polled ? "the data plane on " + peer_name(rank) : peer_name(rank);
@@ -163,13 +165,23 @@ void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
       who + " has not moved for " + seconds(age_s) + " in the middle of " + what;
   if (!std::exchange(lane.blocked_reported, true)) log(config_.log, LogLevel::kWarning, text);
   if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
+  if (!may_be_to_blame(lane, age_s, config_.stall_shutdown_time_s)) return;
   alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text});
   wake_everyone();
+}
+
+// Half way to a warning the board above hears who of this host has submitted, so that its warning
+// names those only who have not.
+void Engine::tell_who_arrived(Lane& lane, Entry& entry) {
+  if (std::exchange(entry.has_told_arrivals, true)) return;
+  lane.relay->report_waiting(entry.ref.slot, entry.key);
 }
 
 void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   const bool must_end = config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
+  if (lane.relay != nullptr && age_s >= config_.stall_check_time_s / 2)
+    tell_who_arrived(lane, entry);
   if (age_s < config_.stall_check_time_s || (entry.stall_reported && !must_end)) return;
   std::vector<int> missing;
   try {

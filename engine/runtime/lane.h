@@ -90,11 +90,14 @@ class Lane {
   std::vector<Entry*> entries;
   std::vector<Work> works;  // grows only; the bucket has the first works_count
   std::size_t works_count = 0;
-  bool must_meet = false;  // some rank is absent: no rank may run ahead of it
+  std::size_t bucket_bytes = 0;  // of those, on this rank
+  bool must_meet = false;        // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
   std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
+  std::uint32_t beats_seen = 0;     // of the rank of this host that is waited for
+  std::int64_t beat_ns = 0;         // when they moved last
   std::int64_t bucket_done_ns = 0;  // when the last one was
 };
 

@@ -13,6 +13,8 @@ namespace {
 
 // How long news of a rank that left may take, once its connection is closed.
 constexpr Nanoseconds kNewsPatience = std::chrono::seconds(1);
+constexpr std::chrono::duration<double> kSilence{0.35};  // several slices of a wait
+constexpr std::size_t kBriefBytes = 64 * 1024;
 constexpr Nanoseconds kNewsInterval = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -113,6 +115,30 @@ bool Engine::has_active_lane() const {
   return found;
 }
 
+// A rank that is waited for may itself wait, for the one to blame. On this host that can be seen.
+// Of another host it cannot, but those who can see it speak first.
+bool Engine::may_be_to_blame(Lane& lane, double age_s, double limit_s) {
+  if (!spans_hosts()) return true;
+  if (lane.blocked_on.rank < 0) return age_s > 1.25 * limit_s + kSilence.count();
+  const std::uint32_t beats = presence_.beats(lane.awaited(lane.blocked_on));
+  const std::int64_t now = now_ns();
+  if (lane.beats_seen != beats || lane.beat_ns == 0) {
+    lane.beats_seen = beats;
+    lane.beat_ns = now;
+  }
+  return static_cast<double>(now - lane.beat_ns) / 1e9 > kSilence.count();
+}
+
+// What is under way is small, so that an answer of another host is worth looking out for, or
+// nothing is, and a decision is.
+bool Engine::is_brief() const {
+  bool is_brief = true;
+  for_each_lane([&](const Lane& lane) {
+    is_brief = is_brief && !(lane.is_running && lane.bucket_bytes > kBriefBytes);
+  });
+  return is_brief;
+}
+
 // Rings those ranks of this host without which this one does not get on.
 void Engine::ask_for_help() const {
   for_each_lane([&](const Lane& lane) {
@@ -144,6 +170,7 @@ void Engine::wait_for_hosts(std::int64_t deadline_ns, bool is_helper) {
     }
   });
   ask_for_help();
+  presence_.beat();
   std::vector<pollfd> polls = this->polls();
   presence_.begin_polling();
   for (const auto& [lane, wait] : waits) lane->peers.listen(wait);

@@ -149,6 +149,8 @@ void Engine::begin_bucket(Lane& lane) {
   }
   lane.blocked_on = {};
   const auto works = std::span(lane.works).first(lane.works_count);
+  lane.bucket_bytes = 0;
+  for (const Work& work : works) lane.bucket_bytes += work.request->size_bytes();
   lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
 }
 

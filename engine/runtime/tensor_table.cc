@@ -39,6 +39,7 @@ void TensorTable::bind_slot(Entry& entry) {
 void TensorTable::take_off(Entry& entry) {
   entry.is_in_flight = true;
   entry.stall_reported = false;
+  entry.has_told_arrivals = false;
   entry.flight_index = in_flight_.size();
   in_flight_.push_back(&entry);
 }

@@ -40,6 +40,7 @@ struct Entry {
   bool is_submitting = false;  // chosen by a submit call that has not placed it yet
   bool is_in_flight = false;
   bool stall_reported = false;
+  bool has_told_arrivals = false;  // to the board above
   std::int64_t submitted_ns = 0;
   std::size_t flight_index = 0;
   std::vector<Output> outputs;

@@ -118,16 +118,23 @@ bool Engine::release_role() {
   const std::lock_guard guard(mutex_);
   role_taken_ = false;
   if (helpers_waiting_.load() != 0 || stopping_.load()) changed_.notify_all();
-  return has_ready() || is_unattended_.load();
+  // Other hosts cannot ring: as long as something is under way, somebody must listen to them.
+  return has_ready() || is_unattended_.load() || (spans_hosts() && has_active_lane());
 }
 
 void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
+  std::int64_t moved_ns = now_ns();
   while (pending && !has_landed_.load() && !stopping_.load(std::memory_order_relaxed)) {
     const Step step = this->step(true);
-    if (step == Step::kProgressed) continue;
+    if (step == Step::kProgressed) {
+      if (spans_hosts()) moved_ns = now_ns();
+      continue;
+    }
     Lane* only = only_active_lane();
     if (spans_hosts()) {
+      if (is_brief() && now_ns() - moved_ns < spin_.count()) continue;
       wait_for_hosts(deadline_ns, true);
+      moved_ns = now_ns();
     } else if (step == Step::kIdle) {
       wait_for_work(pending, deadline_ns);
     } else if (only != nullptr && !only->blocked_on.is_polled) {

@@ -33,6 +33,7 @@ struct alignas(kCacheLine) PresenceLine {
   SharedWord helper_bell;
   SharedWord attention;
   SharedWord liveness;
+  SharedWord beats;       // moves now and then while a thread waits for others
   SharedWord is_polling;  // a thread sleeps on descriptors: the bell's descriptor must ring, too
 };
 
@@ -73,6 +74,9 @@ class Presence {
   // makes bell_descriptor() readable.
   void begin_polling() const { lines_[rank_].is_polling.store(1, std::memory_order_seq_cst); }
   void end_polling() const;
+  // For ranks that wait: "not I, I wait myself".
+  void beat() const { lines_[rank_].beats.fetch_add(1, std::memory_order_relaxed); }
+  std::uint32_t beats(int rank) const { return lines_[rank].beats.load(std::memory_order_relaxed); }
   int bell_descriptor() const { return bells_[index(rank_)]; }
 
   Liveness liveness(int rank) const;

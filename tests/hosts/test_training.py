@@ -14,11 +14,10 @@ DIGITS = str(ROOT / "examples" / "pytorch" / "digits.py")
 pytestmark = pytest.mark.timeout(150)
 
 
-@pytest.mark.parametrize("ranks_per_host", [(2, 1), (1, 1, 1, 1)])
-def test_digits(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
-    job = lab.start(ranks_per_host, [DIGITS])
+def test_digits(lab: Lab) -> None:
+    job = lab.start((2, 1), [DIGITS])
     output = job.check(timeout_s=140)[0]
-    assert f"bitwise equal on all {sum(ranks_per_host)} rank(s)" in output
+    assert "bitwise equal on all 3 rank(s)" in output
 
 
 def test_a_slow_link(lab: Lab) -> None:
