@@ -294,6 +294,7 @@ class Engine {
   bool is_abandoned_ = false;
 
   std::thread background_;
+  std::atomic<std::thread::id> background_id_{};  // a continuation of its own may wait, too
   std::unique_ptr<Watcher> watcher_;
 };
 

@@ -70,7 +70,7 @@ bool Engine::wait(HandleId handle, Nanoseconds limit) {
   const std::int64_t deadline_ns = now_ns() + limit.count();
   bool has_more = false;
   while (pending && now_ns() < deadline_ns) {
-    if (is_carried_) {
+    if (is_carried_ && background_id_.load() != std::this_thread::get_id()) {
       await_background(pending, deadline_ns);
       continue;
     }
@@ -288,6 +288,7 @@ void Engine::kick_sleeper() {
 void Engine::ring_background() { presence_.ring_own(presence_.background_bell()); }
 
 void Engine::run_background() {
+  background_id_.store(std::this_thread::get_id());
   SharedWord& bell = presence_.background_bell();
   std::uint32_t heard = bell.load();
   while (!stopping_.load()) {

@@ -110,7 +110,7 @@ class GlooBackend(Backend):
     def close(self) -> None:
         """Disconnect, unless a collective is left by a failure: Gloo would wait for its end."""
         if self._last is None or self._last.is_over():
-            self._plane = None
+            self._plane = self._last = None  # works hold connections, too
 
     def _copy(self, array: NDArray[Any]) -> Any:
         return self._torch.from_numpy(array).clone()

@@ -1,6 +1,7 @@
 // N ranks as threads of one process: each has an engine of its own. They are one host with one
 // space, or with TEST_RANKS_PER_HOST=n in the environment several of n ranks each, so that every
-// test of an engine is one of worlds that span hosts, too.
+// test of an engine is one of worlds that span hosts, too. With TEST_CARRIED=1 a carrier moves the
+// data.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,6 +16,7 @@
 
 #include "linked_hosts.h"
 #include "runtime/engine.h"
+#include "threads_carrier.h"
 
 namespace hvd::test {
 
@@ -25,6 +27,8 @@ inline int ranks_per_host() {
   const char* text = std::getenv("TEST_RANKS_PER_HOST");
   return text == nullptr ? 0 : std::atoi(text);
 }
+
+inline bool is_carried() { return std::getenv("TEST_CARRIED") != nullptr; }
 
 class WorldOfThreads {
  public:
@@ -51,6 +55,12 @@ class WorldOfThreads {
     } while (spaces_.size() < hosts_.size());
     std::vector<Connections> connections(static_cast<std::size_t>(size));
     if (!hosts_.empty()) connections = link_world(hosts_, size);
+    if (is_carried()) {
+      auto carriers = test::carriers(connections.size());
+      for (std::size_t rank = 0; rank < connections.size(); ++rank) {
+        connections[rank].world.carrier = carriers[rank];
+      }
+    }
     for (int rank = 0; rank < size; ++rank) {
       EngineConfig config;
       config.rank = rank;
@@ -71,6 +81,12 @@ class WorldOfThreads {
   void add_set(int set, const std::vector<int>& members) {
     std::vector<SetLinks> links(engines_.size());
     if (!hosts_.empty()) links = link_set(hosts_, members, size());
+    if (is_carried()) {
+      auto carriers = test::carriers(members.size());
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        links[static_cast<std::size_t>(members[i])].carrier = carriers[i];
+      }
+    }
     for (std::size_t rank = 0; rank < engines_.size(); ++rank) {
       engines_[rank]->add_process_set(set, members, std::move(links[rank]));
     }
