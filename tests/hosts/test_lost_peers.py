@@ -102,8 +102,8 @@ def test_a_stopped_rank_is_a_stall_everywhere(lab: Lab, victim: int) -> None:
     near = {rank: reports[rank] for rank in survivors if rank > 0}
     texts = [f"{name} has not moved for", f"Missing ranks: {victim} ({name}"]
     assert_all_report(near, "StallError", texts, stopped, 2 + DETECTION_S)
-    # News of a host comes from its first rank: where that one is stopped, others learn only that the
-    # ranks behind it have gone.
+    # News of a host comes from its first rank: where that one is stopped, others learn only that
+    # the ranks behind it have gone.
     kind = "PeerLostError" if victim == 1 else "StallError"
     assert_all_report({0: reports[0]}, kind, ["on host1)"], stopped, 2 + DETECTION_S)
     assert any(name in job.ranks[rank].errors for rank in survivors)  # the warning
