@@ -148,7 +148,7 @@ class _Registry:
         if "communicator" in given:
             process_sets = self._with_communicators(process_sets)
         for process_set in process_sets:
-            self._register("init", process_set, InitError)
+            self._register("init", process_set)
 
     def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
         """The same sets, with one for every communicator that some rank gave in its place."""
@@ -177,7 +177,7 @@ class _Registry:
         proposal = {"add": process_set.ranks}
         problem = self._problem(process_set)
         self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
-        self._register("add_process_set", process_set, ValueError)
+        self._register("add_process_set", process_set)
 
     def remove(self, process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
@@ -214,10 +214,10 @@ class _Registry:
         global_process_set.ranks = None
         global_process_set.mpi_comm = None
 
-    def _register(self, operation: str, process_set: ProcessSet, error: type[Exception]) -> None:
+    def _register(self, operation: str, process_set: ProcessSet) -> None:
         number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
         assert process_set.ranks is not None
-        links, carrier = self._connect(operation, number, process_set, error)
+        links, carrier = self._connect(operation, number, process_set)
         self._engine.add_process_set(
             number, process_set.ranks, carrier, list(links.control), list(links.data)
         )
@@ -225,7 +225,7 @@ class _Registry:
         self._sets[number] = process_set
 
     def _connect(
-        self, operation: str, number: int, process_set: ProcessSet, error: type[Exception]
+        self, operation: str, number: int, process_set: ProcessSet
     ) -> tuple[SetLinks, _native.Carrier | None]:
         """The set's connections between hosts, and what carries its data if the engine does not.
 
@@ -240,9 +240,10 @@ class _Registry:
             if self._data_plane is not None:
                 carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
         except InitError as failure:
-            problem = f"failed: {str(failure).removeprefix('init: ')}"
+            text = str(failure).removeprefix("init: ")
+            problem = f"cannot connect process set {process_set.ranks}: {text}"
         try:
-            self._agree(operation, "process_sets.connect", {"connect": number}, problem, error)
+            self._agree(operation, "process_sets.connect", {"connect": number}, problem, InitError)
         except BaseException:
             links.close()
             raise

@@ -1,5 +1,6 @@
 """Process sets in one process: what can be said of them without others, and a world of one."""
 
+import json
 import os
 
 import numpy as np
@@ -135,20 +136,26 @@ class FakeEngine:
         self._other_problem = other_problem
 
     def gather(self, name, payload):
-        is_outcome = name == "process_sets.connected"
-        return [payload, self._other_problem.encode() if is_outcome else payload]
+        if name != "process_sets.connect":
+            return [payload, payload]
+        proposal, _ = json.loads(payload)
+        return [payload, json.dumps([proposal, self._other_problem or None]).encode()]
 
-    def add_process_set(self, number, ranks):
-        self.added.append((number, ranks))
+    def add_process_set(self, number, ranks, carrier, control, data):
+        self.added.append((number, ranks, carrier, control, data))
 
 
 @pytest.mark.parametrize(
     ("own", "other", "text"),
     [
         ("", "", ""),
-        ("b is far", "b is far", r"process set \[1\]: b is far$"),
-        ("", "a is far", r"process set \[1\]: a is far$"),
-        ("b is far", "", r"process set \[1\]: b is far$"),
+        (
+            "b is far",
+            "is far",
+            r"rank 0 cannot connect process set \[1\]: b is far; rank 1 is far$",
+        ),
+        ("", "is far", r"add_process_set: rank 1 is far$"),
+        ("b is far", "", r"rank 0 cannot connect process set \[1\]: b is far$"),
     ],
 )
 def test_a_set_is_connected_for_all_ranks_or_none(own, other, text):
@@ -172,7 +179,7 @@ def test_a_set_is_connected_for_all_ranks_or_none(own, other, text):
     finally:
         close_registry()
     assert asked == [(1, [1])]
-    assert engine.added == ([] if text else [(1, [1])])
+    assert engine.added == ([] if text else [(1, [1], None, [(1, writer)], [])])
     os.close(reader)
     if text and not own:  # connected in vain
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -14,7 +14,14 @@ from horovod.common import basics, exceptions
 from horovod.common import process_sets as common_process_sets
 
 # What ``world`` has for bindings of frameworks and not for scripts.
-FOR_BINDINGS = {"at_end", "engine", "generation", "port_address", "rethrow_interrupt"}
+FOR_BINDINGS = {
+    "at_end",
+    "engine",
+    "generation",
+    "port_address",
+    "rethrow_interrupt",
+    "data_plane_name",
+}
 RUN_PARAMETERS = (
     "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts "
     "hostfile host_discovery_script start_timeout ssh_port ssh_identity_file disable_cache "
