@@ -50,6 +50,9 @@ class Backend {
   virtual Nanoseconds pause() const { return {}; }
   // Descriptors that end the wait of the last advance(), beside its `blocked`.
   virtual void add_polls(std::vector<pollfd>& /*polls*/) const {}
+  // In a forked child: closes its copies of this rank's connections, which others would take for
+  // signs of life.
+  virtual void close_copies() {}
 };
 
 }  // namespace hvd

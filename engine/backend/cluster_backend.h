@@ -33,6 +33,7 @@ class ClusterBackend final : public Backend {
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override;
   void add_polls(std::vector<pollfd>& polls) const override { links_.add_polls(polls); }
+  void close_copies() override { links_.close_copies(); }
 
  private:
   void begin_allreduce(std::span<const Work> works);

@@ -13,6 +13,10 @@ Links::Links(const HostMap& map, const std::vector<DataLink>& links)
   }
 }
 
+void Links::close_copies() {
+  for (Link* link : all_) link->close_copy();
+}
+
 bool Links::pump() {
   bool has_moved = false;
   for (Link* link : all_) {

@@ -25,6 +25,7 @@ class Links {
   // Set rank at the other end of a link that has not moved all; preferably one that should send.
   int awaited() const;
   void add_polls(std::vector<pollfd>& polls) const;
+  void close_copies();
 
  private:
   const int channels_;

@@ -47,6 +47,11 @@ void Relay::add_polls(std::vector<pollfd>& polls) const {
   for (const Child& child : children_) child.link.add_poll(polls);
 }
 
+void Relay::close_copies() {
+  if (parent_) parent_->close_copy();
+  for (Child& child : children_) child.link.close_copy();
+}
+
 void Relay::hear_child(Child& child, std::span<const std::byte> message) {
   switch (kind_of(message)) {
     case MessageKind::kArrived:

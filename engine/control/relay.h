@@ -40,6 +40,7 @@ class Relay {
   // A link that broke: set rank at its other end, and why. It matters once it is needed.
   std::optional<std::pair<int, std::string>> loss() const;
   void add_polls(std::vector<pollfd>& polls) const;
+  void close_copies();
 
   // A slot waits for long: tells the board above who has arrived, and asks it who has not. The
   // answer is in `lacking`, some time later.

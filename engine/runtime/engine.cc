@@ -333,6 +333,9 @@ void Engine::abandon() {
   is_abandoned_ = true;
   background_.detach();
   static_cast<void>(watcher_.release());
+  // Only descriptors: as long as this process held them, nobody would see the parent die.
+  for_each_lane([](Lane& lane) { lane.close_copies(); });
+  if (news_ != nullptr) news_->close_copies();
 }
 
 }  // namespace hvd

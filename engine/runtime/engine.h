@@ -180,6 +180,7 @@ class Engine {
   void check_stalls();
   void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
   void tell_who_arrived(Lane& lane, Entry& entry);
+  void check_leader(Lane& lane, Entry& entry, double age_s, bool must_end);
   void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
   void note_blocked(Lane& lane, const PeerWait& wait);
 
@@ -200,7 +201,9 @@ class Engine {
   void wait_for_hosts(std::int64_t deadline_ns, bool is_helper);
   void ask_for_help() const;
   bool is_brief() const;
-  bool may_be_to_blame(Lane& lane, double age_s, double limit_s);
+  bool is_silent(Lane& lane, int rank) const;
+  bool is_due_from_afar(double age_s, double limit_s) const;
+  bool may_be_to_blame(Lane& lane, double age_s, double limit_s) const;
   std::vector<pollfd> polls() const;
   bool spans_hosts() const { return !hosts_.empty(); }
   bool has_active_lane() const;

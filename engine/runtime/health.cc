@@ -138,7 +138,7 @@ void Engine::note_blocked(Lane& lane, const PeerWait& wait) {
   if (wait != lane.blocked_on) {
     lane.blocked_since_ns = now_ns();
     lane.blocked_reported = false;
-    lane.beat_ns = 0;
+    lane.watched_rank = -1;
     const auto rank = static_cast<std::uint32_t>(lane.awaited(wait));
     recorder_.record(EventKind::kWait, rank, wait.target);
   }
@@ -187,6 +187,19 @@ void Engine::tell_who_arrived(Lane& lane, Entry& entry) {
   lane.relay->report_waiting(entry.ref.slot, entry.key);
 }
 
+// All of this host are here: its leader hears what is decided, and tells the others.
+void Engine::check_leader(Lane& lane, Entry& entry, double age_s, bool must_end) {
+  const int leader = lane.local.front();
+  if (!lane.spans_hosts() || lane.is_leader() || !is_silent(lane, leader)) return;
+  const std::string text = title(lane, entry) + " waits for other hosts, but " + peer_name(leader) +
+                           " has not moved for " + seconds(age_s) +
+                           " and speaks to them for this host";
+  if (!std::exchange(entry.stall_reported, true)) log(config_.log, LogLevel::kWarning, text);
+  if (!must_end) return;
+  alarms_.raise({.code = ErrorCode::kTimeout, .rank = leader, .text = text});
+  wake_everyone();
+}
+
 void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   const bool must_end = config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
@@ -205,9 +218,16 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns) 
     lane.relay->report_waiting(entry.ref.slot, entry.key);
     missing = lane.relay->lacking(entry.key);
   }
-  if (missing.empty()) return;
-  // One voice of this host is enough: the lowest rank that did submit.
+  if (missing.empty()) return check_leader(lane, entry, age_s, must_end);
+  // Those who are nearer to the rank that holds all up speak first.
   const auto& here = lane.hosts.hosts[static_cast<std::size_t>(lane.hosts.own)];
+  const bool is_far = std::ranges::any_of(
+      missing, [&](int rank) { return std::ranges::find(here, rank) == here.end(); });
+  if (is_far && !is_due_from_afar(
+                    age_s, must_end ? config_.stall_shutdown_time_s : config_.stall_check_time_s)) {
+    return;
+  }
+  // One voice of this host is enough: the lowest rank that did submit.
   const auto speaker = std::ranges::find_if(
       here, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
   std::string who;

@@ -118,6 +118,11 @@ int Lane::awaited(const PeerWait& wait) const {
                         : members[static_cast<std::size_t>(wait.remote)];
 }
 
+void Lane::close_copies() {
+  if (relay != nullptr) relay->close_copies();
+  if (backend != nullptr) backend->close_copies();
+}
+
 void Lane::disconnect() {
   relay.reset();
   if (spans_hosts()) backend.reset();

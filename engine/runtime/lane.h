@@ -66,6 +66,7 @@ class Lane {
   int awaited(const PeerWait& wait) const;
   // No more messages, no more data.
   void disconnect();
+  void close_copies();  // in a forked child
 
   const int id;
   const std::vector<int> members;
@@ -96,7 +97,8 @@ class Lane {
   std::int64_t blocked_since_ns = 0;
   std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
-  std::uint32_t beats_seen = 0;     // of the rank of this host that is waited for
+  int watched_rank = -1;            // of this host: does it beat?
+  std::uint32_t beats_seen = 0;     // of that one
   std::int64_t beat_ns = 0;         // when they moved last
   std::int64_t bucket_done_ns = 0;  // when the last one was
 };

@@ -58,6 +58,10 @@ void News::tell(const NewsItem& item) {
   for (MessageLink& link : links_) link.post(message);
 }
 
+void News::close_copies() {
+  for (MessageLink& link : links_) link.close_copy();
+}
+
 std::vector<int> News::descriptors() const {
   std::vector<int> descriptors;
   for (const MessageLink& link : links_) descriptors.push_back(link.descriptor());

@@ -32,6 +32,8 @@ class News {
   void tell_departure(int rank, Liveness liveness);
   void tell_alarm(const Alarm& alarm);
 
+  void close_copies();  // in a forked child
+
   // For one thread, which watches the links.
   std::vector<int> descriptors() const;
   // Reads link `index`. False when it broke: then `loss` says why.

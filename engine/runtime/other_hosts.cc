@@ -115,18 +115,29 @@ bool Engine::has_active_lane() const {
   return found;
 }
 
-// A rank that is waited for may itself wait, for the one to blame. On this host that can be seen.
-// Of another host it cannot, but those who can see it speak first.
-bool Engine::may_be_to_blame(Lane& lane, double age_s, double limit_s) {
-  if (!spans_hosts()) return true;
-  if (lane.blocked_on.rank < 0) return age_s > 1.25 * limit_s + kSilence.count();
-  const std::uint32_t beats = presence_.beats(lane.awaited(lane.blocked_on));
+// A rank of this host that has something under way beats now and then while it waits itself. One
+// that does not has stopped, or runs something else.
+bool Engine::is_silent(Lane& lane, int rank) const {
+  const std::uint32_t beats = presence_.beats(rank);
   const std::int64_t now = now_ns();
-  if (lane.beats_seen != beats || lane.beat_ns == 0) {
+  if (lane.watched_rank != rank || lane.beats_seen != beats) {
+    lane.watched_rank = rank;
     lane.beats_seen = beats;
     lane.beat_ns = now;
   }
   return static_cast<double>(now - lane.beat_ns) / 1e9 > kSilence.count();
+}
+
+bool Engine::is_due_from_afar(double age_s, double limit_s) const {
+  return age_s > 1.25 * limit_s + kSilence.count();
+}
+
+// A rank that is waited for may itself wait, for the one to blame. On this host that can be seen.
+// Of another host it cannot, but those who can see it speak first.
+bool Engine::may_be_to_blame(Lane& lane, double age_s, double limit_s) const {
+  if (!spans_hosts()) return true;
+  if (lane.blocked_on.rank < 0) return is_due_from_afar(age_s, limit_s);
+  return is_silent(lane, lane.awaited(lane.blocked_on));
 }
 
 // What is under way is small, so that an answer of another host is worth looking out for, or

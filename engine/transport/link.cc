@@ -72,7 +72,11 @@ void Posts::take(std::size_t size_bytes) {
   head_ = 0;
 }
 
-Link::~Link() { close(fd_); }
+Link::~Link() { close_copy(); }
+
+void Link::close_copy() {
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+}
 
 bool Link::pump() {
   const bool has_sent = pump_sends();  // first, since others wait for it

@@ -70,6 +70,8 @@ class Link {
 
   int fd() const { return fd_; }
   int peer() const { return peer_; }
+  // In a forked child, which must not keep the connection open.
+  void close_copy();
 
   // The memory stays as it is until sends().moved() is behind it.
   void send(const std::byte* from, std::size_t size_bytes) {
@@ -87,7 +89,7 @@ class Link {
   bool pump_sends();
   bool pump_receives();
 
-  const int fd_;
+  int fd_;
   const int peer_;
   Posts sends_;
   Posts receives_;

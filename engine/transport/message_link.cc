@@ -27,6 +27,8 @@ MessageLink::~MessageLink() {
   close(fd_);
 }
 
+void MessageLink::close_copy() { close(std::exchange(fd_, -1)); }
+
 MessageLink::MessageLink(MessageLink&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       rank_(other.rank_),

@@ -40,6 +40,9 @@ class MessageLink {
   // Adds what ends a wait for this link.
   void add_poll(std::vector<pollfd>& polls) const;
 
+  // In a forked child, which must not keep the connection open; the parent's goes on.
+  void close_copy();
+
   std::uint64_t messages_sent() const { return messages_sent_; }
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 

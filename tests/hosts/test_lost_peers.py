@@ -56,8 +56,10 @@ def test_a_killed_rank_is_named_on_all_hosts(
     finish(lab, job, survivors)
 
 
-def test_a_killed_rank_of_three_hosts(lab: Lab) -> None:
-    job = lab.start_worker((1, 1, 1), "steady.py", "16384", "100000")
+@pytest.mark.parametrize("words", [(), ("fork",)], ids=["alone", "with a forked child"])
+def test_a_killed_rank_of_three_hosts(lab: Lab, words: tuple[str, ...]) -> None:
+    """A child that outlives it holds none of its connections open."""
+    job = lab.start_worker((1, 1, 1), "steady.py", "16384", "100000", *words)
     pids = lab.read_from(range(3), "ready", job)
     killed = time.monotonic()
     job.ranks[1].signal(signal.SIGKILL)

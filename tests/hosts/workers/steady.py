@@ -1,6 +1,7 @@
 """All ranks sum a tensor again and again, until something ends it; then each tells what it saw.
 
-steady.py KILOBYTES ROUNDS: stops after so many rounds if nothing happens before. Notes: ``ready.R``
+steady.py KILOBYTES ROUNDS [fork]: stops after so many rounds if nothing happens before; `fork` gives
+each rank a child, as data loaders do, that outlives it. Notes: ``ready.R``
 (the pid) once some rounds are through, ``report.R`` at the end. Sums are checked. After an error
 all wait for the note ``leave``: whoever leaves first must not be the reason of another's error.
 """
@@ -8,6 +9,7 @@ all wait for the note ``leave``: whoever leaves first must not be the reason of 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -38,9 +40,17 @@ def error_of(call: Any) -> dict[str, Any] | None:
     return None
 
 
+def fork_a_child() -> None:
+    if os.fork() == 0:
+        signal.alarm(60)
+        signal.pause()
+
+
 def main() -> None:
-    kilobytes, rounds = map(int, sys.argv[1:])
+    kilobytes, rounds = map(int, sys.argv[1:3])
     hvd.init()
+    if sys.argv[3:] == ["fork"]:
+        fork_a_child()
     rank = hvd.rank()
     first = error_of(lambda: sum_up(kilobytes, rounds))
     notes.leave(f"report.{rank}", {"error": first, "later": error_of(hvd.barrier)})
