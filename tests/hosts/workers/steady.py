@@ -1,7 +1,7 @@
 """All ranks sum a tensor again and again, until something ends it; then each tells what it saw.
 
-steady.py KILOBYTES ROUNDS [fork]: stops after so many rounds if nothing happens before; `fork` gives
-each rank a child, as data loaders do, that outlives it. Notes: ``ready.R``
+steady.py KILOBYTES ROUNDS [fork]: stops after so many rounds if nothing happens before; `fork`
+gives each rank a child, as data loaders do, that outlives it. Notes: ``ready.R``
 (the pid) once some rounds are through, ``report.R`` at the end. Sums are checked. After an error
 all wait for the note ``leave``: whoever leaves first must not be the reason of another's error.
 """
