@@ -22,6 +22,7 @@ bool Relay::pump() {
   }
   for (Child& child : children_) child.link.flush();
   if (parent_) parent_->flush();
+  note_unsent();
   return moved;
 }
 
@@ -29,9 +30,10 @@ bool Relay::has_work() const {
   return parent_ ? board_.has_outgoing() : !children_.empty() && board_.has_unannounced();
 }
 
-bool Relay::has_unsent() const {
-  return (parent_ && parent_->has_unsent()) ||
-         std::ranges::any_of(children_, [](const Child& c) { return c.link.has_unsent(); });
+void Relay::note_unsent() {
+  has_unsent_.store(
+      (parent_ && parent_->has_unsent()) ||
+      std::ranges::any_of(children_, [](const Child& child) { return child.link.has_unsent(); }));
 }
 
 std::optional<std::pair<int, std::string>> Relay::loss() const {
@@ -45,6 +47,12 @@ std::optional<std::pair<int, std::string>> Relay::loss() const {
 void Relay::add_polls(std::vector<pollfd>& polls) const {
   if (parent_) parent_->add_poll(polls);
   for (const Child& child : children_) child.link.add_poll(polls);
+}
+
+void Relay::close() {
+  if (parent_) parent_->close();
+  for (Child& child : children_) child.link.close();
+  note_unsent();
 }
 
 void Relay::close_copies() {
@@ -168,6 +176,7 @@ void Relay::announce() {
     const Message message = write_bucket(entries_);
     for (Child& child : children_) child.link.post(message);
   }
+  note_unsent();
 }
 
 std::optional<std::uint32_t> Relay::slot_of(std::uint32_t id) const {

@@ -8,6 +8,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,11 +37,14 @@ class Relay {
   void announce();
   // Is there something of this host to pass on?
   bool has_work() const;
-  bool has_unsent() const;
+  // Any thread: are there messages that a link has not taken yet?
+  bool has_unsent() const { return has_unsent_.load(); }
   // A link that broke: set rank at its other end, and why. It matters once it is needed.
   std::optional<std::pair<int, std::string>> loss() const;
   void add_polls(std::vector<pollfd>& polls) const;
-  void close_copies();
+  // Ends all links, for good.
+  void close();
+  void close_copies();  // in a forked child
 
   // A slot waits for long: tells the board above who has arrived, and asks it who has not. The
   // answer is in `lacking`, some time later.
@@ -59,6 +63,7 @@ class Relay {
   void spell(std::span<const std::uint32_t> ids);
   void append_bucket(std::span<const std::byte> message);
   void forward();
+  void note_unsent();
   std::optional<std::uint32_t> slot_of(std::uint32_t id) const;
   void name_slot(std::uint32_t id, std::uint32_t slot);
 
@@ -77,6 +82,7 @@ class Relay {
   std::uint32_t last_id_ = 0;                               // of the root's board
   std::size_t prune_at_ = 4096;
   std::unordered_map<NameKey, Inquiry, KeyHash> inquiries_;
+  std::atomic<bool> has_unsent_{false};
   std::vector<BucketItem> items_;
   std::vector<BucketEntry> entries_;
 };

@@ -124,7 +124,7 @@ void Lane::close_copies() {
 }
 
 void Lane::disconnect() {
-  relay.reset();
+  if (relay != nullptr) relay->close();  // other threads may be looking at it
   if (spans_hosts()) backend.reset();
 }
 

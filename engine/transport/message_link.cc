@@ -16,18 +16,22 @@ constexpr std::uint32_t kMaxMessageBytes = 256U << 20;
 
 }  // namespace
 
-// What was sent shall arrive: closing with unread bytes would reset the connection.
-MessageLink::~MessageLink() {
+MessageLink::~MessageLink() { close(); }
+
+// With unread bytes it would reset the connection.
+void MessageLink::close() {
   if (fd_ < 0) return;
   flush();
   ::shutdown(fd_, SHUT_WR);
   std::byte unread[1024];
   while (recv(fd_, unread, sizeof unread, MSG_DONTWAIT) > 0) {
   }
-  close(fd_);
+  ::close(std::exchange(fd_, -1));
+  can_send_ = false;
+  loss_ = "it is closed";
 }
 
-void MessageLink::close_copy() { close(std::exchange(fd_, -1)); }
+void MessageLink::close_copy() { ::close(std::exchange(fd_, -1)); }
 
 MessageLink::MessageLink(MessageLink&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),

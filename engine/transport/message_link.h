@@ -40,6 +40,8 @@ class MessageLink {
   // Adds what ends a wait for this link.
   void add_poll(std::vector<pollfd>& polls) const;
 
+  // Sends what it can, and ends the connection: what was sent arrives.
+  void close();
   // In a forked child, which must not keep the connection open; the parent's goes on.
   void close_copy();
 

@@ -155,8 +155,9 @@ TEST_CASE("a name in flight may not be used again, not even twice in one call") 
   const std::vector<Operation> twice{in_place("y", other), in_place("y", other)};
   CHECK(error_of([&] { submit_all(engine, twice); }) ==
         "allreduce 'y': the name occurs twice in one call");
-  submit(world.engine(1), in_place("allreduce.x", other), Intent::kCompute);
+  const HandleId others = submit(world.engine(1), in_place("allreduce.x", other), Intent::kCompute);
   finish(engine, handle);
+  finish(world.engine(1), others);
   finish(engine, engine.submit(0, {}, Intent::kWait));  // nothing is done at once
 }
 
