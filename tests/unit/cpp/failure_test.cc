@@ -186,8 +186,8 @@ TEST_CASE("the stall check works while nobody waits") {
 }
 
 TEST_CASE("a wait that is given up leaves the operation to the background thread") {
-  WorldOfThreads world(2);
   std::vector<float> mine(100'000, 1.0F), theirs(100'000, 1.0F);
+  WorldOfThreads world(2);  // ends before the tensors do
   Engine& engine = world.engine(0);
   const HandleId handle = submit(engine, in_place("x", mine));
   CHECK(!engine.wait(handle, std::chrono::milliseconds(20)));
