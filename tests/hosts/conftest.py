@@ -10,6 +10,9 @@ from lab import Lab
 from network import missing
 from ssh_servers import SshServers, missing_ssh
 
+# What runs inside the hosts; test_bodies.py starts it there, and names it.
+collect_ignore = ["bodies"]
+
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
