@@ -124,7 +124,8 @@ class Host:
     def command(self, words: Sequence[str]) -> list[str]:
         """What runs ``words`` on this host, in the caller's working directory."""
         enter = ["nsenter", "--target", str(self._keeper), *_OWN_NAMESPACES]
-        return [*enter, "env", "-C", os.getcwd(), *words]
+        # A test runner started in the background may have left these signals ignored.
+        return [*enter, "env", "--default-signal=HUP,INT", "-C", os.getcwd(), *words]
 
     def start(self, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
         """Start ``words`` here; its exit status is theirs, a signal to it reaches them not."""
