@@ -3,9 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace hvd {
+
+namespace {
+
+// An answer may cross a slow or lossy network before its silence says anything.
+constexpr auto kAnswerTime = std::chrono::milliseconds(500);
+
+}  // namespace
 
 Relay::Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children)
     : board_(board), parent_(std::move(parent)), children_(std::move(children)) {}
@@ -99,7 +107,9 @@ void Relay::hear_parent(std::span<const std::byte> message) {
       return spell(read_ids(message));
     case MessageKind::kLacking: {
       Lacking lacking = read_lacking(message);
-      inquiries_[lacking.key] = {.is_answered = true, .ranks = std::move(lacking.ranks)};
+      Inquiry& inquiry = inquiries_[lacking.key];
+      inquiry.is_answered = true;
+      inquiry.ranks = std::move(lacking.ranks);
       return;
     }
     default:
@@ -197,9 +207,13 @@ void Relay::name_slot(std::uint32_t id, std::uint32_t slot) {
 void Relay::report_waiting(std::uint32_t slot, const NameKey& key) {
   if (!parent_) return;
   const auto [inquiry, is_first] = inquiries_.try_emplace(key);
+  Inquiry& own = inquiry->second;
+  const std::int64_t now = now_ns();
+  if (!is_first && now - own.asked_ns < Nanoseconds(kAnswerTime).count()) return;
   // A leader that has submitted something listens; one that does not answer has nothing in flight.
-  if (!is_first && !inquiry->second.is_answered) inquiry->second.ranks = {parent_->rank()};
-  inquiry->second.is_answered = false;
+  if (!is_first && !own.is_answered) own.ranks = {parent_->rank()};
+  own.is_answered = false;
+  own.asked_ns = now;
   std::optional<Arrivals> arrivals;
   {
     const SharedLock lock = board_.lock();

@@ -69,6 +69,7 @@ class Relay {
 
   struct Inquiry {
     bool is_answered = false;
+    std::int64_t asked_ns = 0;
     std::vector<int> ranks;
   };
   struct KeyHash {
