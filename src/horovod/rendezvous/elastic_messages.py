@@ -1,0 +1,146 @@
+"""What a worker of an elastic job and its driver, which is the launcher, say to each other.
+
+All of it goes through the job's store. A worker that wants a place in a world says that it is ready
+and waits for a seat; the driver gives seats to all members of a world at once, or tells a worker
+that there is none for it any more. Texts are JSON; who can write to the store knows the secret.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = [
+    "Ready",
+    "Seat",
+    "Standing",
+    "Update",
+    "WorkerKeys",
+    "update_key",
+    "world_scope",
+]
+
+
+@dataclass(frozen=True, order=True)
+class Standing:
+    """How new the state is that a worker could go back to: that of the larger standing is newer.
+
+    ``world`` is the last one whose state it took over, 0 if none; ``commits`` counts since then.
+    """
+
+    world: int = 0
+    commits: int = 0
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the worker has taken part in a world, so that others can go on from it."""
+        return self.world > 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker asks for a seat: at its start, after a failure, or after an update.
+
+    ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
+    dead, silent or out of reach. ``checkpoint`` is the file last written from its state.
+    """
+
+    standing: Standing = Standing()
+    reason: str = ""
+    lost: tuple[int, ...] = ()
+    checkpoint: str = ""
+
+    def encoded(self) -> bytes:
+        """As it travels."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Ready:
+        """The contrary of ``encoded``."""
+        fields = json.loads(text)
+        standing, lost = Standing(**fields.pop("standing")), tuple(fields.pop("lost"))
+        return cls(standing=standing, lost=lost, **fields)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
+
+    ``updates`` counts those published before; newer ones concern this world. With ``removal`` there
+    is no seat for the worker any more, and the text says why.
+    """
+
+    world: int = 0
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    cross_rank: int = 0
+    cross_size: int = 1
+    members: tuple[int, ...] = field(default=())
+    updates: int = 0
+    removal: str = ""
+
+    def encoded(self) -> bytes:
+        """As it travels."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Seat:
+        """The contrary of ``encoded``."""
+        fields = json.loads(text)
+        return cls(members=tuple(fields.pop("members")), **fields)
+
+
+@dataclass(frozen=True)
+class Update:
+    """News for the members of a world: ``kind`` is a ``HostUpdate``; ``timestamp`` always grows."""
+
+    timestamp: int
+    kind: int
+
+    def encoded(self) -> bytes:
+        """As it travels."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Update:
+        """The contrary of ``encoded``."""
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class WorkerKeys:
+    """Where a worker and the driver leave messages for each other."""
+
+    worker: int
+
+    def ready(self, count: int) -> str:
+        """The worker's ``count``-th ``Ready``, from 1."""
+        return f"elastic/worker/{self.worker}/ready/{count}"
+
+    def seat(self, count: int) -> str:
+        """The answer to it, a ``Seat``."""
+        return f"elastic/worker/{self.worker}/seat/{count}"
+
+    @property
+    def done(self) -> str:
+        """Set when the worker's training function has returned."""
+        return f"elastic/worker/{self.worker}/done"
+
+    @property
+    def fatal(self) -> str:
+        """Set to an error that would only come again: it ends the job."""
+        return f"elastic/worker/{self.worker}/fatal"
+
+
+def update_key(count: int) -> str:
+    """The job's ``count``-th ``Update``, from 1."""
+    return f"elastic/update/{count}"
+
+
+def world_scope(world: int) -> str:
+    """What distinguishes the meeting of this world from those of others; see ``Identity.scope``."""
+    return f"world{world}/"
