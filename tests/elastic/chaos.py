@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).with_name("support")))
 
-from chaos_job import JobTrouble
+from chaos_job import JobError
 from rounds import Round, plan_round, play_round
 
 
@@ -59,8 +59,8 @@ def _play(planned: Round, tally: Tally, fault_count: int) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     try:
         recoveries = play_round(folder, planned.limits, planned.faults)
-    except JobTrouble as trouble:
-        print(f"{trouble}\n\nseed {planned.seed}: {planned.limits}\nfaults:")
+    except JobError as error:
+        print(f"{error}\n\nseed {planned.seed}: {planned.limits}\nfaults:")
         print(*(f"  {fault}" for fault in planned.faults), sep="\n")
         again = f"python {sys.argv[0]} --minutes 0 --seed {planned.seed} --faults {fault_count}"
         print(f"\nall files are in {folder}; again: {again}")

@@ -18,7 +18,7 @@ from fault_plan import Limits
 from histories import Histories
 from watch import Member, Watch
 
-__all__ = ["ChaosJob", "JobTrouble"]
+__all__ = ["ChaosJob", "JobError"]
 
 _SUPPORT = Path(__file__).resolve().parent
 _TRAINING = _SUPPORT.parent / "workers" / "chaos_training.py"
@@ -34,7 +34,7 @@ _SETTINGS = {
 COOLDOWN = ("1", "2")
 
 
-class JobTrouble(AssertionError):
+class JobError(AssertionError):
     """The job did not do what it has to, in time or at all."""
 
 
@@ -80,7 +80,7 @@ class ChaosJob:
             )
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Look at the histories again and again; ``JobTrouble`` if it does not come true."""
+        """Look at the histories again and again; ``JobError`` if it does not come true."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             self.watch.look()
@@ -88,9 +88,9 @@ class ChaosJob:
                 return
             status = self._launcher.poll()
             if status is not None:
-                raise JobTrouble(f"{what}: the job has ended with {status}\n{self.told()}")
+                raise JobError(f"{what}: the job has ended with {status}\n{self.told()}")
             if time.monotonic() > deadline:
-                raise JobTrouble(f"{what}: not after {_PATIENCE_S:.0f} s\n{self.told()}")
+                raise JobError(f"{what}: not after {_PATIENCE_S:.0f} s\n{self.told()}")
             time.sleep(0.002)
 
     def signal(self, member: Member, signum: int) -> None:
@@ -107,21 +107,21 @@ class ChaosJob:
         traps.remove(self.folder / "traps", point)
 
     def finish(self) -> None:
-        """Let the training end; ``JobTrouble`` unless the job succeeds and all of it ends."""
+        """Let the training end; ``JobError`` unless the job succeeds and all of it ends."""
         (self.folder / "stop").touch()
         try:
             status = self._launcher.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise JobTrouble(f"the job did not end\n{self.told()}") from None
+            raise JobError(f"the job did not end\n{self.told()}") from None
         if status != 0:
-            raise JobTrouble(f"the job ended with {status}\n{self.told()}")
+            raise JobError(f"the job ended with {status}\n{self.told()}")
         self.watch.look()
         left = psutil.wait_procs(self.processes(), timeout=10)[1]
         if left:
-            raise JobTrouble(f"left: {[process.cmdline() for process in left]}")
+            raise JobError(f"left: {[process.cmdline() for process in left]}")
         files = [path.name for path in (self.folder / "temporary").iterdir()]
         if files:
-            raise JobTrouble(f"left: {files}")
+            raise JobError(f"left: {files}")
 
     def close(self) -> None:
         """End whatever there still is."""

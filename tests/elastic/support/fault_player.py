@@ -56,7 +56,7 @@ class FaultPlayer:
         }
 
     def play(self, faults: Iterable[Fault]) -> None:
-        """``JobTrouble`` if the job does not go on after one of them; passes over impossible ones."""
+        """``JobError`` if the job does not go on after one; impossible ones are left out."""
         for fault in faults:
             self._wait_for(fault)
             with contextlib.suppress(_ImpossibleError):

@@ -1,9 +1,8 @@
 """Which batches made the weights, told from the histories of all processes. Pure functions.
 
-A state is what one batch made of an older state. Every process has a state; a batch gives it a new
-one, going back gives it the one that it saved last, and what it takes over in a world is that of the
-world's rank 0. So the states of all processes are a tree, and what is in the final weights is the
-way from its root to their leaf.
+A state is what one batch made of an older state. Every process has a state; a batch gives it a
+new one, going back gives it the one that it saved last, and in a world it takes over rank 0's. So
+all states are a tree, and what is in the final weights is the way from its root to their leaf.
 """
 
 from __future__ import annotations

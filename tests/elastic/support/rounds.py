@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos_job import ChaosJob, JobTrouble
+from chaos_job import ChaosJob, JobError
 from fault_plan import Fault, Limits, plan_faults, plan_layout
 from fault_player import FaultPlayer, Recovery
 from histories import in_order
@@ -37,7 +37,7 @@ def play_round(folder: Path, limits: Limits, faults: Sequence[Fault]) -> tuple[R
     """Run a job with these faults in ``folder``, which is empty.
 
     Raises:
-        JobTrouble: it did not recover or end; or something is not as it has to be.
+        JobError: it did not recover or end; or something is not as it has to be.
     """
     with ChaosJob(folder, limits) as job:
         player = FaultPlayer(job)
@@ -45,7 +45,7 @@ def play_round(folder: Path, limits: Limits, faults: Sequence[Fault]) -> tuple[R
         job.finish()
     problems = problems_of(job)
     if problems:
-        raise JobTrouble("\n".join(problems))
+        raise JobError("\n".join(problems))
     return tuple(player.recoveries)
 
 

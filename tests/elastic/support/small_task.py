@@ -1,4 +1,4 @@
-"""What chaos runs learn: a few numbers to tell apart, small enough that a batch takes a millisecond.
+"""What chaos runs learn: numbers to tell apart, so few that a batch takes a millisecond.
 
 Everything follows from fixed seeds, so another process that takes the same batches gets the same
 weights.

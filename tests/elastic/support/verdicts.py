@@ -45,18 +45,17 @@ def batches_in_weights(ordered: Sequence[Event]) -> tuple[list[Batch], list[str]
     ends = set(lineage.ends.values())
     if len(ends) != 1:
         return [], [*problems, f"there are {len(ends)} different final states, expected 1"]
-    begun = {(e.world, e.step, e.rank): e for e in ordered if e.kind == "begin"}
-    done = {(e.world, e.step, e.rank): e for e in ordered if e.kind == "batch"}
+    begun, done = _by_batch(ordered, "begin"), _by_batch(ordered, "batch")
     batches = []
     for made in ends.pop().way():
-        first = next(e for e in (begun.get((made.world, made.step, r)) for r in range(99)) if e)
-        keys = [(made.world, made.step, rank) for rank in range(first.size)]
-        missing = [rank for *_, rank in keys if (made.world, made.step, rank) not in begun]
-        if missing:
-            problems.append(f"{_name(made)}: ranks {missing} took no part in it")
+        shares, told = begun[made.world, made.step], done[made.world, made.step]
+        size = max((event.size for event in shares.values()), default=0)
+        missing = set(range(size)) - set(shares)
+        if missing or not shares:
+            problems.append(f"{_name(made)}: ranks {sorted(missing)} took no part in it")
             continue
-        samples = tuple(begun[key].samples for key in keys)
-        losses = tuple(done[key].loss if key in done else None for key in keys)
+        samples = tuple(shares[rank].samples for rank in range(size))
+        losses = tuple(told[rank].loss if rank in told else None for rank in range(size))
         batches.append(Batch(made.step, made.epoch, samples, losses))
     return batches, problems
 
@@ -122,6 +121,15 @@ def nothing_is_left(ordered: Sequence[Event]) -> list[str]:
         if grown > MEMORY_BYTES:
             problems.append(f"{process}: {grown >> 20} MiB more after {len(worlds)} worlds")
     return problems
+
+
+def _by_batch(ordered: Sequence[Event], kind: str) -> dict[tuple[str, int], dict[int, Event]]:
+    """Events of this kind by rank, for each world and step."""
+    found: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
+    for event in ordered:
+        if event.kind == kind:
+            found[event.world, event.step][event.rank] = event
+    return found
 
 
 def _name(made: Made) -> str:

@@ -1,4 +1,4 @@
-"""What the job's histories say about the world as it is now, for those who choose the next fault."""
+"""What the histories say about the world as it is now, for those who choose the next fault."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Watch:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Those of the newest world, by rank, once all of them have entered it; before that none."""
+        """Those of the newest world, by rank, once all of them have entered it; none before."""
         found = self._members.get(self.world, {})
         if len(found) < self._size:
             return ()
