@@ -67,21 +67,14 @@ class FaultPlayer:
 
     def wait_for_all(self) -> None:
         """Until the world is as large as it can be, on the hosts that there are."""
-        self._job.wait_until(self._is_whole, "the world is not whole")
+        self._job.wait_until(self._job.is_whole, "the world is not whole")
 
     def _wait_for(self, fault: Fault) -> None:
         def is_time() -> bool:
-            is_enough = self._is_whole() or (fault.is_hasty and len(self._watch.members) > 1)
+            is_enough = self._job.is_whole() or (fault.is_hasty and len(self._watch.members) > 1)
             return is_enough and self._watch.batches_done(self._watch.world) >= fault.after
 
         self._job.wait_until(is_time, f"the world did not get ready for {fault}")
-
-    def _is_whole(self) -> bool:
-        hosts = self._job.discovery.hosts
-        names = [member.hostname for member in self._watch.members]
-        return len(names) == self._job.limits.full_size(hosts) and all(
-            names.count(name) <= hosts.get(name, 0) for name in set(names)
-        )
 
     def _others(self) -> Sequence[Member]:
         return self._watch.members[1:]
@@ -107,7 +100,7 @@ class FaultPlayer:
         start = time.monotonic()
         for member in choices[int(fault.pick * len(choices))]:
             self._job.signal(member, signum)
-        return self._until_next_step(fault, start, world)
+        return self._job.until_next_step(start, world)
 
     def _kill_at(self, fault: Fault) -> float | None:
         """Whoever comes to a point of the training first."""
@@ -123,7 +116,7 @@ class FaultPlayer:
         self._job.wait_until(lambda: fallen() is not None, f"no rank came: {fault}")
         fall = fallen()
         assert fall
-        return self._until_next_step(fault, fall.time, fall.world)
+        return self._job.until_next_step(fall.time, fall.world)
 
     def _kill_in_recovery(self, fault: Fault) -> float | None:
         """One more, on the way to the next world."""
@@ -135,13 +128,6 @@ class FaultPlayer:
         seconds = self._hit(fault, choices)
         self._job.remove_trap(fault.point)
         return seconds
-
-    def _until_next_step(self, fault: Fault, start: float, world: str) -> float:
-        def ends() -> float | None:
-            return self._watch.first_batch_after(start, but_in=world)
-
-        self._job.wait_until(lambda: ends() is not None, f"no step after {fault}")
-        return (ends() or start) - start
 
     def _is_safe(self, victims: Sequence[Member], *, further: int = 0) -> bool:
         names = [member.hostname for member in self._watch.members]

@@ -10,7 +10,7 @@ from pathlib import Path
 from chaos_job import ChaosJob, JobError
 from fault_plan import Fault, Limits, plan_faults, plan_layout
 from fault_player import FaultPlayer, Recovery
-from histories import in_order
+from histories import Event, in_order
 from replay import differences_to_replay
 from small_task import SAMPLE_COUNT
 from verdicts import batches_in_weights, verdicts
@@ -43,15 +43,14 @@ def play_round(folder: Path, limits: Limits, faults: Sequence[Fault]) -> tuple[R
         player = FaultPlayer(job)
         player.play(faults)
         job.finish()
-    problems = problems_of(job)
+    problems = problems_of(job.watch.events)
     if problems:
         raise JobError("\n".join(problems))
     return tuple(player.recoveries)
 
 
-def problems_of(job: ChaosJob) -> list[str]:
+def problems_of(events: Sequence[Event]) -> list[str]:
     """All that is wrong with a job that has ended."""
-    events = job.watch.events
     problems = verdicts(events, SAMPLE_COUNT)
     batches, _ = batches_in_weights(in_order(events))
     finals = [event.weights for event in events if event.kind == "end"]

@@ -50,6 +50,10 @@ class Watch:
         """How many batches of ``world`` some rank has told."""
         return len(self._completed.get(world, ()))
 
+    def first_batch_in(self, world: str) -> float:
+        """When the first batch of ``world`` was done, which there has to be."""
+        return min(self._completed[world].values())
+
     def first_batch_after(self, time: float, but_in: str) -> float | None:
         """When the first batch after ``time`` in a world other than ``but_in`` was done."""
         firsts = [
