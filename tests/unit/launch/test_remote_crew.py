@@ -6,6 +6,7 @@ import os
 import selectors
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from horovod.launch import remote_crew
 from horovod.launch.crew import Crew, Trouble, Worker
 from horovod.launch.fleet import Fleet, ranks_of
-from horovod.launch.frames import MAGIC, Kind, encode, encode_json
+from horovod.launch.frames import MAGIC, FrameReader, Kind, encode, encode_json
 from horovod.launch.host_plan import HostPlan, Place
 from horovod.launch.hosts import HostSlots, assign_ranks
 from horovod.launch.output import Console, Output, Sink
@@ -97,14 +98,17 @@ class Desk:
         deadline = time.monotonic() + 30
         while not any(entry.startswith(text) for entry in self.diary):
             assert time.monotonic() < deadline, self.diary
-            for key, _ in self.selector.select(0.05):
-                key.data()
-            assert self.crew is not None
-            self.crew.balance()
-            if self.crew.child.is_running:
-                pid, status = os.waitpid(self.crew.child.pid, os.WNOHANG)
-                if pid:
-                    assert self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
+            self.turn()
+
+    def turn(self) -> None:
+        for key, _ in self.selector.select(0.05):
+            key.data()
+        assert self.crew is not None
+        self.crew.balance()
+        if self.crew.child.is_running:
+            pid, status = os.waitpid(self.crew.child.pid, os.WNOHANG)
+            if pid:
+                assert self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
         if self.crew is not None:
@@ -263,3 +267,108 @@ def test_a_host_that_answers_and_then_does_nothing_is_late(desk: Desk) -> None:
     assert "some hosts do not start within 7 s (--start-timeout):" in fleet.delays()
     assert "  there: has not started its workers" in fleet.delays()
     assert ranks_of(crew) == "ranks 1 to 2"
+
+
+def read_orders(desk: Desk, most: int) -> list[tuple[Kind, int]]:
+    """What the agent has been sent, once it has all of it."""
+    while True:
+        data = (desk.folder / "heard").read_bytes()
+        frames = [(frame.kind, frame.worker) for frame in FrameReader().feed(data)]
+        if len(frames) >= most:
+            return frames
+        desk.turn()
+
+
+def test_orders_reach_single_workers_after_the_word_to_start(desk: Desk) -> None:
+    (desk.folder / "heard").touch()
+    crew = desk.started_crew_that_says(HELLO, f"exec cat > '{desk.folder}/heard'")
+    crew.end_worker(1)
+    crew.kill_worker(2)
+    assert read_orders(desk, 5) == [
+        (Kind.PLAN, 0),
+        (Kind.START, 0),
+        (Kind.START, 0),
+        (Kind.END_WORKER, 1),
+        (Kind.KILL_WORKER, 2),
+    ]
+
+
+def test_a_worker_is_forgotten_once_no_frame_is_about_it(desk: Desk) -> None:
+    before = b"".join(
+        (HELLO, encode(Kind.STARTED, 101, worker=1), encode(Kind.EXITED, 0, worker=1))
+    )
+    after = b"".join(
+        (
+            encode(Kind.OUTPUT, b"late\n", worker=1),
+            encode(Kind.CLOSED, worker=1, stream=0),
+            encode(Kind.CLOSED, worker=1, stream=1),
+            encode(Kind.STARTED, 102, worker=2),
+            encode(Kind.EXITED, 0, worker=2),
+        )
+    )
+    (desk.folder / "after").write_bytes(after)
+    os.mkfifo(desk.folder / "go")
+    crew = desk.started_crew_that_says(
+        before, f"read line < '{desk.folder}/go'; cat '{desk.folder}/after' -"
+    )
+    desk.turn_until("ended rank 1")
+    crew.forget(1)
+    crew.workers[1].slot = replace(crew.workers[1].slot, rank=9)
+    (desk.folder / "go").write_text("now\n")
+    desk.turn_until("ended rank 2")
+    assert list(crew.workers) == [2]
+    assert crew.ranks == [2]
+    assert (desk.folder / "shown").read_bytes() == b"9.out:late\n"
+    crew.forget(1)
+
+
+def test_a_worker_that_cannot_be_started(desk: Desk) -> None:
+    fields = {"status": 127, "text": "not found", "number": 1}
+    crew = desk.started_crew_that_says(HELLO + encode_json(Kind.TROUBLE, fields))
+    desk.turn_until("troubled")
+    assert desk.diary[-1] == f"troubled {Trouble(127, 'not found', 1)}"
+    assert (crew.ranks, crew.is_started) == ([2], False)
+
+
+def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
+    (desk.folder / "gone").write_bytes(encode(Kind.GONE))
+    crew = desk.started_crew_that_says(
+        HELLO, f"head -c 10 > /dev/null; cat '{desk.folder}/gone'; exec cat > /dev/null"
+    )
+    desk.turn_until("greeted")
+    crew.dismiss()
+    while not crew.is_closed:
+        desk.turn()
+    assert desk.diary == ["greeted there"]
+    assert not desk.selector.get_map()
+
+
+def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_crew, "_MOST_FAREWELL_S", 0.1)
+    crew = desk.started_crew_that_says(HELLO)
+    desk.turn_until("greeted")
+    crew.dismiss()
+    assert crew.deadline is not None
+    desk.turn_until("lost")
+    assert desk.diary[-1] == "lost: sh was ended by SIGTERM"
+    assert (crew.is_closed, crew.deadline) == (True, None)
+
+
+def test_a_host_is_dismissed_before_it_has_answered(desk: Desk) -> None:
+    crew = desk.crew_that_says(b"")
+    crew.dismiss()
+    while not crew.is_closed:
+        desk.turn()
+    assert desk.diary == []
+
+
+def test_a_mistake_of_the_listener_is_not_the_agents(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(crew: RemoteCrew) -> None:
+        raise KeyError("mine")
+
+    monkeypatch.setattr(desk, "greeted", fail)
+    desk.crew_that_says(HELLO)
+    with pytest.raises(KeyError, match="mine"):
+        desk.turn_until("greeted")
