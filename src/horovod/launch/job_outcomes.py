@@ -33,7 +33,7 @@ def host_loss(crew: RemoteCrew) -> JobOutcome:
     lines = indent(crew.last_lines, "  | ")
     text = (
         f"{_FAILED} the connection to {crew.hostname} ({ranks_of(crew)}), which ended: "
-        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {min(crew.slots)}\n"
+        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {crew.ranks[0]}\n"
         f"Exit code: {crew.child.exit_code}\n"
     )
     return JobOutcome(1, text, has_lost_host=True)
