@@ -17,6 +17,7 @@ __all__ = [
     "Standing",
     "Update",
     "WorkerKeys",
+    "read_key",
     "update_key",
     "world_scope",
 ]
@@ -130,6 +131,11 @@ class WorkerKeys:
         return f"elastic/worker/{self.worker}/seat/{count}"
 
     @property
+    def all(self) -> str:
+        """What all keys of this worker begin with."""
+        return f"elastic/worker/{self.worker}/"
+
+    @property
     def done(self) -> str:
         """Set when the worker's training function has returned."""
         return f"elastic/worker/{self.worker}/done"
@@ -138,6 +144,15 @@ class WorkerKeys:
     def fatal(self) -> str:
         """Set to an error that would only come again: it ends the job."""
         return f"elastic/worker/{self.worker}/fatal"
+
+
+def read_key(key: str) -> tuple[int, str, int] | None:
+    """Which worker has said something under ``key``, what, and for which time; None for others."""
+    words = key.split("/")
+    if words[:2] != ["elastic", "worker"] or len(words) < 4 or not words[2].isdecimal():
+        return None
+    count = words[4] if len(words) > 4 and words[4].isdecimal() else "0"
+    return int(words[2]), words[3], int(count)
 
 
 def update_key(count: int) -> str:
