@@ -157,10 +157,11 @@ class Stage:
     @property
     def living(self) -> int:
         """How many workers have not ended, as far as can be known."""
-        return sum(crew.living for crew in self._crews)
+        return sum(crew.living for crew in self.crews)
 
     @property
-    def _crews(self) -> tuple[Crew, ...]:
+    def crews(self) -> tuple[Crew, ...]:
+        """Those that are not closed."""
         return (*((self._here,) if self._here else ()), *self._others)
 
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
@@ -195,7 +196,7 @@ class Stage:
         """Serve ``play`` until somebody has called ``end`` and all has ended; how it went."""
         self._play = play
         adopt_orphans()
-        while self._ending is None or not all(crew.is_gone for crew in self._crews):
+        while self._ending is None or not all(crew.is_gone for crew in self.crews):
             for key, _ in self.selector.select(self._seconds_to_deadline(play)):
                 key.data()
             self._balance()
@@ -209,12 +210,12 @@ class Stage:
 
     def _seconds_to_deadline(self, play: Play) -> float | None:
         own = play.deadline if self._ending is None else self._ending.deadline
-        times = [t for t in (own, *(crew.deadline for crew in self._crews)) if t is not None]
+        times = [t for t in (own, *(crew.deadline for crew in self.crews)) if t is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _balance(self) -> None:
         self._output.balance()
-        for crew in self._crews:
+        for crew in self.crews:
             crew.balance()
         self._others = [crew for crew in self._others if not crew.is_closed]
         self._say_if(self._logs.news())
@@ -279,24 +280,24 @@ class Stage:
         self._ending = _Ending(outcome, time.monotonic() + GRACE_S)
         for pid in self._children:
             signal_group(pid, signal.SIGTERM)
-        for crew in self._crews:
+        for crew in self.crews:
             crew.end(reaches_strays=outcome.status != 0)
 
     def _kill(self, reason: str) -> None:
         assert self._ending is not None
-        late = [name for crew in self._crews for name in crew.late()]
+        late = [name for crew in self.crews for name in crew.late()]
         if late:
             self.say(f"killing {', '.join(late)}, or children of it, which {reason}")
         self._ending.is_killing = True
         self._ending.deadline = time.monotonic() + GRACE_S
-        for crew in self._crews:
+        for crew in self.crews:
             crew.kill()
 
     def _finish(self, ending: _Ending) -> JobOutcome:
         # Signals act as usual again: only the console can still take long.
         self.wakeups.restore()
         self._output.drain()
-        stuck = [name for crew in self._crews for name in crew.late()]
+        stuck = [name for crew in self.crews for name in crew.late()]
         if stuck:
             self.say(f"these do not end although they got SIGKILL: {', '.join(stuck)}")
         self._say_if(self._logs.news())
