@@ -26,6 +26,8 @@ class State:
         self._host_messages: queue.Queue[tuple[int, int]] = queue.Queue()
         self._last_updated_timestamp = 0
         self._reset_callbacks: list[Callable[[], None]] = []
+        self.commits = 0
+        self.checkpoint = ""
 
     def save(self) -> None:
         """Keep a copy of the current values in host memory; no communication."""
@@ -49,7 +51,12 @@ class State:
             HostsUpdatedInterrupt: as ``check_host_updates``.
         """
         self.save()
+        self.commits += 1
         self.check_host_updates()
+
+    def synced(self) -> None:
+        """The state is that of rank 0 now; called by the loop around the training function."""
+        self.commits = 0
 
     def check_host_updates(self) -> None:
         """Leave the training function, on all ranks at once, if the set of hosts changed.

@@ -43,12 +43,14 @@ class Ready:
     """A worker asks for a seat: at its start, after a failure, or after an update.
 
     ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
-    dead, silent or out of reach. ``checkpoint`` is the file last written from its state.
+    dead, silent or out of reach. ``keeps_state``: its state is what all that stay have, so that it
+    need not be sent. ``checkpoint`` is the file last written from its state.
     """
 
     standing: Standing = Standing()
     reason: str = ""
     lost: tuple[int, ...] = ()
+    keeps_state: bool = False
     checkpoint: str = ""
 
     def encoded(self) -> bytes:
@@ -67,8 +69,9 @@ class Ready:
 class Seat:
     """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
 
-    ``updates`` counts those published before; newer ones concern this world. With ``removal`` there
-    is no seat for the worker any more, and the text says why.
+    ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
+    member needs the state of rank 0. With ``removal`` there is no seat for the worker any more, and
+    the text says why.
     """
 
     world: int = 0
@@ -80,6 +83,7 @@ class Seat:
     cross_size: int = 1
     members: tuple[int, ...] = field(default=())
     updates: int = 0
+    must_sync: bool = True
     removal: str = ""
 
     def encoded(self) -> bytes:
