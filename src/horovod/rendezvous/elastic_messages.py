@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from enum import IntFlag
 from typing import Any
 
 __all__ = [
+    "HostUpdate",
     "Ready",
     "Seat",
     "Standing",
@@ -96,6 +98,15 @@ class Seat:
         """The contrary of ``encoded``."""
         fields = json.loads(text)
         return cls(members=tuple(fields.pop("members")), **fields)
+
+
+class HostUpdate(IntFlag):
+    """What happened to the set of hosts; the numbers are part of the public interface."""
+
+    NONE = 0
+    REMOVED = 1
+    ADDED = 2
+    MIXED = 3
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod.elastic import HostUpdate
 from horovod.launch.elastic import texts
 from horovod.launch.elastic.actions import (
     Abandon,
@@ -32,7 +31,7 @@ from horovod.launch.elastic.seating import best_informed, by_spot, in_rank_order
 from horovod.launch.hosts import Slot
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.processes import describe_exit
-from horovod.rendezvous.elastic_messages import Ready, Seat, Update
+from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat, Update
 
 __all__ = ["Director"]
 
