@@ -26,6 +26,8 @@ class State:
         self._host_messages: queue.Queue[tuple[int, int]] = queue.Queue()
         self._last_updated_timestamp = 0
         self._reset_callbacks: list[Callable[[], None]] = []
+        self.commits = 0
+        self.checkpoint = ""
 
     def save(self) -> None:
         """Keep a copy of the current values in host memory; no communication."""
@@ -49,7 +51,12 @@ class State:
             HostsUpdatedInterrupt: as ``check_host_updates``.
         """
         self.save()
+        self.commits += 1
         self.check_host_updates()
+
+    def synced(self) -> None:
+        """The state is that of rank 0 now; called by the loop around the training function."""
+        self.commits = 0
 
     def check_host_updates(self) -> None:
         """Leave the training function, on all ranks at once, if the set of hosts changed.
@@ -63,8 +70,9 @@ class State:
         if not notification_manager.has_source and self._host_messages.empty():
             return
         timestamp, kinds = self._bcast_object(self._take_messages())
-        if timestamp > self._last_updated_timestamp:
-            self._last_updated_timestamp = timestamp
+        # A newcomer has seen none: whether there is a newer one is rank 0's to say.
+        self._last_updated_timestamp = timestamp
+        if kinds:
             # Whoever stays has what everybody else has, so there is nothing to send.
             raise HostsUpdatedInterrupt(skip_sync=kinds == HostUpdate.REMOVED)
 
@@ -92,14 +100,15 @@ class State:
         self._host_messages.put((timestamp, update_res))
 
     def _take_messages(self) -> tuple[int, int]:
-        """Empty the queue: newest timestamp and union of kinds; without any the last seen, none."""
+        """Empty the queue: newest timestamp, and union of kinds of those not seen before."""
         newest, kinds = self._last_updated_timestamp, 0
         while True:
             try:
                 timestamp, kind = self._host_messages.get_nowait()
             except queue.Empty:
                 return newest, kinds
-            newest, kinds = max(newest, timestamp), kinds | int(kind)
+            if timestamp > self._last_updated_timestamp:
+                newest, kinds = max(newest, timestamp), kinds | int(kind)
 
 
 class ObjectState(State):
