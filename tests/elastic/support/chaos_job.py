@@ -40,7 +40,7 @@ class ChaosJob(WatchedJob):
     ) -> None:
         self.limits = limits
         self.discovery = Discovery(folder, limits.hosts)
-        super().__init__(folder, on_host(self._words(options)), settings)
+        super().__init__(folder, on_host(self._words(folder, options)), settings)
         (folder / "traps").mkdir()
 
     def lay(self, trap: traps.Trap) -> None:
@@ -52,9 +52,9 @@ class ChaosJob(WatchedJob):
         traps.remove(self.folder / "traps", point)
 
     def finish(self) -> None:
-        """As said; no file may be left, either."""
+        """As said; no file of ours may be left, either."""
         super().finish()
-        files = [path.name for path in (self.folder / "temporary").iterdir()]
+        files = list((self.folder / "temporary").glob("*horovod*"))
         if files:
             raise JobError(f"left: {files}")
 
@@ -71,11 +71,11 @@ class ChaosJob(WatchedJob):
             names.count(name) <= hosts.get(name, 0) for name in set(names)
         )
 
-    def _words(self, options: Sequence[str]) -> list[str]:
+    def _words(self, folder: Path, options: Sequence[str]) -> list[str]:
         np = self.limits.full_size(self.limits.hosts)
         launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(np)]
         limits = ["--min-np", str(self.limits.min_np), "--max-np", str(self.limits.max_np)]
         discovery = ["--host-discovery-script", str(self.discovery.script)]
         cooldown = ["--blacklist-cooldown-range", *_COOLDOWN_S]
-        training = [sys.executable, str(_TRAINING), str(self.folder)]
+        training = [sys.executable, str(_TRAINING), str(folder)]
         return [*launcher, *limits, *discovery, *cooldown, *options, *training]

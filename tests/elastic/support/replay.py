@@ -16,6 +16,15 @@ _TOLERANCE = 1e-4
 
 def differences_to_replay(batches: Sequence[Batch], final: Sequence[float]) -> list[str]:
     """Where losses or final weights are not those of undisturbed training with these batches."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would only wait for each other, with so little to do
+    try:
+        return _replay(batches, final)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _replay(batches: Sequence[Batch], final: Sequence[float]) -> list[str]:
     problems = []
     model = make_model()
     optimizer = make_optimizer(model)
