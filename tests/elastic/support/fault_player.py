@@ -23,10 +23,14 @@ class _ImpossibleError(Exception):
 
 @dataclass(frozen=True)
 class Recovery:
-    """``seconds`` from a fault to the next completed step, None where no worker was lost."""
+    """``seconds`` from a fault to the next completed step, None where no worker was lost.
+
+    ``is_in_place``: the next world had enough workers without any that came anew.
+    """
 
     fault: Fault
     seconds: float | None
+    is_in_place: bool = False
 
 
 class FaultPlayer:
@@ -60,9 +64,12 @@ class FaultPlayer:
         for fault in faults:
             self._wait_for(fault)
             with contextlib.suppress(_ImpossibleError):
-                self.recoveries.append(Recovery(fault, self._ways[fault.kind](fault)))
+                before = {member.process for member in self._watch.members}
+                seconds = self._ways[fault.kind](fault)
+                after = {member.process for member in self._watch.members}
+                self.recoveries.append(Recovery(fault, seconds, bool(after) and after <= before))
             self._end_bad_answers()
-        self._set_hosts(self._job.limits.hosts)
+        self._job.discovery.answer("good")
         self.wait_for_all()
 
     def wait_for_all(self) -> None:

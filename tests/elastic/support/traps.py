@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,7 +25,8 @@ middle of, and after taking over the state of rank 0."""
 class Trap:
     """``signum`` for whoever comes to ``point`` first: rank 0 or another, or anybody (None).
 
-    With ``delay_s`` the worker goes on for so long: a moment inside of what follows.
+    With ``delay_s`` the worker goes on for so long, to a moment inside of what follows, and dies of
+    an alarm, for which nobody has to be awake.
     """
 
     point: str
@@ -47,8 +47,8 @@ def remove(folder: Path, point: str) -> None:
     (folder / point).unlink(missing_ok=True)
 
 
-def spring(folder: Path, point: str, rank: int, history: History) -> None:
-    """A worker of this rank is at ``point``."""
+def spring(folder: Path, point: str, rank: int, world: str, history: History) -> None:
+    """A worker of this rank, in this world, is at ``point``."""
     path = folder / point
     try:
         trap = Trap(**json.loads(path.read_text()))
@@ -60,14 +60,8 @@ def spring(folder: Path, point: str, rank: int, history: History) -> None:
         path.rename(folder / f".taken.{history.process}")
     except FileNotFoundError:  # another one was faster
         return
+    history.add("trap", world=world, note=f"{signal.Signals(trap.signum).name} at {trap.point}")
     if trap.delay_s:
-        timer = threading.Timer(trap.delay_s, _fall, (trap, history))
-        timer.daemon = True
-        timer.start()
+        signal.setitimer(signal.ITIMER_REAL, trap.delay_s)
     else:
-        _fall(trap, history)
-
-
-def _fall(trap: Trap, history: History) -> None:
-    history.add("trap", note=f"{signal.Signals(trap.signum).name} at {trap.point}")
-    os.kill(os.getpid(), trap.signum)
+        os.kill(os.getpid(), trap.signum)

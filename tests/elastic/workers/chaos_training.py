@@ -59,7 +59,7 @@ class Diary:
 
     def pass_point(self, point: str) -> None:
         rank = hvd.rank() if hvd.is_initialized() else -1
-        traps.spring(self._folder / "traps", point, rank, self._history)
+        traps.spring(self._folder / "traps", point, rank, self._world, self._history)
 
     def start(self, state: RecordedState) -> None:
         """What this process uses is to be the same in each world of this size."""
