@@ -18,6 +18,7 @@ from horovod._keras.variables import (
     read_values,
 )
 from horovod.elastic import ObjectState, run_fn
+from horovod.elastic.state import check_arrays
 from horovod.errors import HorovodInternalError
 from horovod.numpy.objects import broadcast_object
 from horovod.world import init, rank, shutdown
@@ -58,11 +59,6 @@ class KerasState(ObjectState):
         super().__init__(broadcast_object, rank, **kwargs)
         self._saved_values = self._values()
 
-    def save(self) -> None:
-        """Copy all values to host memory."""
-        self._saved_values = self._values()
-        super().save()
-
     def restore(self) -> None:
         """Go back to what was saved last."""
         attach_state(self.model)
@@ -75,6 +71,20 @@ class KerasState(ObjectState):
         broadcast_variables(self._keras, self._variables(), 0, "keras.elastic")
         self._saved_values = self._values()
         super().sync()
+
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, as it goes to a file."""
+        return {**super().saved_values(), "variables": list(self._saved_values)}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Have ``restore`` go back to these."""
+        check_arrays(values["variables"], self._saved_values)
+        super().take_values(values)
+        self._saved_values = values["variables"]
+
+    def _keep(self) -> None:
+        self._saved_values = self._values()
+        super()._keep()
 
     def _values(self) -> list[Any]:
         attach_state(self.model)

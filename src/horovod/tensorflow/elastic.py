@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from horovod.elastic import ObjectState, run_fn
+from horovod.elastic.state import check_arrays
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.world import init, rank, shutdown
@@ -79,11 +80,6 @@ class _VariablesState(ObjectState):
         super().__init__(broadcast_object, rank, **kwargs)
         self._saved_values: list[Any] = self._read()
 
-    def save(self) -> None:
-        """Copy all values to host memory."""
-        self._saved_values = self._read()
-        super().save()
-
     def restore(self) -> None:
         """Go back to what was saved last."""
         self._write(self._saved_values)
@@ -94,6 +90,20 @@ class _VariablesState(ObjectState):
         self._broadcast()
         self._saved_values = self._read()
         super().sync()
+
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, as it goes to a file."""
+        return {**super().saved_values(), "variables": list(self._saved_values)}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Have ``restore`` go back to these."""
+        check_arrays(values["variables"], self._saved_values)
+        super().take_values(values)
+        self._saved_values = values["variables"]
+
+    def _keep(self) -> None:
+        self._saved_values = self._read()
+        super()._keep()
 
     def _read(self) -> list[Any]:
         raise NotImplementedError

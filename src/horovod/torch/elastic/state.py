@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from horovod.elastic import ObjectState
+from horovod.elastic.state import check_names
 from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.tensor_leaf import TensorLeaf
 from horovod.torch.functions import (
     broadcast_object,
     broadcast_optimizer_state,
@@ -78,6 +80,14 @@ class StateHandler:
         self.value = value
         self.save()
 
+    def saved_value(self) -> Any:
+        """What was saved last, for a file; of plain objects, arrays and tensors if possible."""
+        raise NotImplementedError(f"{type(self).__name__} must define saved_value()")
+
+    def take_value(self, saved: Any) -> None:
+        """The contrary of ``saved_value``: ``restore`` goes back to this from now on."""
+        raise NotImplementedError(f"{type(self).__name__} must define take_value()")
+
 
 class _StateDictHandler(StateHandler):
     """For values that have ``state_dict`` and ``load_state_dict``."""
@@ -88,6 +98,12 @@ class _StateDictHandler(StateHandler):
     def restore(self) -> None:
         # A copy again: optimizers keep the tensors that they load, and change them.
         self.value.load_state_dict(_host_copy(self._saved))
+
+    def saved_value(self) -> Any:
+        return self._saved
+
+    def take_value(self, saved: Any) -> None:
+        self._saved = saved
 
 
 class ModelStateHandler(_StateDictHandler):
@@ -161,6 +177,8 @@ class TorchState(ObjectState):
         kwargs: further attributes, of any kind.
     """
 
+    _leaves = (TensorLeaf(),)
+
     def __init__(
         self,
         model: torch.nn.Module | None = None,
@@ -173,12 +191,6 @@ class TorchState(ObjectState):
         for name in self._handlers:
             super().__setattr__(name, values.pop(name))
         super().__init__(broadcast_object, rank, **values)
-
-    def save(self) -> None:
-        """Copy all states to host memory."""
-        for handler in self._handlers.values():
-            handler.save()
-        super().save()
 
     def restore(self) -> None:
         """Go back to what was saved last; gradients of tracked optimizers are cleared."""
@@ -198,6 +210,23 @@ class TorchState(ObjectState):
             if isinstance(handler, StateHandler):
                 handler.reset()
 
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, as it goes to a file."""
+        found = {name: _as_written(handler) for name, handler in self._handlers.items()}
+        return {**super().saved_values(), "handlers": found}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Have ``restore`` go back to these."""
+        check_names(values["handlers"], self._handlers)
+        super().take_values(values)
+        for name, handler in self._handlers.items():
+            handler.take_value(values["handlers"][name])  # type: ignore[attr-defined]
+
+    def _keep(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super()._keep()
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         handler = self.__dict__.get("_handlers", {}).get(name)
@@ -210,6 +239,15 @@ def _handler_for(value: Any) -> Handler | None:
         if isinstance(value, handled):
             return handler_class(value)
     return None
+
+
+def _as_written(handler: Handler) -> Any:
+    if not hasattr(handler, "saved_value"):
+        raise TypeError(
+            f"{type(handler).__name__} must define saved_value() and take_value() so that what it "
+            "handles can go to a file"
+        )
+    return handler.saved_value()
 
 
 def _host_copy(value: Any) -> Any:
