@@ -125,8 +125,9 @@ class JaxState(ObjectState):
         )
 
     def _keep(self) -> None:
-        super()._keep()
-        self._saved_state = jax.tree_util.tree_map(_saved, self._saved_state)
+        # All of them, and then take over: reading may bring to light that a collective has failed.
+        current = {name: getattr(self, name) for name in self._saved_state}
+        self._saved_state = jax.tree_util.tree_map(_saved, current)
 
     def _assign_saved(self) -> None:
         for name, value in self._saved_state.items():

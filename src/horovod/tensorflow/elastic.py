@@ -6,9 +6,10 @@ version a job keeps its size: all of its processes take part in the new world.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,14 +53,21 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
-        try:
+        with _translating():
             return func(*args, **kwargs)
-        except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
-            if not _is_of_a_collective(error):
-                raise
-            raise HorovodInternalError(str(error)) from error
 
     return run_fn(translated, _restart_engine)
+
+
+@contextlib.contextmanager
+def _translating() -> Iterator[None]:
+    """Raises a ``HorovodInternalError`` in place of what TensorFlow made of one."""
+    try:
+        yield
+    except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
+        if not _is_of_a_collective(error):
+            raise
+        raise HorovodInternalError(str(error)) from error
 
 
 def _is_of_a_collective(error: Any) -> bool:
@@ -86,10 +94,20 @@ class _VariablesState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Make all ranks equal to rank 0, and save the variables; collective, blocks until done."""
-        self._broadcast()
-        self._saved_values = self._read()
+        """Make all ranks equal to rank 0, and save the variables; collective, blocks until done.
+
+        After an error ``restore`` goes back to what was saved before.
+        """
+        with _translating():
+            self._broadcast()
+        values = self._read()
         super().sync()
+        self._saved_values = values
+
+    def on_reset(self) -> None:
+        """A new world has begun; see ``State.on_reset``."""
+        with _translating():
+            super().on_reset()
 
     def saved_values(self) -> dict[str, Any]:
         """What was saved last, as it goes to a file."""

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from horovod.jax import elastic
 from horovod.jax.elastic import JaxState
 
 
@@ -70,3 +71,20 @@ def test_a_file_of_another_optimizer_changes_nothing(tmp_path):
     with pytest.raises(ValueError, match="moments: values of the file that this state lacks"):
         state.load(tmp_path / "state")
     assert state.params["w"].tolist() == before.tolist()
+
+
+def test_a_failure_seen_by_a_commit_leaves_what_was_saved(monkeypatch):
+    state = JaxState(first=jnp.ones(2), second=jnp.ones(2))
+    read = elastic._saved
+
+    def fail_at_second(leaf):
+        if int(leaf[0]) == 3:
+            raise RuntimeError("HorovodInternalError: rank 1 died")
+        return read(leaf)
+
+    monkeypatch.setattr(elastic, "_saved", fail_at_second)
+    state.first, state.second = 2 * state.first, 3 * state.second
+    with pytest.raises(RuntimeError, match="rank 1 died"):
+        state.commit()
+    state.restore()
+    assert (state.first.tolist(), state.second.tolist()) == ([1.0, 1.0], [1.0, 1.0])

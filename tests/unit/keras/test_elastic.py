@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from horovod.errors import HorovodInternalError
 from horovod.keras.elastic import KerasState
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within Keras's backends
@@ -47,3 +48,19 @@ def test_another_process_goes_on_from_a_file(tmp_path):
 
     with pytest.raises(ValueError, match=r"variable 0 has shape \[2, 3\] in the file, \[2, 4\]"):
         KerasState(make_model(4), epoch=0).load(tmp_path / "state")
+
+
+def test_a_sync_that_fails_leaves_what_was_saved(monkeypatch):
+    def lost(_: object) -> None:
+        raise HorovodInternalError("rank 1 died")
+
+    model = make_model()
+    state = KerasState(model, epoch=0)
+    expected = model.get_weights()
+    train(model)  # stands for what rank 0 sends
+    monkeypatch.setattr(state, "_bcast_object", lost)
+    with pytest.raises(HorovodInternalError, match="rank 1 died"):
+        state.sync()
+    state.restore()
+    for found, saved in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(found, saved)

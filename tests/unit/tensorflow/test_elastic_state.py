@@ -168,6 +168,58 @@ def test_variables_of_any_dtype_and_of_a_session_go_to_a_file(tmp_path):
         assert session.run(variable).tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("part", ["variables", "objects"])
+def test_a_sync_that_fails_leaves_what_was_saved(monkeypatch, part):
+    variable = tf.Variable(1.0)
+    state = TensorFlowState([variable], epoch=1)
+
+    def fail(*_: object) -> None:
+        variable.assign(5.0)
+        raise in_graph("broadcast 'broadcast_variables/0.Variable': rank 1 died")
+
+    if part == "variables":
+        monkeypatch.setattr(state, "_broadcast", fail)
+    else:
+        monkeypatch.setattr(state, "_broadcast", lambda: variable.assign(5.0))
+        monkeypatch.setattr(state, "_bcast_object", lost)
+    state.epoch = 2
+    with pytest.raises(HorovodInternalError, match="rank 1 died"):
+        state.sync()
+    state.restore()
+    assert (variable.numpy(), state.epoch) == (1.0, 1)
+
+
+def lost(*_: object) -> None:
+    raise HorovodInternalError("rank 1 died")
+
+
+@pytest.mark.parametrize("place", ["sync", "callback"])
+def test_a_peer_lost_outside_of_the_function_is_a_failure_too(monkeypatch, place):
+    state = TensorFlowState([tf.Variable(1.0)], epoch=1)
+    failures = [in_graph("allreduce 'x': rank 1 died")]
+    broadcast, calls = state._broadcast, []
+
+    def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+        broadcast()
+
+    if place == "sync":
+        monkeypatch.setattr(state, "_broadcast", fail_once)
+    else:
+        state.register_reset_callbacks([fail_once])
+
+    @run
+    def training(state):
+        calls.append(state.epoch)
+        if place == "callback" and len(calls) == 1:
+            raise HorovodInternalError("for a reset")
+
+    training(state)
+    assert failures == []
+    assert calls == [1] if place == "sync" else [1, 1]
+
+
 class Counting(State):
     def __init__(self) -> None:
         super().__init__(lambda value: value, lambda: 0)

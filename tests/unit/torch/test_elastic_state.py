@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import horovod.torch as hvd
 from horovod.torch.elastic import ElasticSampler, TorchState
+from horovod.torch.elastic import state as elastic_state
 from horovod.torch.elastic.state import (
     ModelStateHandler,
     StateHandler,
@@ -321,3 +322,42 @@ def test_own_handlers_need_more_for_a_file(registry, tmp_path):
     state = TorchState(counter=Counter())
     state.load(tmp_path / "state")
     assert state.counter.count == 4
+
+
+def lost(*_: object, **__: object) -> None:
+    raise hvd.HorovodInternalError("rank 1 died")
+
+
+def overwritten(params: dict[str, Tensor], root_rank: int) -> None:
+    """As if rank 0 had sent other parameters."""
+    for tensor in params.values():
+        tensor.zero_()
+
+
+@pytest.mark.parametrize(
+    "failing", ["broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "objects"]
+)
+def test_a_sync_that_fails_leaves_what_was_saved(model, monkeypatch, failing):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = TorchState(model, optimizer, sampler=ElasticSampler(range(10)), batch=1)
+    step(model, optimizer, 1)
+    state.sampler.record_batch(0, 4)
+    state.commit()
+    saved = state.saved_values()
+    expected = copy_of(model)
+    monkeypatch.setattr(elastic_state, "broadcast_parameters", overwritten)
+    if failing == "objects":
+        monkeypatch.setattr(state, "_bcast_object", lost)
+    else:
+        monkeypatch.setattr(elastic_state, failing, lost)
+    optimizer.param_groups[0]["lr"] = 7.0
+    state.sampler.record_batch(1, 4)
+    state.batch = 2
+    with pytest.raises(hvd.HorovodInternalError, match="rank 1 died"):
+        state.sync()
+    found = state.saved_values()
+    assert all(found["handlers"][name] is saved["handlers"][name] for name in found["handlers"])
+    state.restore()
+    assert_equal(model.state_dict(), expected)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert (state.sampler.processed_num, state.batch) == (4, 1)

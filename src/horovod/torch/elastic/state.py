@@ -47,7 +47,10 @@ class Handler(Protocol):
         """Put the kept state back into the value."""
 
     def sync(self) -> None:
-        """Make the value equal to rank 0's and keep that; collective."""
+        """Make the value equal to rank 0's and keep that, in place of an attribute; collective.
+
+        If another part of the state fails later the former attributes are put back.
+        """
 
     def set_value(self, value: Any) -> None:
         """Handle this value instead, and save it."""
@@ -199,10 +202,19 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Make all ranks equal to rank 0, and save; collective, blocks until done."""
-        for handler in self._handlers.values():
-            handler.sync()
-        super().sync()
+        """Make all ranks equal to rank 0, and save; collective, blocks until done.
+
+        After an error ``restore`` goes back to what was saved before.
+        """
+        before = [(handler, dict(vars(handler))) for handler in self._handlers.values()]
+        try:
+            for handler in self._handlers.values():
+                handler.sync()
+            super().sync()
+        except BaseException:
+            for handler, attributes in before:
+                vars(handler).update(attributes)
+            raise
 
     def reset(self) -> None:
         """Adapt to the new world: samplers split what is left, optimizers drop gradients."""
