@@ -10,21 +10,16 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from horovod import _native, mpi_library
-from horovod.affinity import core_of, on_core
-from horovod.backends import Backend
-from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
-from horovod.errors import InitError
+from horovod.assembly import MPI, World, assemble, worlds_begun
+from horovod.errors import InitError, PeerLostError, StallError
 from horovod.mpi_library import is_communicator
-from horovod.process_sets import ConnectSet, ProcessSet, close_registry, open_registry
-from horovod.rendezvous import Identity, Mesh, job_store, meet, recognise
-from horovod.settings import LOG_LEVELS, Settings
+from horovod.process_sets import ProcessSet, close_registry, open_registry
+from horovod.rendezvous import ranks_in, recognise, this_member
+from horovod.settings import Settings
 
 __all__ = [
     "at_end",
@@ -49,33 +44,15 @@ __all__ = [
     "nccl_built",
     "port_address",
     "rank",
+    "ranks_named",
     "rethrow_interrupt",
     "rocm_built",
     "shutdown",
     "size",
 ]
 
-# The name of MPI as a data plane.
-_MPI = "mpi"
-
-
-@dataclass(frozen=True)
-class _World:
-    identity: Identity
-    engine: _native.Engine
-    data_plane_name: str
-    connect_set: ConnectSet | None = None  # where the world spans hosts
-    data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
-
-    def end(self) -> None:
-        self.engine.shutdown()
-        if self.data_plane is not None:
-            self.data_plane.close()
-
-
-_world: _World | None = None
-_abandoned: list[_World] = []  # worlds of the parent, in a forked child
-_generations: Counter[str] = Counter()  # worlds begun, by scope
+_world: World | None = None
+_abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
 _at_end: list[Callable[[_native.Engine], None]] = []
@@ -113,31 +90,60 @@ def init(
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         _check_comm(comm, static_sets)
+        world = _join(settings, comm, static_sets)
+        _world = world
+        identity = world.identity
+        _port.attach(world.engine, identity.local_rank, identity.local_size)
+        _install_hooks()
+
+
+def _join(
+    settings: Settings, comm: Sequence[int] | Any | None, static_sets: Sequence[ProcessSet]
+) -> World:
+    """A world, complete. In an elastic job, one that breaks in the making is followed by another.
+
+    The driver ends that when it leads nowhere.
+    """
+    member = this_member(os.environ)
+    while True:
         identity = recognise(
             os.environ,
             settings.start_timeout_s,
             comm,
-            by_mpi=settings.cpu_operations.lower() == _MPI,
+            by_mpi=settings.cpu_operations.lower() == MPI,
             mpi_threads=not settings.mpi_threads_disable,
         )
-        world = _begin(identity, settings)
         try:
-            open_registry(
-                world.engine,
-                world.identity.rank,
-                world.identity.size,
-                static_sets,
-                settings.dynamic_process_sets,
-                world.connect_set,
-                world.data_plane,
-                comm if is_communicator(comm) else None,
-            )
-        except BaseException:
-            world.end()
-            raise
-        _world = world
-        _port.attach(world.engine, identity.local_rank, identity.local_size)
-        _install_hooks()
+            return _complete(assemble(identity, settings), settings, comm, static_sets)
+        except (InitError, PeerLostError, StallError) as error:
+            if member is None:
+                raise
+            text = str(error)
+            member.note_failure(text, [r for r in ranks_in(text) if r != identity.rank])
+
+
+def _complete(
+    world: World,
+    settings: Settings,
+    comm: Sequence[int] | Any | None,
+    static_sets: Sequence[ProcessSet],
+) -> World:
+    """``world`` with its process sets, which all ranks register together."""
+    try:
+        open_registry(
+            world.engine,
+            world.identity.rank,
+            world.identity.size,
+            static_sets,
+            settings.dynamic_process_sets,
+            world.connect_set,
+            world.data_plane,
+            comm if is_communicator(comm) else None,
+        )
+    except BaseException:
+        world.end()
+        raise
+    return world
 
 
 def shutdown() -> None:
@@ -183,7 +189,12 @@ def rethrow_interrupt() -> None:
 
 def generation() -> int:
     """How many worlds this process has joined so far; tells one from the next."""
-    return _generations.total()
+    return worlds_begun()
+
+
+def ranks_named(text: str) -> list[int]:
+    """The other ranks of the world that the error ``text`` is about; none outside of a world."""
+    return [] if _world is None else _world.ranks_named(text)
 
 
 def rank() -> int:
@@ -234,7 +245,7 @@ def mpi_threads_supported() -> bool:
         ValueError: before ``init``, and when MPI is not in use.
     """
     name = _current().data_plane_name
-    if name != _MPI:
+    if name != MPI:
         raise ValueError(f"MPI is not enabled in this run; its data plane is {name}")
     return mpi_library.threads_supported()
 
@@ -242,8 +253,8 @@ def mpi_threads_supported() -> bool:
 def mpi_enabled() -> bool:
     """Whether the data of this run goes over MPI; before ``init``, whether it is going to."""
     if _world is not None:
-        return _world.data_plane_name == _MPI
-    return os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == _MPI
+        return _world.data_plane_name == MPI
+    return os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == MPI
 
 
 def mpi_built() -> bool:
@@ -286,7 +297,7 @@ def rocm_built() -> bool:
     return False
 
 
-def _current() -> _World:
+def _current() -> World:
     if _world is None:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
     return _world
@@ -326,140 +337,6 @@ def _check_comm(comm: Any, static_sets: Sequence[ProcessSet]) -> None:
         )
     if not all(isinstance(rank, int) for rank in comm):
         raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
-
-
-def _begin(identity: Identity, settings: Settings) -> _World:
-    """Meets the others, and starts the engine."""
-    # Ranks count the worlds of one scope alike; handles must differ between all of a process.
-    generation = _generations[identity.scope] = _generations[identity.scope] + 1
-    plane_name = _chosen_data_plane(identity, settings)
-    backend = None if plane_name == NATIVE else find_backend(plane_name)
-    if identity.size == 1:
-        identity = identity.placed([identity.node])
-        config = _engine_config(identity, settings, _generations.total())
-        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            return _World(identity, _native.Engine(config), plane_name)
-    region_bytes = _native.space_bytes(identity.size)
-    mesh = meet(
-        identity,
-        generation,
-        region_bytes,
-        settings.start_timeout_s,
-        os.environ,
-        settings.gloo_timeout_s,
-    )
-    identity = identity.placed(mesh.nodes)
-    config = _engine_config(identity, settings, _generations.total())
-    config.peer_names = [
-        f"rank {peer} (pid {pid} on {hostname})"
-        for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
-    ]
-    data_plane = None
-    try:
-        if backend is not None:
-            data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
-        carrier = None if data_plane is None else data_plane.world
-    except BaseException:
-        mesh.close()
-        raise
-    try:
-        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            engine = _engine_of(config, mesh, identity.rank, carrier)
-    except BaseException:
-        if data_plane is not None:
-            data_plane.close()
-        raise
-    connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
-    return _World(identity, engine, plane_name, connect_set, data_plane)
-
-
-def _engine_of(
-    config: _native.Config, mesh: Mesh, rank: int, carrier: _native.Carrier | None
-) -> _native.Engine:
-    """The engine takes over all descriptors of the mesh."""
-    hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
-    try:
-        return _native.Engine(
-            config,
-            mesh.region_fd,
-            list(mesh.pidfds),
-            _pids_to_watch(mesh, rank),
-            carrier,
-            hosts,
-            list(mesh.bells),
-            list(mesh.links.control),
-            list(mesh.links.data),
-            list(mesh.news),
-        )
-    except Exception as error:
-        raise InitError(f"init: initialization failed: {error}") from error
-    finally:
-        os.close(mesh.region_fd)  # it has one of its own
-
-
-def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
-    started_by_mpi = identity.launcher == "mpirun"
-    return settings.cpu_operations.lower() or (_MPI if started_by_mpi else NATIVE)
-
-
-def _connect(
-    name: str,
-    backend: type[Backend],
-    identity: Identity,
-    mesh: Mesh,
-    settings: Settings,
-    generation: int,
-) -> DataPlane:
-    neighbourhood = Neighbourhood(
-        rank=identity.rank,
-        size=identity.size,
-        store=job_store(identity, os.environ, settings.gloo_timeout_s),
-        scope=f"{identity.scope}{generation}/",
-        address=mesh.address,
-        timeout_s=settings.gloo_timeout_s,
-    )
-    return DataPlane(name, backend, neighbourhood, identity.comm)
-
-
-def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
-    """Of the ranks of this host; 0 for others, and for threads of this process."""
-    near = next(host for host in mesh.hosts if rank in host)
-    return [
-        pid if peer in near and peer != rank and pid != os.getpid() else 0
-        for peer, pid in enumerate(mesh.pids)
-    ]
-
-
-def _engine_config(identity: Identity, settings: Settings, generation: int) -> _native.Config:
-    config = _native.Config()
-    config.rank = identity.rank
-    config.size = identity.size
-    config.generation = generation
-    config.usable_cores = _usable_cores()
-    config.fusion_threshold_bytes = settings.fusion_threshold_bytes
-    config.fuse_groups = not settings.disable_group_fusion
-    config.cache_capacity = settings.cache_capacity
-    config.cycle_time_s = settings.cycle_time_ms / 1000
-    config.stall_check = not settings.stall_check_disable
-    config.stall_check_time_s = settings.stall_check_time_s
-    config.stall_shutdown_time_s = settings.stall_shutdown_time_s
-    config.log_level = LOG_LEVELS.index(settings.log_level)
-    config.log_hide_time = settings.log_hide_time
-    config.peer_names = [f"rank {peer}" for peer in range(identity.size)]
-    return config
-
-
-def _usable_cores() -> int:
-    """Cores that this process may run on: its affinity, within its cgroup's CPU quota."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        cores = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no quota, or another cgroup layout
-        return cores
 
 
 def _install_hooks() -> None:

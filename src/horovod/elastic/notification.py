@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from enum import IntFlag
 from typing import Protocol
 
+from horovod.rendezvous.elastic_messages import HostUpdate
+
 __all__ = ["HostUpdate", "Listener", "NotificationManager", "Source", "notification_manager"]
-
-
-class HostUpdate(IntFlag):
-    """What happened to the set of hosts; the numbers are part of the public interface."""
-
-    NONE = 0
-    REMOVED = 1
-    ADDED = 2
-    MIXED = 3
 
 
 class Listener(Protocol):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from horovod.elastic.employment import Employment
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
+from horovod.rendezvous import this_member
 
 __all__ = ["run_fn"]
 
@@ -28,7 +31,8 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
     Before each call the state becomes equal on all ranks (``state.sync``). When ``func`` returns,
     its value is returned. A ``HorovodInternalError`` takes the state back to its last commit, a
     ``HostsUpdatedInterrupt`` keeps it as it is; then ``reset`` runs, ``state.on_reset``, and
-    ``func`` is called again. There is no limit to the number of resets.
+    ``func`` is called again. How often is up to the launcher, which in an elastic job also says who
+    is in the new world; rank 0 has the newest commit there.
 
     Args:
         func: ``func(state, *args, **kwargs)``; the same on every rank.
@@ -36,18 +40,26 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 
     Raises:
         MismatchError: ranks disagree about a collective; a bug would only come again.
-        InitError: the new world could not be made, for example because a rank is gone.
+        InitError: the new world could not be made, for example because a rank is gone, or goes on
+            without this process.
         Exception: anything else that ``func`` raises.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> R:
+        employment = Employment(this_member(os.environ))
+        employment.watch_updates(notification_manager)
         notification_manager.init()
         notification_manager.register_listener(state)
         try:
-            return _call_until_done(func, reset, state, args, kwargs)
+            result = _call_until_done(func, reset, employment, state, args, kwargs)
+        except MismatchError as error:
+            employment.end_job(str(error))
+            raise
         finally:
             notification_manager.remove_listener(state)
+        employment.end()
+        return result
 
     return wrapper
 
@@ -55,6 +67,7 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 def _call_until_done(
     func: Callable[..., R],
     reset: Callable[[], None],
+    employment: Employment,
     state: State,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -68,16 +81,20 @@ def _call_until_done(
                 state.on_reset()
             if should_sync:
                 state.sync()
+                employment.note_sync(state)
             return func(state, *args, **kwargs)
         except MismatchError:
             raise
         except HorovodInternalError as error:
             _log.warning("going back to the last commit and starting again: %s", error)
             state.restore()
+            employment.note_failure(state, error)
             should_sync = True
         except HostsUpdatedInterrupt as interrupt:
             # What was not committed stays valid: sync sends what was saved.
             state.save()
+            employment.note_update(state, keeps_state=interrupt.skip_sync)
             should_sync = not interrupt.skip_sync
         reset()
+        should_sync = employment.must_sync(should_sync)
         is_reset = True

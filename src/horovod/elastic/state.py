@@ -138,8 +138,9 @@ class State:
         if not notification_manager.has_source and self._host_messages.empty():
             return
         timestamp, kinds = self._bcast_object(self._take_messages())
-        if timestamp > self._last_updated_timestamp:
-            self._last_updated_timestamp = timestamp
+        # A newcomer has seen none: whether there is a newer one is rank 0's to say.
+        self._last_updated_timestamp = timestamp
+        if kinds:
             # Whoever stays has what everybody else has, so there is nothing to send.
             raise HostsUpdatedInterrupt(skip_sync=kinds == HostUpdate.REMOVED)
 
@@ -160,7 +161,7 @@ class State:
             callback()
 
     def synced(self) -> None:
-        """The state is that of the whole world, after ``sync``: commits count from here."""
+        """The state is that of rank 0 now; called by the loop around the training function."""
         self._commits = 0
         self._unread = None
 
@@ -174,14 +175,15 @@ class State:
         self._host_messages.put((timestamp, update_res))
 
     def _take_messages(self) -> tuple[int, int]:
-        """Empty the queue: newest timestamp and union of kinds; without any the last seen, none."""
+        """Empty the queue: newest timestamp, and union of kinds of those not seen before."""
         newest, kinds = self._last_updated_timestamp, 0
         while True:
             try:
                 timestamp, kind = self._host_messages.get_nowait()
             except queue.Empty:
                 return newest, kinds
-            newest, kinds = max(newest, timestamp), kinds | int(kind)
+            if timestamp > self._last_updated_timestamp:
+                newest, kinds = max(newest, timestamp), kinds | int(kind)
 
 
 class ObjectState(State):

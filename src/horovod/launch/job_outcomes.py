@@ -10,7 +10,7 @@ from horovod.launch.job_plan import JobOutcome
 from horovod.launch.processes import describe_exit
 from horovod.launch.remote_crew import RemoteCrew
 
-__all__ = ["host_loss", "worker_failure"]
+__all__ = ["failure_text", "host_loss", "worker_failure"]
 
 _FAILED = (
     "Horovod detected that one or more processes exited with non-zero status; the others have been "
@@ -20,12 +20,16 @@ _FAILED = (
 
 def worker_failure(first: Worker) -> JobOutcome:
     """The outcome when a worker failed; the last lines have the form that tools look for."""
-    text = (
-        f"{_FAILED} {first.name}, which {describe_exit(first.exit_code or 0)}:\n"
-        f"Process name: {first.slot.rank}\n"
-        f"Exit code: {first.exit_code}\n"
-    )
-    return JobOutcome(1, text, first.slot, first.pid, first.exit_code or 0)
+    exit_code = first.exit_code or 0
+    cause = f"{first.name}, which {describe_exit(exit_code)}"
+    text = failure_text(cause, first.slot.rank, exit_code)
+    return JobOutcome(1, text, first.slot, first.pid, exit_code)
+
+
+def failure_text(first: str, rank: int, exit_code: int | None) -> str:
+    """That workers failed, ``first`` before the others; no exit code: it had to be ended."""
+    code = "" if exit_code is None else f"Exit code: {exit_code}\n"
+    return f"{_FAILED} {first}:\nProcess name: {rank}\n{code}"
 
 
 def host_loss(crew: RemoteCrew) -> JobOutcome:
@@ -33,7 +37,7 @@ def host_loss(crew: RemoteCrew) -> JobOutcome:
     lines = indent(crew.last_lines, "  | ")
     text = (
         f"{_FAILED} the connection to {crew.hostname} ({ranks_of(crew)}), which ended: "
-        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {min(crew.slots)}\n"
+        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {crew.ranks[0]}\n"
         f"Exit code: {crew.child.exit_code}\n"
     )
     return JobOutcome(1, text, has_lost_host=True)

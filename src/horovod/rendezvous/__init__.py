@@ -18,6 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from horovod import mpi_library
 from horovod.errors import InitError
 from horovod.rendezvous import mpi_identity
+from horovod.rendezvous.elastic_member import (
+    Member,
+    RemovedError,
+    identity_in,
+    ranks_in,
+    this_member,
+)
 from horovod.rendezvous.identity import Identity, identify
 from horovod.rendezvous.membership import Deadline, Mesh, SetLinks
 from horovod.rendezvous.store import Store, StoreClient
@@ -28,12 +35,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Identity",
+    "Member",
     "Mesh",
+    "RemovedError",
     "SetLinks",
     "identify",
     "job_store",
+    "launcher_store",
     "meet",
+    "new_launcher_store",
+    "ranks_in",
     "recognise",
+    "this_member",
 ]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
@@ -68,7 +81,7 @@ def recognise(
     by_mpi: bool = False,
     mpi_threads: bool = True,
 ) -> Identity:
-    """Who this process is; where MPI says it, blocks until all processes ask, else never.
+    """Who this process is; blocks in an elastic job, and where MPI says it, until all ask.
 
     Args:
         comm: what ``init`` was given: ranks, an mpi4py communicator, or None for all.
@@ -76,7 +89,8 @@ def recognise(
         mpi_threads: MPI is going to be called by several threads at a time.
 
     Raises:
-        InitError: what the launcher says makes no sense, or not all processes came in time.
+        InitError: what the launcher says makes no sense, or not all processes came in time; an
+            elastic job has no place for this process any more, or no driver.
         ValueError: a communicator where MPI knows nothing of the other processes.
     """
     is_communicator = mpi_library.is_communicator(comm)
@@ -91,7 +105,9 @@ def recognise(
             "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
-    if not is_ours and _is_step(environ):
+    if (member := this_member(environ)) is not None:
+        identity = identity_in(member.take_seat(launcher_store(environ, timeout_s)), environ)
+    elif not is_ours and _is_step(environ):
         from horovod.rendezvous.slurm import identify_by_slurm
 
         identity = identify_by_slurm(environ)
@@ -154,6 +170,26 @@ def job_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) 
         return _find_contact(identity, environ, Deadline(timeout_s)).store
 
 
+def launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
+    """This process's connection to the store that our launcher keeps.
+
+    Raises:
+        InitError: it cannot be reached.
+    """
+    with _lock:
+        return _find_contact(identify(environ), environ, Deadline(timeout_s)).store
+
+
+def new_launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
+    """One more connection to it, for a thread that waits there; the caller's to close.
+
+    Raises:
+        InitError: it cannot be reached.
+    """
+    address, secret = _launcher_store(identify(environ), environ)
+    return StoreClient(address, secret, timeout_s=timeout_s)
+
+
 def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> _Contact:
     global _contact
     source = _source(identity, environ)
@@ -167,7 +203,9 @@ def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Dead
 def _source(identity: Identity, environ: Mapping[str, str]) -> tuple[object, ...]:
     """What a contact depends on; a forked child must not speak on its parent's connection."""
     names = (_ADDRESS, _PORT, _SECRET, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    return (os.getpid(), identity, *(environ.get(name) for name in names))
+    # What our launcher's workers are is no part of it: in an elastic job it changes.
+    who = None if identity.launcher == "horovodrun" else identity
+    return (os.getpid(), who, *(environ.get(name) for name in names))
 
 
 def _open_contact(

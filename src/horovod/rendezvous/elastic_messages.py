@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from enum import IntFlag
 from typing import Any
 
 __all__ = [
+    "HostUpdate",
     "Ready",
     "Seat",
     "Standing",
     "Update",
     "WorkerKeys",
+    "read_key",
     "update_key",
     "world_scope",
 ]
@@ -43,12 +46,14 @@ class Ready:
     """A worker asks for a seat: at its start, after a failure, or after an update.
 
     ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
-    dead, silent or out of reach. ``checkpoint`` is the file last written from its state.
+    dead, silent or out of reach. ``keeps_state``: its state is what all that stay have, so that it
+    need not be sent. ``checkpoint`` is the file last written from its state.
     """
 
     standing: Standing = Standing()
     reason: str = ""
     lost: tuple[int, ...] = ()
+    keeps_state: bool = False
     checkpoint: str = ""
 
     def encoded(self) -> bytes:
@@ -67,8 +72,9 @@ class Ready:
 class Seat:
     """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
 
-    ``updates`` counts those published before; newer ones concern this world. With ``removal`` there
-    is no seat for the worker any more, and the text says why.
+    ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
+    member needs the state of rank 0. With ``removal`` there is no seat for the worker any more, and
+    the text says why.
     """
 
     world: int = 0
@@ -80,6 +86,7 @@ class Seat:
     cross_size: int = 1
     members: tuple[int, ...] = field(default=())
     updates: int = 0
+    must_sync: bool = True
     removal: str = ""
 
     def encoded(self) -> bytes:
@@ -91,6 +98,15 @@ class Seat:
         """The contrary of ``encoded``."""
         fields = json.loads(text)
         return cls(members=tuple(fields.pop("members")), **fields)
+
+
+class HostUpdate(IntFlag):
+    """What happened to the set of hosts; the numbers are part of the public interface."""
+
+    NONE = 0
+    REMOVED = 1
+    ADDED = 2
+    MIXED = 3
 
 
 @dataclass(frozen=True)
@@ -126,6 +142,11 @@ class WorkerKeys:
         return f"elastic/worker/{self.worker}/seat/{count}"
 
     @property
+    def all(self) -> str:
+        """What all keys of this worker begin with."""
+        return f"elastic/worker/{self.worker}/"
+
+    @property
     def done(self) -> str:
         """Set when the worker's training function has returned."""
         return f"elastic/worker/{self.worker}/done"
@@ -134,6 +155,15 @@ class WorkerKeys:
     def fatal(self) -> str:
         """Set to an error that would only come again: it ends the job."""
         return f"elastic/worker/{self.worker}/fatal"
+
+
+def read_key(key: str) -> tuple[int, str, int] | None:
+    """Which worker has said something under ``key``, what, and for which time; None for others."""
+    words = key.split("/")
+    if words[:2] != ["elastic", "worker"] or len(words) < 4 or not words[2].isdecimal():
+        return None
+    count = words[4] if len(words) > 4 and words[4].isdecimal() else "0"
+    return int(words[2]), words[3], int(count)
 
 
 def update_key(count: int) -> str:

@@ -36,9 +36,10 @@ class Identity:
     cross_size: int
     hostname: str
     launcher: Launcher
-    scope: str = ""  # tells worlds of some of the job's processes apart
+    scope: str = ""  # tells worlds that the job's processes form apart
     comm: Any = field(default=None, compare=False, repr=False)  # MPI's, where mpirun started it
     group: str = ""  # the machine's number, where the launcher counts machines
+    is_part: bool = False  # the world leaves out processes that the launcher counts
 
     @property
     def node(self) -> str:
@@ -58,8 +59,9 @@ class Identity:
             )
         if self.rank not in ranks:
             raise InitError(f"init: comm={ranks} does not contain this process, rank {self.rank}")
-        scope = "-".join(map(str, ranks)) + "/"
-        return replace(self, rank=ranks.index(self.rank), size=len(ranks), scope=scope)
+        scope = self.scope + "-".join(map(str, ranks)) + "/"
+        rank, size = ranks.index(self.rank), len(ranks)
+        return replace(self, rank=rank, size=size, scope=scope, is_part=True)
 
     def placed(self, nodes: Sequence[str]) -> Identity:
         """The identity among ranks on these ``nodes``, one for each; what the launcher said stays.
@@ -67,7 +69,7 @@ class Identity:
         Local and cross numbers of a part of the job, and cross numbers under torchrun, are counted
         from where its ranks are.
         """
-        if self.launcher == "horovodrun" and not self.scope:
+        if self.launcher == "horovodrun" and not self.is_part:
             return self
         here = [rank for rank, node in enumerate(nodes) if node == self.node]
         local_rank = here.index(self.rank)

@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod.errors import InitError
@@ -33,6 +33,7 @@ __all__ = ["host_mesh"]
 
 _MAX_REPORTS = 20
 _HELLO_TIMEOUT_S = 5.0
+_LOOK_S = 0.25  # how often the store is asked whether the meeting still goes on
 # Descriptors in flight count against RLIMIT_NOFILE of the sender's user (unix(7), ETOOMANYREFS).
 _MAX_FDS_IN_FLIGHT = 512
 
@@ -75,7 +76,7 @@ def host_mesh(
         with _Root(claims, members[1:], secret, deadline) as root:
             try:
                 store.set(key, root.name.encode())
-                root.gather()
+                root.gather(lambda: _look(store, key))
                 fds.append(make_region(claims.region_bytes))
                 if with_bells:
                     fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
@@ -88,6 +89,12 @@ def host_mesh(
     except BaseException:
         close_all(fds)
         raise
+
+
+def _look(store: Store, key: str) -> None:
+    """Raises InitError if the store has gone, or has given the meeting up."""
+    with contextlib.suppress(TimeoutError):
+        store.get(f"{key}/over", 0.0)  # which nobody sets
 
 
 class _Root:
@@ -127,13 +134,17 @@ class _Root:
             peer.socket.close()
             close_all((peer.pidfd,))
 
-    def gather(self) -> None:
-        """Accept and authenticate until all ranks are members."""
+    def gather(self, look: Callable[[], None]) -> None:
+        """Accept and authenticate until all ranks are members; ``look`` may end the wait."""
         while len(self._members) < len(self._peers):
             if self._deadline.remaining_s() <= 0:
                 raise self._missing_error()
             waits = [s.patience.remaining_s() for s in self._strangers]
-            for key, _ in self._selector.select(min([*waits, self._deadline.remaining_s()])):
+            wait_s = min([*waits, self._deadline.remaining_s(), _LOOK_S])
+            events = self._selector.select(wait_s)
+            if not events:
+                look()
+            for key, _ in events:
                 if key.fileobj is self._listener:
                     self._accept()
                 else:

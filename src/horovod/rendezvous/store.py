@@ -18,7 +18,7 @@ from horovod.errors import InitError
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, new_nonce, prove
 
-__all__ = ["Store", "StoreClient", "StoreUnreachableError", "address_text"]
+__all__ = ["AbandonedError", "Store", "StoreClient", "StoreUnreachableError", "address_text"]
 
 # How much longer than the server a client waits for an answer: only a stopped server is that late.
 _GRACE_S = 5.0
@@ -46,6 +46,10 @@ class Store(Protocol):
 
     def close(self) -> None:
         """End the connection; may be called twice."""
+
+
+class AbandonedError(InitError):
+    """What the store was asked for belongs to a world that will not be; the text says why."""
 
 
 class StoreUnreachableError(InitError):
@@ -166,6 +170,8 @@ class StoreClient:
                 # Interrupted between question and answer: the next answer would be the wrong one.
                 self._socket.close()
                 raise
+        if body[0] == wire.Status.ABANDONED:
+            raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
         return body[0], body[1:]
 
     def _send(self, data: bytes) -> None:

@@ -14,18 +14,19 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
+from horovod.rendezvous.shelf import FullError, Shelf
 from horovod.rendezvous.store import address_text
 
 __all__ = ["StoreServer"]
 
 _MAX_REPORTS = 20
-_MAX_STORED_BYTES = 256 * 1024 * 1024
 _LOOPBACK = (("127.0.0.1", 0),)
 
 
@@ -59,7 +60,8 @@ class StoreServer:
     From construction on, ``addresses`` are where; ``address`` is the first of them. ``start``
     begins to serve on a thread of its own, ``close`` ends that thread and every connection.
     ``io_timeout_s`` bounds the hello and each frame, not the silence between frames. ``report``
-    gets a line for the first connection dropped of each address, on the server's thread.
+    gets a line for the first connection dropped of each address, ``on_set`` each key and value that
+    a client has set, both on the server's thread.
 
     Raises:
         OSError: an address is not this machine's or is taken.
@@ -73,14 +75,17 @@ class StoreServer:
         io_timeout_s: float = 5.0,
         max_connections: int = 4096,
         report: Callable[[str], None] = _to_stderr,
+        on_set: Callable[[str, bytes], None] = lambda key, value: None,
     ) -> None:
         self._secret = secret
         self._io_timeout_s = io_timeout_s
         self._max_connections = max_connections
         self._report = report
+        self._on_set = on_set
         self._reported: set[str] = set()
-        self._values: dict[bytes, bytes] = {}
-        self._stored_bytes = 0
+        self._shelf = Shelf()
+        self._orders: deque[Callable[[], None]] = deque()
+        self._is_closing = False
         self._connections: set[_Connection] = set()
         self._listen_again_at: float | None = None
         self._listeners = _listen(addresses)
@@ -96,8 +101,42 @@ class StoreServer:
         """Begin to serve; connections made since construction have waited in the backlog."""
         self._thread.start()
 
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Listen at further addresses, and soon serve there; where that is. From any thread.
+
+        Raises:
+            OSError: as for construction.
+        """
+        listeners = _listen(addresses)
+
+        def watch() -> None:
+            self._listeners += listeners
+            for listener in listeners:
+                self._selector.register(listener, selectors.EVENT_READ, listener)
+
+        self._order(watch)
+        added = [_address_of(listener) for listener in listeners]
+        self.addresses += added
+        return added
+
+    def set(self, key: str, value: bytes) -> None:
+        """Keep ``value`` as if a client had set it; from any thread, done soon."""
+        self._order(lambda: self._put(key.encode(), value))
+
+    def abandon(self, scope: str, reason: str) -> None:
+        """Drop all keys that begin with ``scope``; who waits for one, or will, gets ``reason``.
+
+        From any thread, done soon.
+        """
+        self._order(lambda: self._abandon(scope.encode(), reason.encode(errors="replace")))
+
+    def drop(self, scope: str) -> None:
+        """Drop the values under keys that begin with ``scope``; from any thread, done soon."""
+        self._order(lambda: self._shelf.drop(scope.encode()))
+
     def close(self) -> None:
         """Stop serving and drop every connection; blocks until the thread has ended."""
+        self._is_closing = True
         if self._thread.is_alive():
             self._wake_writer.send(b"x")
             self._thread.join()
@@ -124,12 +163,26 @@ class StoreServer:
         while True:
             for key, events in self._selector.select(self._seconds_to_next_deadline()):
                 if key.fileobj is self._wake_reader:
-                    return
+                    self._wake_reader.recv(4096)
+                    if self._is_closing:
+                        return
+                    self._take_orders()
                 if key.fileobj in self._listeners:
                     self._accept(key.data)
                 elif key.data in self._connections:
                     self._advance(key.data, events)
             self._expire(time.monotonic())
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.append(order)
+        self._wake_writer.send(b"o")
+
+    def _take_orders(self) -> None:
+        while self._orders:
+            try:
+                self._orders.popleft()()
+            except FullError as error:
+                self._report(f"store: {error}")
 
     def _seconds_to_next_deadline(self) -> float | None:
         deadlines = [c.deadline for c in self._connections if c.deadline is not None]
@@ -258,29 +311,32 @@ class StoreServer:
             request = wire.decode_request(body)
         except ValueError as error:
             raise _DropError(str(error)) from None
-        if request.operation == wire.Operation.SET:
-            self._keep(request)
+        if (reason := self._shelf.reason_against(request.key)) is not None:
+            self._answer(connection, wire.Status.ABANDONED, reason)
+        elif request.operation == wire.Operation.SET:
+            try:
+                self._put(request.key, request.value)
+            except FullError as error:
+                raise _DropError(str(error)) from None
             self._answer(connection, wire.Status.DONE)
-            self._answer_parked(request.key, request.value)
-        elif request.key in self._values:
-            self._answer(connection, wire.Status.DONE, self._values[request.key])
+            self._on_set(request.key.decode(errors="replace"), request.value)
+        elif (value := self._shelf.get(request.key)) is not None:
+            self._answer(connection, wire.Status.DONE, value)
         else:
             connection.parked_key = request.key
             connection.parked_until = time.monotonic() + request.timeout_ms / 1000
 
-    def _keep(self, request: wire.Request) -> None:
-        earlier = self._values.get(request.key)
-        added = len(request.value) - len(earlier or b"")
-        added += len(request.key) if earlier is None else 0
-        if self._stored_bytes + added > _MAX_STORED_BYTES:
-            raise _DropError(f"the store is full: it holds {self._stored_bytes} bytes")
-        self._stored_bytes += added
-        self._values[request.key] = request.value
-
-    def _answer_parked(self, key: bytes, value: bytes) -> None:
+    def _put(self, key: bytes, value: bytes) -> None:
+        self._shelf.put(key, value)
         for waiting in [c for c in self._connections if c.parked_key == key]:
             waiting.parked_key = None
             self._answer(waiting, wire.Status.DONE, value)
+
+    def _abandon(self, scope: bytes, reason: bytes) -> None:
+        self._shelf.abandon(scope, reason)
+        for waiting in [c for c in self._connections if (c.parked_key or b"").startswith(scope)]:
+            waiting.parked_key = None
+            self._answer(waiting, wire.Status.ABANDONED, reason)
 
     def _answer(self, connection: _Connection, status: wire.Status, value: bytes = b"") -> None:
         self._send(connection, wire.frame(bytes((status,)) + value))

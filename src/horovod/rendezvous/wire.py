@@ -61,6 +61,7 @@ class Status(IntEnum):
 
     DONE = 0
     TIMEOUT = 1
+    ABANDONED = 2  # the value says why nobody must wait for this key or set it
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def test_a_hundred_worlds_with_process_sets_leave_nothing_behind():
             if entry.included():
                 result = hvd.allreduce(np.ones(100_000), op=hvd.Sum, process_set=entry)
                 assert result[-1] == entry.size()
-        # Counted while nobody can have left: a rank that ends its world closes connections of the others.
+        # While nobody can have left: a rank that ends its world closes connections of the others.
         hvd.barrier()
         counted = footprint()
         hvd.barrier()

@@ -19,6 +19,7 @@ FOR_BINDINGS = {
     "engine",
     "generation",
     "port_address",
+    "ranks_named",
     "rethrow_interrupt",
     "data_plane_name",
 }

@@ -222,7 +222,7 @@ def test_a_rank_0_that_dies_is_named_at_once() -> None:
         "        root._admit_one(peer, hello)\n"
         "        os._exit(1)\n"
         "    root._admit = admit\n"
-        "    root.gather()\n"
+        "    root.gather(lambda: None)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, env=dict(os.environ), text=True

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horovod.errors import InitError
-from horovod.rendezvous import store_server, wire
+from horovod.rendezvous import shelf, wire
 from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
 from horovod.rendezvous.store import StoreClient
 from horovod.rendezvous.store_server import StoreServer
@@ -223,7 +223,7 @@ def test_each_address_is_reported_once_and_some_at_most() -> None:
 
 
 def test_what_clients_leave_is_bounded(monkeypatch: pytest.MonkeyPatch, reported: Reported) -> None:
-    monkeypatch.setattr(store_server, "_MAX_STORED_BYTES", 1000)
+    monkeypatch.setattr(shelf, "_MAX_STORED_BYTES", 1000)
     client = StoreClient(reported.server.address, SECRET, timeout_s=30)
     for _ in range(3):
         client.set("same", b"x" * 900)

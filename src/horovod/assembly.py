@@ -1,0 +1,207 @@
+"""What a world consists of, put together: the meeting, the data plane, the engine.
+
+``world.init`` has found out who this process is; from that and the settings ``assemble`` makes a
+``World``, or nothing. Which one is the current one is ``world``'s business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from horovod import _native
+from horovod.affinity import core_of, on_core
+from horovod.backends import Backend
+from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
+from horovod.errors import InitError
+from horovod.process_sets import ConnectSet
+from horovod.rendezvous import Identity, Mesh, job_store, meet
+from horovod.settings import LOG_LEVELS, Settings
+
+__all__ = ["MPI", "World", "assemble", "worlds_begun"]
+
+# The name of MPI as a data plane.
+MPI = "mpi"
+
+
+@dataclass(frozen=True)
+class World:
+    """This process in a world. ``names`` are those of all ranks in messages."""
+
+    identity: Identity
+    engine: _native.Engine
+    data_plane_name: str
+    names: tuple[str, ...]
+    connect_set: ConnectSet | None = None  # where the world spans hosts
+    data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
+
+    def end(self) -> None:
+        """Leave it; what is under way fails."""
+        self.engine.shutdown()
+        if self.data_plane is not None:
+            self.data_plane.close()
+
+    def ranks_named(self, text: str) -> list[int]:
+        """The other ranks that an error of this world is about."""
+        own = self.identity.rank
+        return [rank for rank, name in enumerate(self.names) if rank != own and name in text]
+
+
+_generations: Counter[str] = Counter()  # worlds begun, by scope
+
+
+def worlds_begun() -> int:
+    """How many worlds this process has begun to assemble."""
+    return _generations.total()
+
+
+def assemble(identity: Identity, settings: Settings) -> World:
+    """Meet the others and start the engine; blocks for about the start timeout at most.
+
+    Raises:
+        InitError: ranks are missing, disagree or cannot reach each other; or no engine can be made.
+    """
+    # Ranks count the worlds of one scope alike; handles must differ between all of a process.
+    generation = _generations[identity.scope] = _generations[identity.scope] + 1
+    plane_name = _chosen_data_plane(identity, settings)
+    backend = None if plane_name == NATIVE else find_backend(plane_name)
+    if identity.size == 1:
+        identity = identity.placed([identity.node])
+        config = _engine_config(identity, settings, _generations.total(), ["rank 0"])
+        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+            return World(identity, _native.Engine(config), plane_name, ("rank 0",))
+    mesh = meet(
+        identity,
+        generation,
+        _native.space_bytes(identity.size),
+        settings.start_timeout_s,
+        os.environ,
+        settings.gloo_timeout_s,
+    )
+    identity = identity.placed(mesh.nodes)
+    data_plane = None
+    try:
+        if backend is not None:
+            data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
+    except BaseException:
+        mesh.close()
+        raise
+    return _started(identity, settings, mesh, plane_name, data_plane)
+
+
+def _started(
+    identity: Identity,
+    settings: Settings,
+    mesh: Mesh,
+    plane_name: str,
+    data_plane: DataPlane | None,
+) -> World:
+    names = [
+        f"rank {peer} (pid {pid} on {hostname})"
+        for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
+    ]
+    config = _engine_config(identity, settings, _generations.total(), names)
+    try:
+        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+            carrier = None if data_plane is None else data_plane.world
+            engine = _engine_of(config, mesh, identity.rank, carrier)
+    except BaseException:
+        if data_plane is not None:
+            data_plane.close()
+        raise
+    connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
+    return World(identity, engine, plane_name, tuple(names), connect_set, data_plane)
+
+
+def _engine_of(
+    config: _native.Config, mesh: Mesh, rank: int, carrier: _native.Carrier | None
+) -> _native.Engine:
+    """The engine takes over all descriptors of the mesh."""
+    hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
+    try:
+        return _native.Engine(
+            config,
+            mesh.region_fd,
+            list(mesh.pidfds),
+            _pids_to_watch(mesh, rank),
+            carrier,
+            hosts,
+            list(mesh.bells),
+            list(mesh.links.control),
+            list(mesh.links.data),
+            list(mesh.news),
+        )
+    except Exception as error:
+        raise InitError(f"init: initialization failed: {error}") from error
+    finally:
+        os.close(mesh.region_fd)  # it has one of its own
+
+
+def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
+    started_by_mpi = identity.launcher == "mpirun"
+    return settings.cpu_operations.lower() or (MPI if started_by_mpi else NATIVE)
+
+
+def _connect(
+    name: str,
+    backend: type[Backend],
+    identity: Identity,
+    mesh: Mesh,
+    settings: Settings,
+    generation: int,
+) -> DataPlane:
+    neighbourhood = Neighbourhood(
+        rank=identity.rank,
+        size=identity.size,
+        store=job_store(identity, os.environ, settings.gloo_timeout_s),
+        scope=f"{identity.scope}{generation}/",
+        address=mesh.address,
+        timeout_s=settings.gloo_timeout_s,
+    )
+    return DataPlane(name, backend, neighbourhood, identity.comm)
+
+
+def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
+    """Of the ranks of this host; 0 for others, and for threads of this process."""
+    near = next(host for host in mesh.hosts if rank in host)
+    return [
+        pid if peer in near and peer != rank and pid != os.getpid() else 0
+        for peer, pid in enumerate(mesh.pids)
+    ]
+
+
+def _engine_config(
+    identity: Identity, settings: Settings, generation: int, names: Sequence[str]
+) -> _native.Config:
+    config = _native.Config()
+    config.rank = identity.rank
+    config.size = identity.size
+    config.generation = generation
+    config.usable_cores = _usable_cores()
+    config.fusion_threshold_bytes = settings.fusion_threshold_bytes
+    config.fuse_groups = not settings.disable_group_fusion
+    config.cache_capacity = settings.cache_capacity
+    config.cycle_time_s = settings.cycle_time_ms / 1000
+    config.stall_check = not settings.stall_check_disable
+    config.stall_check_time_s = settings.stall_check_time_s
+    config.stall_shutdown_time_s = settings.stall_shutdown_time_s
+    config.log_level = LOG_LEVELS.index(settings.log_level)
+    config.log_hide_time = settings.log_hide_time
+    config.peer_names = list(names)
+    return config
+
+
+def _usable_cores() -> int:
+    """Cores that this process may run on: its affinity, within its cgroup's CPU quota."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no quota, or another cgroup layout
+        return cores

@@ -1,0 +1,81 @@
+"""What the loop around a training function tells the driver of an elastic job, and hears from it.
+
+Without a driver, in a job of fixed size, nothing is told and the loop decides by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+from horovod import world
+from horovod.elastic.notification import NotificationManager
+from horovod.elastic.state import State
+from horovod.errors import HorovodInternalError, InitError
+from horovod.rendezvous import Member, launcher_store, new_launcher_store
+from horovod.rendezvous.elastic_messages import Standing
+
+__all__ = ["Employment"]
+
+_PATIENCE_S = 5.0  # with a driver that has to be found again
+
+
+class Employment:
+    """This process as ``member`` of an elastic job, or None."""
+
+    def __init__(self, member: Member | None) -> None:
+        self._member = member
+
+    def watch_updates(self, manager: NotificationManager) -> None:
+        """Let ``manager`` hear of updates that the driver publishes."""
+        member = self._member
+        if member is None or manager.has_source:
+            return
+
+        def source(tell: Callable[[int, int], None]) -> None:
+            member.watch_updates(lambda: new_launcher_store(os.environ, _PATIENCE_S), tell)
+
+        manager.set_source(source)
+
+    def note_sync(self, state: State) -> None:
+        """``state`` is that of rank 0 now."""
+        state.synced()
+        if self._member is not None:
+            self._member.standing = Standing(self._member.seat.world, 0)
+
+    def note_failure(self, state: State, error: HorovodInternalError) -> None:
+        """The world is over because of ``error``; call it before that world is left."""
+        if self._member is not None:
+            self._take_standing(self._member, state)
+            self._member.note_failure(str(error), world.ranks_named(str(error)))
+
+    def note_update(self, state: State, *, keeps_state: bool) -> None:
+        """The world is left because of an update; all that stay have the same state."""
+        if self._member is not None:
+            self._take_standing(self._member, state)
+            self._member.note_update(keeps_state)
+
+    def must_sync(self, otherwise: bool) -> bool:
+        """Whether some member of the new world needs the state of rank 0: the same on all of them.
+
+        ``otherwise`` is the answer where there is no driver to know.
+        """
+        return otherwise if self._member is None else self._member.seat.must_sync
+
+    def end(self) -> None:
+        """The training function has returned."""
+        if self._member is not None:
+            with contextlib.suppress(InitError):  # the exit status will say it, too
+                self._member.note_done(launcher_store(os.environ, _PATIENCE_S))
+
+    def end_job(self, text: str) -> None:
+        """An error that every restart would only bring again."""
+        if self._member is not None:
+            with contextlib.suppress(InitError):
+                self._member.note_fatal(launcher_store(os.environ, _PATIENCE_S), text)
+
+    @staticmethod
+    def _take_standing(member: Member, state: State) -> None:
+        member.standing = Standing(member.standing.world, state._commits)
+        member.checkpoint = state._checkpoint

@@ -1,0 +1,97 @@
+"""The workers of an elastic job that are alive, and what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from horovod.launch.elastic.capacity import Spot
+from horovod.rendezvous.elastic_messages import Ready
+
+__all__ = ["Entry", "Phase", "Roll"]
+
+
+class Phase(Enum):
+    """How far a worker is."""
+
+    STARTING = "starting"  # has never asked for a seat
+    READY = "ready"  # waits for one
+    SEATED = "seated"  # meets the others of its world, or trains
+    DONE = "done"  # its training function has returned
+    LEAVING = "leaving"  # was told that there is no seat for it
+    ENDING = "ending"  # is being ended
+
+
+@dataclass
+class Entry:
+    """One worker. ``since``: when it got into its phase; ``world``: where its last seat was.
+
+    ``rank`` and ``local_rank`` are those of that seat, or a prediction. When ``lost_at`` comes it
+    counts as lost; ``accuser`` is the worker that said so.
+    """
+
+    number: int
+    spot: Spot
+    since: float
+    phase: Phase = Phase.STARTING
+    ready: Ready = field(default_factory=Ready)
+    world: int = 0
+    rank: int = 0
+    local_rank: int = 0
+    lost_at: float | None = None
+    accuser: str = ""
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        rank = f"rank {self.rank}, " if self.world else ""
+        return f"worker {self.number} ({rank}{self.spot.hostname})"
+
+    @property
+    def is_staying(self) -> bool:
+        """Whether nobody has told it to go."""
+        return self.phase not in (Phase.LEAVING, Phase.ENDING)
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """Whoever gets further is not lost."""
+        self.phase, self.since, self.lost_at = phase, now, None
+
+
+class Roll:
+    """All living workers, by number; numbers are never used again."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._next = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def enrol(self, spot: Spot, now: float) -> Entry:
+        """A new worker in ``spot``."""
+        entry = Entry(self._next, spot, now)
+        self._entries[entry.number] = entry
+        self._next += 1
+        return entry
+
+    def get(self, number: int) -> Entry | None:
+        """The worker, if it lives."""
+        return self._entries.get(number)
+
+    def strike(self, number: int) -> Entry | None:
+        """It lives no more."""
+        return self._entries.pop(number, None)
+
+    def members(self, world: int) -> list[Entry]:
+        """Who has had a seat in ``world`` and may go on, by rank."""
+        members = [e for e in self if e.is_staying and world > 0 and e.world == world]
+        return sorted(members, key=lambda entry: entry.rank)
+
+    def on(self, hostname: str) -> list[Entry]:
+        """Who is on that host."""
+        return [entry for entry in self if entry.spot.hostname == hostname]
+
+    def occupied(self) -> set[Spot]:
+        """Where somebody is, if only for a moment more."""
+        return {entry.spot for entry in self}

@@ -1,0 +1,97 @@
+"""What the user reads about an elastic job: hosts, what is missing, where the state is. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from horovod.launch.elastic.capacity import Capacity
+from horovod.launch.elastic.roll import Entry
+from horovod.rendezvous.elastic_messages import Ready
+
+__all__ = [
+    "duration",
+    "hosts_now",
+    "lost_state",
+    "never_together",
+    "newest_state",
+    "over_limit",
+    "too_few",
+    "workers",
+]
+
+_ADVICE = (
+    "Check that the cluster has enough resources and that the discovery lists hosts that can be "
+    "reached; fewer workers are allowed by --min-np, a longer wait by --elastic-timeout."
+)
+
+
+def duration(now: float, end: float) -> str:
+    """How long something is blacklisted."""
+    return "for good" if math.isinf(end) else f"for {end - now:.0f} s"
+
+
+def hosts_now(capacity: Capacity, now: float) -> str:
+    """All hosts found, with their slots and what of them is blacklisted."""
+    banned = capacity.banned_until(now)
+    parts = []
+    for name, count in capacity.hosts.items():
+        part = f"{name}:{count}"
+        if name in banned:
+            part += f" (blacklisted {duration(now, banned[name])})"
+        else:
+            ends = [end for spot, end in capacity.resting_until(now).items() if spot[0] == name]
+            if ends:
+                part += f" ({len(ends)} blacklisted {duration(now, max(ends))})"
+        parts.append(part)
+    return ", ".join(parts) or "no hosts"
+
+
+def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
+    """The minimum was not there in time."""
+    return (
+        f"horovodrun: timed out waiting for the minimum number of slots: {needed}; after "
+        f"{waited_s:g} s there are {workers(living)} that can go on, and the discovery's last "
+        f"answer is {found}\n{_ADVICE}\n"
+    )
+
+
+def lost_state(world: int, found: str) -> str:
+    """Nobody is left who could give the state to the others."""
+    return (
+        f"horovodrun: nobody is left who has the state: all workers of world {world} that could "
+        f"have gone on are gone; the discovery's last answer is {found}\n"
+    )
+
+
+def over_limit(limit: int) -> str:
+    """One world too many; tools look for the end of it."""
+    return f"horovodrun: the number of resets during elastic job exceeded limit: {limit}\n"
+
+
+def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
+    """The same workers failed to meet again and again, and name nobody."""
+    reasons = "".join(f"  {entry.name}: {entry.ready.reason or 'no reason'}\n" for entry in members)
+    return (
+        f"horovodrun: {attempts} worlds in a row, the last of them world {world}, ended before "
+        f"they began although no worker was lost:\n{reasons}"
+    )
+
+
+def newest_state(ready: Ready | None, name: str, is_alive: bool) -> str:
+    """Where the newest state is that the director has heard of."""
+    if ready is None or not ready.standing.has_state:
+        return "No worker has reported a committed state.\n"
+    had = "was" if not is_alive else "is"
+    commits = ready.standing.commits
+    text = (
+        f"The newest committed state {had} that of {name}: "
+        f"{commits} {'commit' if commits == 1 else 'commits'} in world {ready.standing.world}"
+    )
+    file = f"its checkpoint is {ready.checkpoint}" if ready.checkpoint else "without a checkpoint"
+    return f"{text}; {file}\n"
+
+
+def workers(count: int) -> str:
+    """So many of them."""
+    return f"{count} worker" if count == 1 else f"{count} workers"

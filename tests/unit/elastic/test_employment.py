@@ -1,0 +1,57 @@
+"""What the retry loop tells a driver, and when it lets the driver decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod.elastic import NotificationManager, ObjectState
+from horovod.elastic.employment import Employment
+from horovod.errors import HorovodInternalError
+from horovod.rendezvous.elastic_member import Member
+from horovod.rendezvous.elastic_messages import Seat, Standing
+
+
+def new_state() -> ObjectState:
+    return ObjectState(lambda obj: obj, lambda: 0, batch=0)
+
+
+def test_without_a_driver_the_loop_decides() -> None:
+    alone = Employment(None)
+    manager = NotificationManager()
+    alone.watch_updates(manager)
+    assert not manager.has_source
+    assert alone.must_sync(True)
+    assert not alone.must_sync(False)
+
+
+@pytest.mark.parametrize("must_sync", [False, True])
+def test_with_a_driver_the_seat_decides(must_sync: bool) -> None:
+    member = Member(3)
+    member.seat = Seat(must_sync=must_sync)
+    assert Employment(member).must_sync(True) == must_sync
+    assert Employment(member).must_sync(False) == must_sync
+
+
+def test_standing_grows_with_commits_and_begins_anew_with_each_sync() -> None:
+    member, state = Member(3), new_state()
+    employment = Employment(member)
+    member.seat = Seat(world=2)
+    state.commit()
+    employment.note_sync(state)
+    assert member.standing == Standing(2, 0)
+    state.commit()
+    state.commit()
+    employment.note_failure(state, HorovodInternalError("rank 1 died"))
+    assert member.standing == Standing(2, 2)
+    # In a world that needed no sync, counting goes on.
+    member.seat = Seat(world=3, must_sync=False)
+    state.commit()
+    employment.note_update(state, keeps_state=True)
+    assert member.standing == Standing(2, 3)
+
+
+def test_updates_come_from_the_driver_once_it_is_known() -> None:
+    manager = NotificationManager()
+    employment = Employment(Member(3))
+    employment.watch_updates(manager)
+    assert manager.has_source

@@ -1,0 +1,163 @@
+"""A job as its director sees it, told step by step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+from horovod.launch.elastic.actions import (
+    Abandon,
+    Action,
+    End,
+    Finish,
+    Publish,
+    Say,
+    Seats,
+    Start,
+)
+from horovod.launch.elastic.director import Director
+from horovod.launch.elastic.limits import Limits
+from horovod.launch.job_plan import JobOutcome
+from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat, Standing
+
+A = TypeVar("A", bound=Action)
+TIMEOUT_S = 600.0
+
+
+class Story:
+    """Events and what came of them. ``new`` are the orders of the last event."""
+
+    def __init__(
+        self,
+        np: int = 2,
+        *,
+        min_np: int | None = None,
+        max_np: int | None = None,
+        reset_limit: int | None = None,
+        cooldown: tuple[float, float] | None = None,
+    ) -> None:
+        limits = Limits(np, min_np or np, max_np, reset_limit, TIMEOUT_S, cooldown)
+        self.director = Director(limits, random.Random(1), lambda: 1000.5)
+        self.now = 0.0
+        self.new: list[Action] = []
+        self.where: dict[int, tuple[str, int]] = {}
+        self.seats: dict[int, Seat] = {}
+        self.worlds: list[Seats] = []
+
+    # What happens.
+
+    def hosts(self, **hosts: int) -> Story:
+        return self._note(self.director.hosts_found(self.now, hosts))
+
+    def ready(self, *workers: int, standing: Standing | None = None, **fields: object) -> Story:
+        """Workers ask; with the state of the world they were in unless it is their first time."""
+        orders: list[Action] = []
+        for worker in workers:
+            seat = self.seats.get(worker)
+            has = standing or (Standing(seat.world, 1) if seat else Standing())
+            ready = Ready(has, **fields)  # type: ignore[arg-type]
+            orders += self.director.worker_ready(self.now, worker, ready)
+        return self._note(orders)
+
+    def updated(self, *workers: int) -> Story:
+        """They come back because of an update."""
+        skip = bool(self.kinds) and self.kinds[-1] == HostUpdate.REMOVED
+        return self.ready(*workers, keeps_state=skip)
+
+    def failed(self, *workers: int, lost: Sequence[int] = (), **fields: object) -> Story:
+        """They come back because of an error."""
+        return self.ready(*workers, reason="peer lost", lost=tuple(lost), **fields)
+
+    def done(self, *workers: int) -> Story:
+        return self._note([o for w in workers for o in self.director.worker_done(self.now, w)])
+
+    def exits(self, *workers: int, code: int = 1) -> Story:
+        orders: list[Action] = []
+        for worker in workers:
+            orders += self.director.worker_exited(self.now, worker, code)
+        return self._note(orders)
+
+    def fatal(self, worker: int, text: str) -> Story:
+        return self._note(self.director.worker_fatal(self.now, worker, text))
+
+    def host_lost(self, hostname: str) -> Story:
+        return self._note(self.director.host_lost(self.now, hostname, "ssh ended"))
+
+    def wait(self, seconds: float) -> Story:
+        """Let time pass, with a tick at each deadline."""
+        end, orders = self.now + seconds, []
+        while (deadline := self.director.deadline) is not None and deadline <= end:
+            assert deadline > self.now
+            self.now = deadline
+            orders += self.director.tick(self.now)
+        self.now = end
+        return self._note(orders)
+
+    # What came of it.
+
+    def _note(self, orders: list[Action]) -> Story:
+        self.new = orders
+        self.kinds: list[int] = getattr(self, "kinds", [])
+        for order in orders:
+            if isinstance(order, Start):
+                self.where[order.worker] = (order.slot.hostname, order.slot_index)
+            elif isinstance(order, Seats):
+                given = {w: seat for w, seat in order.seats.items() if not seat.removal}
+                self.seats.update(given)
+                if given:
+                    self.worlds.append(Seats(order.world, given))
+            elif isinstance(order, Publish):
+                self.kinds.append(order.update.kind)
+        return self
+
+    def of(self, kind: type[A]) -> list[A]:
+        return [order for order in self.new if isinstance(order, kind)]
+
+    @property
+    def started(self) -> list[int]:
+        return [order.worker for order in self.of(Start)]
+
+    @property
+    def ended(self) -> list[int]:
+        return [order.worker for order in self.of(End)]
+
+    @property
+    def abandoned(self) -> list[int]:
+        return [order.world for order in self.of(Abandon)]
+
+    @property
+    def published(self) -> list[int]:
+        return [order.update.kind for order in self.of(Publish)]
+
+    @property
+    def removed(self) -> dict[int, str]:
+        given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
+        return {worker: seat.removal for worker, seat in given.items() if seat.removal}
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The new world's, by rank; nothing if there is none."""
+        seats = [s for order in self.of(Seats) for s in order.seats.values() if not s.removal]
+        return seats[0].members if seats else ()
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(world.seats) for world in self.worlds]
+
+    @property
+    def outcome(self) -> JobOutcome | None:
+        finished = self.of(Finish)
+        return finished[0].outcome if finished else None
+
+    @property
+    def said(self) -> str:
+        return "\n".join(order.text for order in self.of(Say))
+
+
+def running(story: Story, **hosts: int) -> Story:
+    """All workers of these hosts have begun the first world."""
+    story.hosts(**hosts)
+    story.ready(*story.started)
+    assert story.members
+    return story

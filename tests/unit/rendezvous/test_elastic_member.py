@@ -1,0 +1,206 @@
+"""A worker of an elastic job and the store between it and the driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from queue import Queue
+
+import pytest
+
+from horovod.rendezvous.elastic_member import (
+    Member,
+    RemovedError,
+    identity_in,
+    ranks_in,
+    this_member,
+)
+from horovod.rendezvous.elastic_messages import (
+    Ready,
+    Seat,
+    Standing,
+    Update,
+    WorkerKeys,
+    update_key,
+)
+from horovod.rendezvous.store import AbandonedError, StoreClient
+from horovod.rendezvous.store_server import StoreServer
+
+from .worlds import SECRET, MemoryStore
+
+KEYS = WorkerKeys(5)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def heard() -> Queue[tuple[str, bytes]]:
+    return Queue()
+
+
+@pytest.fixture
+def server(heard: Queue[tuple[str, bytes]]) -> Iterator[StoreServer]:
+    with StoreServer(SECRET, on_set=lambda key, value: heard.put((key, value))) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: StoreServer) -> Iterator[StoreClient]:
+    with closing(StoreClient(server.address, SECRET, timeout_s=30)) as client:
+        yield client
+
+
+@pytest.fixture
+def waiting(server: StoreServer) -> Iterator[StoreClient]:
+    with closing(StoreClient(server.address, SECRET, timeout_s=30)) as client:
+        yield client
+
+
+def test_messages_travel() -> None:
+    ready = Ready(Standing(3, 7), "lost it", (1, 2), True, "/a/b")
+    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7), 6, False)
+    assert Ready.decoded(ready.encoded()) == ready
+    assert Seat.decoded(seat.encoded()) == seat
+    assert Update.decoded(Update(17, 2).encoded()) == Update(17, 2)
+
+
+def test_newer_standings_are_larger() -> None:
+    assert Standing(0, 0) < Standing(1, 0) < Standing(1, 4) < Standing(2, 0)
+    assert not Standing().has_state
+    assert Standing(1, 0).has_state
+
+
+def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
+    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7))
+    store.set(KEYS.seat(1), seat.encoded())
+    member = Member(5)
+    identity = identity_in(member.take_seat(store), {"HOROVOD_HOSTNAME": "node"})
+    assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
+    assert (identity.local_rank, identity.local_size) == (0, 2)
+    # As the driver said it, whatever the ranks' order on the machine.
+    assert identity.placed(["node", "node", "other"]) == identity
+    assert identity.scope == "world4/"
+    assert Ready.decoded(store.get(KEYS.ready(1), 0)) == Ready()
+
+
+def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
+    member = Member(5)
+    for count in (1, 2, 3):
+        store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
+    member.take_seat(store)
+    member.standing = Standing(1, 4)
+    member.note_failure("rank 2 died", [2])
+    member.take_seat(store)
+    assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(Standing(1, 4), "rank 2 died", (7,))
+    member.take_seat(store)
+    assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(Standing(1, 4))
+
+
+class InterruptedStore(MemoryStore):
+    def get(self, key: str, timeout_s: float) -> bytes:
+        raise KeyboardInterrupt
+
+
+def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) -> None:
+    member, interrupted = Member(5), InterruptedStore()
+    with pytest.raises(KeyboardInterrupt):
+        member.take_seat(interrupted)
+    assert list(interrupted._values) == [KEYS.ready(1)]
+    store.set(KEYS.seat(1), Seat(world=9).encoded())
+    assert member.take_seat(store).world == 9
+    assert list(store._values) == [KEYS.seat(1)]
+
+
+def test_no_seat_any_more(store: MemoryStore) -> None:
+    store.set(KEYS.seat(1), Seat(removal="node[1] was removed from the elastic job").encoded())
+    with pytest.raises(RemovedError, match=r"init: node\[1\] was removed from the elastic job"):
+        Member(5).take_seat(store)
+
+
+def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
+    member = Member(5)
+    member.seat = Seat(updates=1)
+    told: Queue[tuple[int, int]] = Queue()
+    store.set(update_key(1), Update(10, 1).encoded())
+    store.set(update_key(2), Update(20, 2).encoded())
+    member.watch_updates(lambda: store, lambda timestamp, kind: told.put((timestamp, kind)))
+    assert told.get(timeout=30) == (20, 2)
+    member.seat = Seat(updates=3)
+    store.set(update_key(3), Update(30, 1).encoded())
+    store.set(update_key(4), Update(40, 3).encoded())
+    assert told.get(timeout=30) == (40, 3)
+
+
+def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horovod.rendezvous.elastic_member._members", {})
+    assert this_member({}) is None
+    assert this_member({"_HOROVOD_WORKER": "3"}) is None
+    environ = {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": "3"}
+    member = this_member(environ)
+    assert member is not None
+    assert this_member(environ) is member
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert this_member(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("init: rank 2 of 4 did not arrive within 30 s (HOROVOD_START_TIMEOUT)", [2]),
+        ("init: ranks 1, 3 of 4 did not arrive", [1, 3]),
+        ("init: ranks 1, 3 and 5 more did not arrive", [1, 3]),
+        ("init: the driver gave it up", []),
+    ],
+)
+def test_ranks_that_an_error_names(text: str, ranks: list[int]) -> None:
+    assert ranks_in(text) == ranks
+
+
+def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(
+    server: StoreServer, waiting: StoreClient, client: StoreClient
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(waiting.get, "mesh/world1/key", 30)
+        client.set("mesh/world1/other", b"x")
+        client.set("mesh/world10/key", b"kept")
+        server.abandon("mesh/world1/", "worker 3 died")
+        with pytest.raises(AbandonedError, match="init: worker 3 died"):
+            answer.result(timeout=30)
+    for ask in (
+        lambda: client.get("mesh/world1/other", 30),
+        lambda: client.set("mesh/world1/k", b""),
+    ):
+        with pytest.raises(AbandonedError, match="worker 3 died"):
+            ask()
+    assert client.get("mesh/world10/key", 30) == b"kept"
+
+
+def test_the_launcher_hears_and_says(
+    server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        seat = pool.submit(Member(5).take_seat, client)
+        key, value = heard.get(timeout=30)
+        assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready())
+        server.set(KEYS.seat(1), Seat(world=2).encoded())
+        assert seat.result(timeout=30).world == 2
+    server.drop("elastic/worker/5/")
+    with pytest.raises(TimeoutError):
+        client.get(KEYS.seat(1), 0)
+
+
+def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> None:
+    threads = [
+        threading.Thread(target=server.set, args=(f"key/{number}", b"%d" % number))
+        for number in range(50)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [client.get(f"key/{n}", 30) for n in range(50)] == [b"%d" % n for n in range(50)]
