@@ -67,13 +67,18 @@ def _translating() -> Iterator[None]:
     except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
         if not _is_of_a_collective(error):
             raise
-        raise HorovodInternalError(str(error)) from error
+        raise HorovodInternalError(_gist(str(error))) from error
 
 
 def _is_of_a_collective(error: Any) -> bool:
     """Whether an error of TensorFlow's is a failed collective, and no disagreement of ranks."""
     text = str(error)
     return "MismatchError" not in text and _COLLECTIVE.search(text) is not None
+
+
+def _gist(text: str) -> str:
+    """The line of the engine's among those that say where in a graph it was."""
+    return next((line for line in text.splitlines() if _COLLECTIVE.match(line)), text)
 
 
 def _restart_engine() -> None:
