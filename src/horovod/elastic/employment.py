@@ -81,5 +81,5 @@ class Employment:
 
     @staticmethod
     def _take_standing(member: Member, state: State) -> None:
-        member.standing = Standing(member.standing.world, state.commits)
-        member.checkpoint = state.checkpoint
+        member.standing = Standing(member.standing.world, state._commits)
+        member.checkpoint = state._checkpoint
