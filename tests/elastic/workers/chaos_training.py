@@ -169,11 +169,11 @@ def learn(state: RecordedState, samples: list[int]) -> None:
 
 torch.set_num_threads(1)
 set_handler_registry([*get_handler_registry(), (Middle, MiddleHandler)])
-model = small_task.make_model()
-# Whatever takes long comes before init: the others wait for a worker that has a place.
-optimizer = small_task.make_optimizer(model)
 hvd.init()
 diary = Diary(Path(sys.argv[1]))
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+model = small_task.make_model()
+optimizer = hvd.DistributedOptimizer(
+    small_task.make_optimizer(model), named_parameters=model.named_parameters()
+)
 sampler = hvd.elastic.ElasticSampler(range(small_task.SAMPLE_COUNT), seed=3)
 train(RecordedState(model, optimizer, middle=Middle(), sampler=sampler, epoch=0, step=0))
