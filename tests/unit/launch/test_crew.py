@@ -150,6 +150,7 @@ def test_a_living_worker_is_forgotten_later(desk: Desk) -> None:
     worker = desk.start(0, "echo on; kill -STOP $$")
     desk.crew.forget(0)
     assert list(desk.crew.workers) == [0]
+    os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
     os.kill(worker.pid, signal.SIGCONT)
     desk.turn_until(lambda: not desk.crew.workers)
     assert worker.exit_code == 0

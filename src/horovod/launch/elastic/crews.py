@@ -199,7 +199,7 @@ class Crews:
         known = {crew.hostname: resolve(crew.hostname)}
         seen = {crew.hostname: crew.launcher_address} if crew.launcher_address else {}
         wanted = store_addresses(known, seen, self._plan.interfaces)
-        there = {host: port for host, port in self._server.addresses}
+        there = dict(self._server.addresses)
         missing = [host for host in wanted if host not in there and is_own_address(host)]
         there.update(self._server.listen([(host, 0) for host in missing]))
         return [(host, there[host]) for host in wanted if host in there]

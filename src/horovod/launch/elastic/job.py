@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 from horovod.launch.crew import Crew, Trouble, Worker
 from horovod.launch.elastic.actions import (
@@ -30,8 +31,10 @@ from horovod.launch.elastic.actions import (
 )
 from horovod.launch.elastic.crews import Crews
 from horovod.launch.elastic.director import Director
+from horovod.launch.elastic.discovery import Finding
 from horovod.launch.elastic.mailbox import Mailbox
 from horovod.launch.elastic.plan import ElasticPlan
+from horovod.launch.elastic.script import DiscoveryScript, FixedHosts, HostSource
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.processes import describe_exit, open_standard_files
@@ -67,7 +70,10 @@ def run_elastic_job(plan: ElasticPlan, environ: Mapping[str, str]) -> JobOutcome
     ):
         job = _ElasticJob(plan, environ, stage, logs, mailbox, server, secret)
         job.start()
-        return stage.run(job)
+        try:
+            return stage.run(job)
+        finally:
+            job.close()
 
 
 class _ElasticJob:
@@ -106,7 +112,8 @@ class _ElasticJob:
             Say: lambda action: stage.say(action.text),
             Finish: lambda action: stage.end(action.outcome),
         }
-        self._discovery = self._new_discovery()
+        self._source = self._host_source(environ)
+        self._source_pid: int | None = None
 
     def start(self) -> None:
         """Look for hosts; all else follows."""
@@ -115,24 +122,17 @@ class _ElasticJob:
         self._stage.say_verbose(f"starting {self._plan.limits.np} or more workers: {command}")
         self.turn()
 
-    def _new_discovery(self):
-        import subprocess
+    def close(self) -> None:
+        """Look for no more hosts."""
+        self._source.close()
 
-        class D:
-            deadline = 0.0
-
-        return D()
-
-    def _look_for_hosts(self, now: float) -> None:
-        import subprocess
-
-        if now < self._discovery.deadline:
-            return
-        self._discovery.deadline = now + 1.0
-        out = subprocess.run(self._plan.script, shell=True, capture_output=True, text=True).stdout
-        hosts = {l.split(":")[0]: int(l.split(":")[1]) for l in out.split()}
-        self._hostnames = set(hosts)
-        self._note(lambda: self._director.hosts_found(time.monotonic(), hosts))
+    def _host_source(self, environ: Mapping[str, str]) -> HostSource:
+        plan = self._plan
+        if not plan.script:
+            hosts = {host.hostname: host.slots for host in plan.hosts}
+            return FixedHosts(hosts, self._found)
+        selector = self._stage.selector
+        return DiscoveryScript(plan.script, plan.slots_per_host, selector, self._found, environ)
 
     # What happens; see stage.Play.
 
@@ -140,7 +140,7 @@ class _ElasticJob:
     def deadline(self) -> float | None:
         if self._events:
             return time.monotonic()
-        found = (self._director.deadline, self._discovery.deadline, self._crews.deadline)
+        found = (self._director.deadline, self._source.deadline, self._crews.deadline)
         return min((at for at in found if at is not None), default=None)
 
     def turn(self) -> None:
@@ -148,8 +148,28 @@ class _ElasticJob:
         self._look_for_hosts(now)
         self._crews.tick(now)
         if (at := self._director.deadline) is not None and now >= at:
-            self._note(lambda: self._director.tick(time.monotonic()))
+            self._note(partial(self._director.tick, now))
         self._carry_out_all()
+
+    def _look_for_hosts(self, now: float) -> None:
+        source = self._source
+        source.tick(now)
+        if (pid := source.pid) is not None and pid != self._source_pid:
+            self._source_pid = pid
+            self._stage.adopt(pid, partial(self._source_ended, pid))
+
+    def _source_ended(self, pid: int, status: int) -> None:
+        self._source_pid = None
+        self._source.note_exit(pid, status)
+
+    def _found(self, finding: Finding) -> None:
+        if finding.log:
+            self._stage.say(finding.log)
+        if finding.error:
+            self._stage.end(JobOutcome(1, f"horovodrun: {finding.error}\n"))
+        elif (hosts := finding.hosts) is not None:
+            self._hostnames = set(hosts)
+            self._note(partial(self._director.hosts_found, time.monotonic(), hosts))
 
     def ended(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
@@ -180,31 +200,29 @@ class _ElasticJob:
             self._asked.pop(number, None)
 
     def _host_failed(self, hostname: str, reason: str) -> None:
-        self._note(lambda: self._director.host_lost(time.monotonic(), hostname, reason))
+        self._note(partial(self._director.host_lost, time.monotonic(), hostname, reason))
 
     def _exited(self, number: int, exit_code: int) -> None:
         self._asked.pop(number, None)
         self._crews.forget(number)
         self._server.drop(WorkerKeys(number).all)
-        self._note(lambda: self._director.worker_exited(time.monotonic(), number, exit_code))
+        self._note(partial(self._director.worker_exited, time.monotonic(), number, exit_code))
 
     def _read_mailbox(self) -> None:
         for worker, word, count, value in self._mailbox.take():
             if word == "ready":
                 self._note_ready(worker, count, Ready.decoded(value))
             elif word == "done":
-                self._note(lambda n=worker: self._director.worker_done(time.monotonic(), n))
+                self._note(partial(self._director.worker_done, time.monotonic(), worker))
             elif word == "fatal":
                 text = value.decode(errors="replace")
-                self._note(
-                    lambda n=worker, t=text: self._director.worker_fatal(time.monotonic(), n, t)
-                )
+                self._note(partial(self._director.worker_fatal, time.monotonic(), worker, text))
 
     def _note_ready(self, worker: int, count: int, ready: Ready) -> None:
         if not self._crews.has(worker):
             return  # it has ended since
         self._asked[worker] = count
-        self._note(lambda: self._director.worker_ready(time.monotonic(), worker, ready))
+        self._note(partial(self._director.worker_ready, time.monotonic(), worker, ready))
 
     def _note(self, event: Callable[[], list[Action]]) -> None:
         self._events.append(event)

@@ -71,7 +71,7 @@ def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
         "--slots-per-host",
         type=_slot_count,
         metavar="N",
-        help="processes of each pod, and as many pods as -np needs (default: 1); or of each machine "
+        help="processes of each pod (default: 1), with as many pods as -np needs; or of machines "
         "that --host-discovery-script names without a number",
     )
     add(
