@@ -114,11 +114,16 @@ class Director:
             self._finish(1, f"horovodrun: {entry.name} cannot go on: {text}\n", entry=entry)
         return self._settle()
 
-    def worker_exited(self, now: float, worker: int, exit_code: int) -> list[Action]:
-        """A worker's process has ended; a negative ``exit_code`` is a signal."""
+    def worker_exited(
+        self, now: float, worker: int, exit_code: int, *, is_complete: bool = True
+    ) -> list[Action]:
+        """A worker's process has ended; a negative ``exit_code`` is a signal.
+
+        ``is_complete``: it has left all that was expected of it.
+        """
         if self._begins(now) and (entry := self._roll.strike(worker)) is not None:
             if entry.is_staying:
-                self._judge(entry, exit_code)
+                self._judge(entry, exit_code, is_complete)
             elif entry.phase is Phase.LEAVING:
                 self._say(f"{entry.name}, which was removed, {describe_exit(exit_code)}")
         return self._settle()
@@ -253,13 +258,15 @@ class Director:
         slots = places([entry.spot for entry in ordered])
         return {entry.number: slot for entry, slot in zip(ordered, slots, strict=True)}
 
-    def _judge(self, entry: Entry, exit_code: int) -> None:
+    def _judge(self, entry: Entry, exit_code: int, is_complete: bool) -> None:
         """What the end of a process that nobody asked to end means."""
         # A command without elastic training says nothing before its end.
         is_alone = self._world == 0 and entry.phase is Phase.STARTING
         has_finished = entry.phase is Phase.SEATED and self._is_usable(entry)
         if exit_code:
             self._fail(entry, describe_exit(exit_code), exit_code)
+        elif not is_complete:
+            self._fail(entry, "exited with code 0 and left no result", 0)
         elif entry.phase is Phase.DONE or is_alone or has_finished:
             self._has_succeeded = True
         else:
@@ -295,7 +302,7 @@ class Director:
         """The first one since the last world began is the likeliest cause of an end."""
         if self._failure is None or self._is_failure_old:
             slot = Slot(entry.spot.hostname, entry.rank, 0, entry.local_rank, 0, 0, 0)
-            self._failure = Failure(entry.name, what, slot, exit_code)
+            self._failure = Failure(entry.number, entry.name, what, slot, exit_code)
             self._is_failure_old = False
 
     def _end(self, entry: Entry, what: str) -> None:
@@ -489,7 +496,8 @@ class Director:
         """Hand out the next world."""
         limit = self._limits.reset_limit
         if limit is not None and self._world > limit:
-            self._finish(1, texts.over_limit(limit))
+            failure = None if self._is_failure_old else self._failure
+            self._finish(1, texts.over_limit(limit), failure=failure)
             return
         ordered = self._ordered(chosen)
         self._must_sync = not self._is_continued(chosen)
@@ -557,7 +565,9 @@ class Director:
         if entry is not None:
             slot = Slot(entry.spot.hostname, entry.rank, 0, entry.local_rank, 0, 0, 0)
         exit_code = (failure.exit_code or 0) if failure else 0
-        self._actions.append(Finish(JobOutcome(status, text, slot, 0, exit_code)))
+        guilty = entry or failure
+        worker = guilty.number if guilty else None
+        self._actions.append(Finish(JobOutcome(status, text, slot, 0, exit_code, worker=worker)))
         self._is_over = True
 
     def _usable(self) -> list[Entry]:

@@ -29,6 +29,7 @@ from horovod.launch.elastic.actions import (
     Seats,
     Start,
 )
+from horovod.launch.elastic.answers import Answers
 from horovod.launch.elastic.crews import Crews
 from horovod.launch.elastic.director import Director
 from horovod.launch.elastic.discovery import Finding
@@ -43,6 +44,7 @@ from horovod.launch.stage import Manner, Stage, open_stage
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.elastic_messages import (
     Ready,
+    Seat,
     WorkerKeys,
     update_key,
     world_scope,
@@ -55,25 +57,26 @@ __all__ = ["run_elastic_job"]
 def run_elastic_job(plan: ElasticPlan, environ: Mapping[str, str]) -> JobOutcome:
     """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
 
-    Status and signals as for ``run_job``; nobody reads standard input. Main thread only.
+    Status and signals as for ``run_job``; nobody reads standard input. Main thread only. The answer
+    files of ``plan.call`` get the results of as many ranks, or the first of them what the worker
+    told whose failure ended the job.
 
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
     open_standard_files()
+    manner = Manner(plan.is_verbose, plan.is_timestamped, tells_outcome=plan.call is None)
     secret = os.urandom(SECRET_BYTES)
     with (
         closing(Logs(plan.output_directory, range(plan.limits.np))) as logs,
-        open_stage(logs, Manner(plan.is_verbose, plan.is_timestamped)) as stage,
+        open_stage(logs, manner) as stage,
         closing(Mailbox()) as mailbox,
         StoreServer(secret, report=stage.wakeups.note, on_set=mailbox.put) as server,
     ):
         job = _ElasticJob(plan, environ, stage, logs, mailbox, server, secret)
-        job.start()
-        try:
-            return stage.run(job)
-        finally:
-            job.close()
+        with closing(job):
+            job.start()
+            return job.delivered(stage.run(job))
 
 
 class _ElasticJob:
@@ -95,8 +98,16 @@ class _ElasticJob:
         self._mailbox = mailbox
         self._server = server
         self._director = Director(plan.limits, random.Random(), time.time)
+        self._answers = Answers(plan.call) if plan.call else None
         self._crews = Crews(
-            plan, environ, stage, server, secret, listener=self, failed=self._host_failed
+            plan,
+            environ,
+            stage,
+            server,
+            secret,
+            listener=self,
+            failed=self._host_failed,
+            files=self._answers,
         )
         self._events: deque[Callable[[], list[Action]]] = deque()
         self._hostnames: set[str] = set()
@@ -110,7 +121,7 @@ class _ElasticJob:
             Seats: self._give_seats,
             Publish: self._publish,
             Say: lambda action: stage.say(action.text),
-            Finish: lambda action: stage.end(action.outcome),
+            Finish: self._finish,
         }
         self._source = self._host_source(environ)
         self._source_pid: int | None = None
@@ -122,9 +133,17 @@ class _ElasticJob:
         self._stage.say_verbose(f"starting {self._plan.limits.np} or more workers: {command}")
         self.turn()
 
+    def delivered(self, outcome: JobOutcome) -> JobOutcome:
+        """``outcome``, after the caller of a function has got what belongs to it."""
+        if self._answers is not None:
+            self._answers.deliver(outcome)
+        return outcome
+
     def close(self) -> None:
-        """Look for no more hosts."""
+        """Look for no more hosts; nobody asks for answers any more."""
         self._source.close()
+        if self._answers is not None:
+            self._answers.close()
 
     def _host_source(self, environ: Mapping[str, str]) -> HostSource:
         plan = self._plan
@@ -172,6 +191,7 @@ class _ElasticJob:
             self._note(partial(self._director.hosts_found, time.monotonic(), hosts))
 
     def ended(self, workers: Sequence[Worker]) -> None:
+        self._read_mailbox()  # what they had said comes first
         for worker in workers:
             self._exited(worker.number, worker.exit_code or 0)
             self._stage.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
@@ -198,6 +218,7 @@ class _ElasticJob:
     def lost(self, crew: RemoteCrew) -> None:
         for number in self._crews.lost(crew):
             self._asked.pop(number, None)
+            self._take_answer(number, -signal.SIGKILL)
 
     def _host_failed(self, hostname: str, reason: str) -> None:
         self._note(partial(self._director.host_lost, time.monotonic(), hostname, reason))
@@ -206,7 +227,14 @@ class _ElasticJob:
         self._asked.pop(number, None)
         self._crews.forget(number)
         self._server.drop(WorkerKeys(number).all)
-        self._note(partial(self._director.worker_exited, time.monotonic(), number, exit_code))
+        is_complete = self._take_answer(number, exit_code)
+        now = time.monotonic()
+        exited = self._director.worker_exited
+        self._note(partial(exited, now, number, exit_code, is_complete=is_complete))
+
+    def _take_answer(self, number: int, exit_code: int) -> bool:
+        """Whether a worker that has ended has left what it was started for."""
+        return self._answers is None or self._answers.note_end(number, exit_code)
 
     def _read_mailbox(self) -> None:
         for worker, word, count, value in self._mailbox.take():
@@ -240,6 +268,8 @@ class _ElasticJob:
             self._logs.add(action.worker)
         except OSError as error:
             self._stage.say(f"the output of worker {action.worker} is not kept: {error}")
+        if self._answers is not None:
+            self._answers.note_place(0, action.worker, action.slot)
         self._crews.start(action.worker, action.slot)
 
     def _end(self, action: End) -> None:
@@ -258,8 +288,19 @@ class _ElasticJob:
             if not self._crews.has(number):
                 continue  # its end is among the events to come
             if not seat.removal:
-                self._crews.name_seat(number, seat)
+                self._name_seat(action.world, number, seat)
             self._server.set(WorkerKeys(number).seat(self._asked[number]), seat.encoded())
+
+    def _name_seat(self, world: int, number: int, seat: Seat) -> None:
+        slot = self._crews.name_seat(number, seat)
+        if self._answers is not None and slot is not None:
+            self._answers.note_place(world, number, slot)
+
+    def _finish(self, action: Finish) -> None:
+        outcome = action.outcome
+        if self._answers is not None and outcome.status == 0:
+            outcome = self._answers.judged(outcome)
+        self._stage.end(outcome)
 
     def _publish(self, action: Publish) -> None:
         self._updates += 1
