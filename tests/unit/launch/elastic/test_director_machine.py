@@ -1,0 +1,318 @@
+"""Random jobs: whatever happens in whatever order, some things never do, and every wait ends."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from horovod.launch.elastic.actions import (
+    Abandon,
+    Action,
+    End,
+    Finish,
+    Publish,
+    Seats,
+    Start,
+)
+from horovod.launch.elastic.director import Director
+from horovod.launch.elastic.limits import Limits
+from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat, Standing
+
+TIMEOUT_S = 100.0
+COOLDOWNS = st.sampled_from([None, (1.0, 8.0), (5.0, 30.0)])
+
+
+@dataclass
+class Process:
+    """What a worker really is."""
+
+    spot: tuple[str, int]
+    is_waiting: bool = False
+    is_ending: bool = False
+    is_done: bool = False
+    was_removed: bool = False
+    seat: Seat | None = None
+    standing: Standing = Standing()
+    keeps_state: bool = False
+
+
+@dataclass
+class World:
+    """The last one that was handed out. ``stop``: the kinds that its members saw, if they did."""
+
+    number: int = 0
+    members: tuple[int, ...] = ()
+    must_sync: bool = True
+    kinds: int = 0
+    stop: int = 0
+    gone: set[int] = field(default_factory=set)
+
+
+class Jobs(RuleBasedStateMachine):
+    """Plays workers, hosts and time against a director."""
+
+    @initialize(
+        np=st.integers(1, 4),
+        fewer=st.integers(0, 3),
+        more=st.none() | st.integers(0, 3),
+        cooldown=COOLDOWNS,
+        reset_limit=st.none() | st.integers(0, 5),
+    )
+    def begin(self, np, fewer, more, cooldown, reset_limit) -> None:
+        self.min_np = max(1, np - fewer)
+        self.max_np = None if more is None else np + more
+        limits = Limits(np, self.min_np, self.max_np, reset_limit, TIMEOUT_S, cooldown, 10.0)
+        self.director = Director(limits, random.Random(7), lambda: self.now)
+        self.now = 0.0
+        self.found: dict[str, int] = {}
+        self.processes: dict[int, Process] = {}
+        self.numbers = 0
+        self.world = World()
+        self.timestamp = 0
+        self.is_over = False
+
+    # What happens.
+
+    @rule(hosts=st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)))
+    def discover(self, hosts) -> None:
+        self.found = hosts
+        self.obey(self.director.hosts_found(self.now, hosts))
+
+    @precondition(lambda self: any(p.seat is None for p in self.asking()))
+    @rule(data=st.data())
+    def start_up(self, data) -> None:
+        """Newcomers get as far as ``init``."""
+        fresh = [n for n, p in self.processes.items() if p in self.asking() and p.seat is None]
+        for number in data.draw(st.lists(st.sampled_from(fresh), unique=True, min_size=1)):
+            if self.is_asking(number):
+                self.ask(number, Ready())
+
+    @precondition(lambda self: bool(self.training()))
+    @rule(data=st.data(), has_synced=st.booleans(), commits=st.integers(0, 3))
+    def fail_over(self, data, has_synced, commits) -> None:
+        """A member meets an error and names others."""
+        number = data.draw(st.sampled_from(self.training()))
+        lost = data.draw(st.lists(st.sampled_from(self.world.members), unique=True, max_size=2))
+        self.come_back(number, lost, has_synced, commits)
+
+    @precondition(lambda self: self.world.kinds and self.training())
+    @rule()
+    def follow_update(self) -> None:
+        """All members leave at the same commit."""
+        self.world.stop = self.world.stop or self.world.kinds
+        for number in self.training():
+            if number in self.training():
+                self.leave_for_update(number)
+
+    @precondition(lambda self: bool(self.training()))
+    @rule(data=st.data())
+    def finish_training(self, data) -> None:
+        number = data.draw(st.sampled_from(self.training()))
+        self.processes[number].is_done = True
+        self.obey(self.director.worker_done(self.now, number))
+
+    @precondition(lambda self: bool(self.processes))
+    @rule(data=st.data(), code=st.sampled_from([1, -9, 1, -9, 0]))
+    def exit(self, data, code) -> None:
+        number = data.draw(st.sampled_from(sorted(self.processes)))
+        self.die(number, code)
+
+    @precondition(lambda self: bool(self.processes))
+    @rule(hostname=st.sampled_from("abc"))
+    def lose_host(self, hostname) -> None:
+        for number in [n for n, p in self.processes.items() if p.spot[0] == hostname]:
+            del self.processes[number]
+        self.obey(self.director.host_lost(self.now, hostname, "gone"))
+
+    @rule(seconds=st.sampled_from([0.2, 1.0, 5.0, 12.0, 120.0]))
+    def pass_time(self, seconds) -> None:
+        end = self.now + seconds
+        while not self.is_over and (due := self.director.deadline) is not None and due <= end:
+            assert due > self.now
+            self.now = due
+            self.obey(self.director.tick(self.now))
+        self.now = end
+
+    # What processes do.
+
+    def is_asking(self, number: int) -> bool:
+        return number in self.processes and self.processes[number] in self.asking()
+
+    def asking(self) -> list[Process]:
+        """Who runs and could ask for a seat."""
+        return [
+            p
+            for p in self.processes.values()
+            if not (p.is_waiting or p.is_done or p.is_ending or p.was_removed)
+        ]
+
+    def training(self) -> list[int]:
+        """Members of the last world that are in it."""
+        asking = self.asking()
+        numbers = [n for n in self.world.members if n in self.processes]
+        return [n for n in numbers if self.processes[n] in asking]
+
+    def ask(self, number: int, ready: Ready) -> None:
+        self.processes[number].is_waiting = True
+        self.world.gone.add(number)
+        self.obey(self.director.worker_ready(self.now, number, ready))
+
+    def come_back(self, number: int, lost=(), has_synced: bool = True, commits: int = 1) -> None:
+        process = self.processes[number]
+        if not self.world.must_sync:
+            if process.standing.has_state and has_synced:
+                self.advance(process, commits)
+        elif has_synced:
+            process.standing = Standing(self.world.number, commits)
+        process.keeps_state = False
+        self.ask(number, Ready(process.standing, "peer lost", tuple(lost)))
+
+    def leave_for_update(self, number: int) -> None:
+        process = self.processes[number]
+        if self.world.must_sync:
+            process.standing = Standing(self.world.number, 9)
+        else:
+            self.advance(process, 9)
+        process.keeps_state = self.world.stop == HostUpdate.REMOVED
+        self.ask(number, Ready(process.standing, keeps_state=process.keeps_state))
+
+    @staticmethod
+    def advance(process: Process, commits: int) -> None:
+        process.standing = Standing(process.standing.world, process.standing.commits + commits)
+
+    def die(self, number: int, code: int) -> None:
+        del self.processes[number]
+        self.world.gone.add(number)
+        self.obey(self.director.worker_exited(self.now, number, code))
+
+    # What the director orders.
+
+    def obey(self, orders: list[Action]) -> None:
+        assert not (self.is_over and orders)
+        for order in orders:
+            assert not self.is_over
+            if isinstance(order, Start):
+                self.start(order)
+            elif isinstance(order, End):
+                assert not self.processes[order.worker].is_ending
+                self.processes[order.worker].is_ending = True
+            elif isinstance(order, Seats):
+                self.hand_out(order)
+            elif isinstance(order, Publish):
+                assert order.update.timestamp > self.timestamp
+                assert not self.world.gone & set(self.world.members)
+                self.timestamp = order.update.timestamp
+                self.world.kinds |= order.update.kind
+            elif isinstance(order, Abandon):
+                assert order.world == self.world.number
+            elif isinstance(order, Finish):
+                self.is_over = True
+
+    def start(self, order: Start) -> None:
+        assert order.worker == self.numbers
+        self.numbers += 1
+        spot = (order.slot.hostname, order.slot_index)
+        assert order.slot_index < self.found[order.slot.hostname]
+        assert spot not in [process.spot for process in self.processes.values()]
+        self.processes[order.worker] = Process(spot)
+        living = [p for p in self.processes.values() if not (p.is_ending or p.was_removed)]
+        usable = [p for p in living if p.spot[1] < self.found.get(p.spot[0], 0)]
+        assert self.max_np is None or len(usable) <= 2 * self.max_np
+
+    def hand_out(self, order: Seats) -> None:
+        seats = {n: seat for n, seat in order.seats.items() if not seat.removal}
+        for number in order.seats:
+            process = self.processes[number]
+            assert process.is_waiting
+            assert not process.is_ending
+            process.is_waiting = False
+            process.was_removed = number not in seats
+        if seats:
+            self.form(order.world, seats)
+
+    def form(self, number: int, seats: dict[int, Seat]) -> None:
+        first = next(iter(seats.values()))
+        assert number == self.world.number + 1
+        assert set(first.members) == set(seats)
+        assert self.min_np <= len(seats) <= (self.max_np or len(seats))
+        assert [seats[n].rank for n in first.members] == list(range(len(seats)))
+        assert {(s.world, s.size, s.members, s.updates, s.must_sync) for s in seats.values()} == {
+            (number, len(seats), first.members, first.updates, first.must_sync)
+        }
+        members = {n: self.processes[n] for n in first.members}
+        newest = max(process.standing for process in members.values())
+        assert members[first.members[0]].standing == newest
+        left_behind = set(self.training()) - set(seats)
+        assert all(not self.is_usable(n) for n in left_behind)
+        if not first.must_sync:
+            assert len({process.standing for process in members.values()}) == 1
+            assert newest.has_state
+            assert all(process.keeps_state for process in members.values())
+        hosts = [process.spot[0] for process in members.values()]
+        assert len(set(hosts)) == sum(1 for i, h in enumerate(hosts) if i == 0 or h != hosts[i - 1])
+        for worker, process in members.items():
+            assert self.is_usable(worker)
+            process.seat = seats[worker]
+            same = [p for p in members.values() if p.spot[0] == process.spot[0]]
+            lower = [p for p in same if p.spot < process.spot]
+            assert (process.seat.local_rank, process.seat.local_size) == (len(lower), len(same))
+        self.world = World(number, first.members, first.must_sync)
+
+    def is_usable(self, number: int) -> bool:
+        hostname, index = self.processes[number].spot
+        return index < self.found.get(hostname, 0)
+
+    @invariant()
+    def time_moves_on(self) -> None:
+        if hasattr(self, "director"):
+            deadline = self.director.deadline
+            assert deadline is None or (deadline > self.now and not self.is_over)
+
+    # In the end.
+
+    def teardown(self) -> None:
+        """From now on everybody behaves: then no wait may last."""
+        if not hasattr(self, "director"):
+            return
+        self.obey(self.director.tick(self.now))
+        for _ in range(20):
+            self.behave()
+            self.pass_time(TIMEOUT_S / 2)
+        if self.is_over:
+            return
+        waiting = [n for n, p in self.processes.items() if p.is_waiting and not p.is_ending]
+        assert len(self.training()) == len(self.world.members) >= self.min_np
+        assert not waiting or len(self.world.members) == self.max_np
+
+    def behave(self) -> None:
+        for number, process in list(self.processes.items()):
+            if self.is_over or number not in self.processes:
+                continue
+            if process.is_ending or process.was_removed:
+                self.die(number, 1)
+            elif process.is_done:
+                self.die(number, 0)
+            elif process in self.asking() and number not in self.training():
+                is_old = process.seat is not None
+                self.ask(number, Ready(process.standing, "late" if is_old else ""))
+        is_broken = self.world.gone & set(self.world.members)
+        for number in self.training():
+            if number in self.training() and (is_broken or self.world.kinds) and not self.is_over:
+                self.come_back(number) if is_broken else self.leave_by_update_now(number)
+
+    def leave_by_update_now(self, number: int) -> None:
+        self.world.stop = self.world.stop or self.world.kinds
+        self.leave_for_update(number)
+
+
+TestJobs = Jobs.TestCase
+TestJobs.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
