@@ -84,7 +84,7 @@ def _first_line(text: str) -> str:
 
 def _why_ended(outcome: JobOutcome) -> str:
     if outcome.text:
-        text = outcome.text.strip()
+        text = outcome.text.strip().removeprefix("horovodrun: ")
         for option, parameter in _PARAMETERS.items():
             text = text.replace(option, parameter)
         return text

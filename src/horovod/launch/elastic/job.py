@@ -53,6 +53,8 @@ from horovod.rendezvous.store_server import StoreServer
 
 __all__ = ["run_elastic_job"]
 
+_LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker that met it
+
 
 def run_elastic_job(plan: ElasticPlan, environ: Mapping[str, str]) -> JobOutcome:
     """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
@@ -112,6 +114,7 @@ class _ElasticJob:
         self._events: deque[Callable[[], list[Action]]] = deque()
         self._hostnames: set[str] = set()
         self._asked: dict[int, int] = {}  # for how many seats each worker has asked
+        self._fatal: dict[int, tuple[float, Callable[[], list[Action]]]] = {}  # and when it counts
         self._updates = 0
         self._worlds: list[int] = []  # whose meeting may have left something in the store
         self._actions: dict[type, Callable[..., None]] = {
@@ -160,12 +163,14 @@ class _ElasticJob:
         if self._events:
             return time.monotonic()
         found = (self._director.deadline, self._source.deadline, self._crews.deadline)
-        return min((at for at in found if at is not None), default=None)
+        times = [at for at in found if at is not None] + [due for due, _ in self._fatal.values()]
+        return min(times, default=None)
 
     def turn(self) -> None:
         now = time.monotonic()
         self._look_for_hosts(now)
         self._crews.tick(now)
+        self._look_at_fatal(now)
         if (at := self._director.deadline) is not None and now >= at:
             self._note(partial(self._director.tick, now))
         self._carry_out_all()
@@ -227,6 +232,8 @@ class _ElasticJob:
         self._asked.pop(number, None)
         self._crews.forget(number)
         self._server.drop(WorkerKeys(number).all)
+        if number in self._fatal:
+            self._note(self._fatal.pop(number)[1])
         is_complete = self._take_answer(number, exit_code)
         now = time.monotonic()
         exited = self._director.worker_exited
@@ -243,14 +250,25 @@ class _ElasticJob:
             elif word == "done":
                 self._note(partial(self._director.worker_done, time.monotonic(), worker))
             elif word == "fatal":
-                text = value.decode(errors="replace")
-                self._note(partial(self._director.worker_fatal, time.monotonic(), worker, text))
+                self._note_fatal(worker, value.decode(errors="replace"))
 
     def _note_ready(self, worker: int, count: int, ready: Ready) -> None:
         if not self._crews.has(worker):
             return  # it has ended since
         self._asked[worker] = count
         self._note(partial(self._director.worker_ready, time.monotonic(), worker, ready))
+
+    def _note_fatal(self, worker: int, text: str) -> None:
+        now = time.monotonic()
+        event = partial(self._director.worker_fatal, now, worker, text)
+        # Whoever waits for an answer is told all of it.
+        self._fatal[worker] = (now + (_LAST_WORDS_S if self._answers else 0.0), event)
+
+    def _look_at_fatal(self, now: float) -> None:
+        for worker, (due, event) in list(self._fatal.items()):
+            if now >= due:
+                del self._fatal[worker]
+                self._note(event)
 
     def _note(self, event: Callable[[], list[Action]]) -> None:
         self._events.append(event)
