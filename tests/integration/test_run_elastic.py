@@ -175,6 +175,15 @@ def test_a_wanted_result_that_is_missing_is_an_error() -> None:
         horovod.run(body, num_proc=2, min_num_proc=2, hosts=f"{A}:1,{B}:1")
 
 
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [("exit 3", "exited with code 3"), ("echo localhost", "print localhost:N, or give slots$")],
+)
+def test_a_discovery_that_never_works(script: str, text: str) -> None:
+    with pytest.raises(RuntimeError, match=text):
+        horovod.run(os.getpid, host_discovery_script=script)
+
+
 def test_answers_of_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeHosts(tmp_path)
     monkeypatch.setenv("PATH", fake.environ["PATH"])
