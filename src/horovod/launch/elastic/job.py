@@ -301,7 +301,8 @@ class _ElasticJob:
     def _give_seats(self, action: Seats) -> None:
         while self._worlds and self._worlds[0] < action.world:
             self._abandon(Abandon(self._worlds.pop(0), "this world has been replaced"))
-        self._worlds.append(action.world)
+        if action.world not in self._worlds:
+            self._worlds.append(action.world)
         for number, seat in action.seats.items():
             if not self._crews.has(number):
                 continue  # its end is among the events to come
@@ -311,7 +312,7 @@ class _ElasticJob:
 
     def _name_seat(self, world: int, number: int, seat: Seat) -> None:
         slot = self._crews.name_seat(number, seat)
-        if self._answers is not None and slot is not None:
+        if self._answers is not None and slot is not None and not seat.is_forecast:
             self._answers.note_place(world, number, slot)
 
     def _finish(self, action: Finish) -> None:
