@@ -149,6 +149,7 @@ def test_the_timeout_ends_a_job_that_needs_all_its_slots(monkeypatch: pytest.Mon
         horovod.run(lambda: elastic(train), num_proc=2, min_num_proc=2, hosts=f"{A}:1,{B}:1")
     text = str(caught.value)
     assert text.startswith("timed out waiting for the minimum number of slots: 2 are needed")
+    assert "after 5 s there is 1 worker that can go on" in text
     assert "fewer workers are allowed by min_num_proc" in text
     assert f"{FAILED}; the others have been ended. The first was worker 1 (rank 1, {B})" in text
     assert f"rank 1 on {B} raised LookupError: nothing under the third stone\n\nTraceb" in text

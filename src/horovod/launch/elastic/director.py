@@ -427,7 +427,7 @@ class Director:
             if not self._is_short:
                 self._is_short = True
                 needed = f"{self._limits.min_np} are needed to go on"
-                self._say(f"waiting: {needed}, there are {texts.workers(len(chosen))}")
+                self._say(f"waiting: {needed}, {texts.there_are(len(chosen))}")
             return True
         # Since newcomers are needed anyway, the others of them save a reset.
         has_room = self._room(len(chosen)) > 0
