@@ -191,16 +191,17 @@ class Director:
         return is_done or self._has_succeeded
 
     def _end_overdue(self) -> None:
-        timeout_s = self._limits.elastic_timeout_s
+        due = [e for e in self._roll if (at := self._overdue_at(e)) is not None and self._now >= at]
         for entry in self._roll:
             if entry.lost_at is not None and self._now >= entry.lost_at:
                 self._fail(entry, f"does not answer, which {entry.accuser} found")
-            elif (due := self._overdue_at(entry)) is not None and self._now >= due:
-                if entry.phase is Phase.LEAVING:
-                    self._end(entry, "")
-                    continue
-                if entry.phase is Phase.SEATED:
-                    self._apart_since = self._now  # the wait for another one begins
+        if any(entry.phase is Phase.SEATED for entry in due):
+            self._apart_since = self._now  # the wait for others in their place begins
+        for entry in due:
+            if entry.phase is Phase.LEAVING:
+                self._end(entry, "")
+            elif entry.is_staying:
+                timeout_s = self._limits.elastic_timeout_s
                 self._fail(entry, f"did not ask for a place within {timeout_s:g} s")
 
     def _overdue_at(self, entry: Entry) -> float | None:

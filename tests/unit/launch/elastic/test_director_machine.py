@@ -36,7 +36,7 @@ class Process:
     is_done: bool = False
     was_removed: bool = False
     seat: Seat | None = None
-    standing: Standing = Standing()
+    standing: Standing = field(default_factory=Standing)
     keeps_state: bool = False
 
 
