@@ -38,6 +38,10 @@ class Employment:
 
         manager.set_source(source)
 
+    def begin(self) -> bool:
+        """Training begins: meet the others now, at the latest; whether to adapt to a new world."""
+        return world.settle()
+
     def note_sync(self, state: State) -> None:
         """``state`` is that of rank 0 now."""
         state.synced()

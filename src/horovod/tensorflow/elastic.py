@@ -1,7 +1,7 @@
 """Elastic training with TensorFlow: ``@hvd.elastic.run def train(state): ...``.
 
-The training function is called again, from the last commit, after a collective failed. In this
-version a job keeps its size: all of its processes take part in the new world.
+The training function is called again, from the last commit, after a collective failed. In an
+elastic job the new world has whoever is there by then, in others all processes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
     Raises:
         tf.errors.FailedPreconditionError: ranks disagree about a collective; a bug would only come
             again.
-        InitError: (a ``ValueError``) not all ranks came back; the text names those missing.
+        InitError: (a ``ValueError``) not all ranks came back, or the job goes on without
+            this process; the text says which.
         Exception: anything else that ``func`` raises, other errors of TensorFlow among them.
     """
 
