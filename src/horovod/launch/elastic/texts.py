@@ -79,9 +79,9 @@ def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
     )
 
 
-def newest_state(ready: Ready | None, name: str, is_alive: bool) -> str:
+def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
     """Where the newest state is that the director has heard of."""
-    if ready is None or not ready.standing.has_state:
+    if not ready.standing.has_state:
         return "No worker has reported a committed state.\n"
     had = "was" if not is_alive else "is"
     commits = ready.standing.commits

@@ -120,7 +120,7 @@ class Story:
 
     @property
     def ended(self) -> list[int]:
-        return [order.worker for order in self.of(End)]
+        return sorted(order.worker for order in self.of(End))
 
     @property
     def abandoned(self) -> list[int]:
