@@ -23,9 +23,7 @@ class Patience:
     def __init__(self, limit_s: float = 0.0) -> None:
         self.limit_s = limit_s
 
-    def with_store(
-        self, open_store: Callable[[], Store], act: Callable[[Store], Result]
-    ) -> Result:
+    def with_store(self, open_store: Callable[[], Store], act: Callable[[Store], Result]) -> Result:
         """What ``act`` returns; begun again with another connection when its store is lost.
 
         Raises:

@@ -157,6 +157,11 @@ class Director:
                 times.append(entry.since + self._limits.start_patience_s)
         return min((t for t in times if t is not None and self._now < t < math.inf), default=None)
 
+    @property
+    def workers(self) -> dict[int, str]:
+        """Where each worker is that has not ended."""
+        return {entry.number: entry.spot.hostname for entry in self._roll}
+
     # From an event to what follows.
 
     def _begins(self, now: float) -> bool:

@@ -18,8 +18,8 @@ class ElasticPlan:
     """What to run, on what comes and goes.
 
     Hosts come from ``script``, a command for the shell, or are ``hosts`` for good.
-    ``slots_per_host`` is for hosts that the script names without a number. The other fields are
-    those of ``JobPlan`` and ``OtherHosts``.
+    ``slots_per_host`` is for hosts that the script names without a number. A job with a ``job_id``
+    outlives the launcher. The other fields are those of ``JobPlan`` and ``OtherHosts``.
     """
 
     command: tuple[str, ...]
@@ -34,6 +34,7 @@ class ElasticPlan:
     ssh: SshOptions = field(default_factory=SshOptions)
     interfaces: tuple[str, ...] = ()
     start_timeout_s: float = 30.0
+    job_id: str = ""
 
 
 def check_hosts(hosts: tuple[HostSlots, ...], cooldown: tuple[float, float] | None) -> None:
