@@ -47,13 +47,16 @@ class Ready:
 
     ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
     dead, silent or out of reach. ``keeps_state``: its state is what all that stay have, so that it
-    need not be sent. ``checkpoint`` is the file last written from its state.
+    need not be sent. ``is_early``: it comes from the first ``init`` and may have much to do before
+    it trains, so a forecast is as good as a seat. ``checkpoint`` is the file last written from its
+    state.
     """
 
     standing: Standing = Standing()
     reason: str = ""
     lost: tuple[int, ...] = ()
     keeps_state: bool = False
+    is_early: bool = False
     checkpoint: str = ""
 
     def encoded(self) -> bytes:
@@ -73,8 +76,9 @@ class Seat:
     """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
 
     ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
-    member needs the state of rank 0. With ``removal`` there is no seat for the worker any more, and
-    the text says why.
+    member needs the state of rank 0. ``is_forecast``: these are the numbers that the worker will
+    probably have, and nobody waits for it before it asks again. With ``removal`` there is no seat
+    for the worker any more, and the text says why.
     """
 
     world: int = 0
@@ -87,6 +91,7 @@ class Seat:
     members: tuple[int, ...] = field(default=())
     updates: int = 0
     must_sync: bool = True
+    is_forecast: bool = False
     removal: str = ""
 
     def encoded(self) -> bytes:

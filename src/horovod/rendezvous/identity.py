@@ -40,6 +40,7 @@ class Identity:
     comm: Any = field(default=None, compare=False, repr=False)  # MPI's, where mpirun started it
     group: str = ""  # the machine's number, where the launcher counts machines
     is_part: bool = False  # the world leaves out processes that the launcher counts
+    is_forecast: bool = False  # that world does not exist yet, and may be another one
 
     @property
     def node(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from horovod.launch.elastic import texts
 from horovod.launch.elastic.actions import (
@@ -89,6 +90,9 @@ class Director:
         """A worker asks for a seat."""
         entry = self._roll.get(worker)
         if self._begins(now) and entry is not None and entry.phase is not Phase.ENDING:
+            if ready.is_early and self._world and self._is_usable(entry):
+                self._foresee([entry])
+                return self._settle()
             is_leaving = entry.phase in (Phase.SEATED, Phase.DONE) and entry.world == self._world
             entry.ready = ready
             entry.enter(Phase.READY, self._now)
@@ -257,6 +261,17 @@ class Director:
         ordered = in_rank_order(everybody, self._capacity.order, (members or everybody)[0])
         slots = places([entry.spot for entry in ordered])
         return {entry.number: slot for entry, slot in zip(ordered, slots, strict=True)}
+
+    def _foresee(self, entries: Sequence[Entry]) -> None:
+        """Let them get ready to train; until they come back they count as starting."""
+        predicted = self._predicted()
+        seats = {}
+        for entry in entries:
+            slot = predicted[entry.number]
+            seats[entry.number] = replace(self._seat_at(slot, ()), is_forecast=True)
+            entry.rank, entry.local_rank = slot.rank, slot.local_rank
+        if seats:
+            self._actions.append(Seats(self._world, seats))
 
     def _judge(self, entry: Entry, exit_code: int) -> None:
         """What the end of a process that nobody asked to end means."""
@@ -509,6 +524,10 @@ class Director:
         hostnames = list(dict.fromkeys(entry.spot.hostname for entry in ordered))
         self._capacity.forget_others(self._now, hostnames)
         self._actions.append(Seats(self._world, seats))
+        early = [e for e in self._usable() if e.phase is Phase.READY and e.ready.is_early]
+        for entry in early:
+            entry.enter(Phase.STARTING, self._now)
+        self._foresee(early)
         if self._world > 1:
             names = ", ".join(hostnames)
             self._say(f"world {self._world} has {texts.workers(len(ordered))} on {names}")

@@ -253,7 +253,8 @@ class _ElasticJob:
     def _give_seats(self, action: Seats) -> None:
         while self._worlds and self._worlds[0] < action.world:
             self._abandon(Abandon(self._worlds.pop(0), "this world has been replaced"))
-        self._worlds.append(action.world)
+        if action.world not in self._worlds:
+            self._worlds.append(action.world)
         for number, seat in action.seats.items():
             if not self._crews.has(number):
                 continue  # its end is among the events to come

@@ -23,7 +23,7 @@ from horovod.launch.elastic.limits import Limits
 from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat, Standing
 
 TIMEOUT_S = 100.0
-COOLDOWNS = st.sampled_from([None, (1.0, 8.0), (5.0, 30.0)])
+COOLDOWNS = st.sampled_from([(1.0, 4.0), None, (1.0, 8.0), (5.0, 30.0)])
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Process:
     is_done: bool = False
     was_removed: bool = False
     seat: Seat | None = None
-    standing: Standing = Standing()
+    standing: Standing = field(default_factory=Standing)
     keeps_state: bool = False
 
 
@@ -57,10 +57,10 @@ class Jobs(RuleBasedStateMachine):
 
     @initialize(
         np=st.integers(1, 4),
-        fewer=st.integers(0, 3),
+        fewer=st.integers(1, 3),
         more=st.none() | st.integers(0, 3),
         cooldown=COOLDOWNS,
-        reset_limit=st.none() | st.integers(0, 5),
+        reset_limit=st.none() | st.integers(3, 9),
     )
     def begin(self, np, fewer, more, cooldown, reset_limit) -> None:
         self.min_np = max(1, np - fewer)
@@ -74,10 +74,12 @@ class Jobs(RuleBasedStateMachine):
         self.world = World()
         self.timestamp = 0
         self.is_over = False
+        self.discover({"a": 2, "b": 3})
+        self.go_on()
 
     # What happens.
 
-    @rule(hosts=st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)))
+    @rule(hosts=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3), min_size=3))
     def discover(self, hosts) -> None:
         self.found = hosts
         self.obey(self.director.hosts_found(self.now, hosts))
@@ -108,7 +110,7 @@ class Jobs(RuleBasedStateMachine):
             if number in self.training():
                 self.leave_for_update(number)
 
-    @precondition(lambda self: bool(self.training()))
+    @precondition(lambda self: self.now > 20.0 and bool(self.training()))
     @rule(data=st.data())
     def finish_training(self, data) -> None:
         number = data.draw(st.sampled_from(self.training()))
@@ -116,19 +118,33 @@ class Jobs(RuleBasedStateMachine):
         self.obey(self.director.worker_done(self.now, number))
 
     @precondition(lambda self: bool(self.processes))
-    @rule(data=st.data(), code=st.sampled_from([1, -9, 1, -9, 0]))
+    @rule(data=st.data(), code=st.sampled_from([1, -9]))
     def exit(self, data, code) -> None:
         number = data.draw(st.sampled_from(sorted(self.processes)))
         self.die(number, code)
 
+    @precondition(lambda self: any(p.is_done or p.is_ending for p in self.processes.values()))
+    @rule(code=st.sampled_from([0, -15]))
+    def end(self, code) -> None:
+        """Those go that are expected to."""
+        for number, process in list(self.processes.items()):
+            if process.is_done or process.is_ending:
+                self.die(number, code)
+
     @precondition(lambda self: bool(self.processes))
-    @rule(hostname=st.sampled_from("abc"))
+    @rule(hostname=st.sampled_from("abcdef"))
     def lose_host(self, hostname) -> None:
         for number in [n for n, p in self.processes.items() if p.spot[0] == hostname]:
             del self.processes[number]
         self.obey(self.director.host_lost(self.now, hostname, "gone"))
 
-    @rule(seconds=st.sampled_from([0.2, 1.0, 5.0, 12.0, 120.0]))
+    @rule()
+    def go_on(self) -> None:
+        """Everybody does what is expected, and nothing else happens for a while."""
+        self.behave()
+        self.pass_time(1.0)
+
+    @rule(seconds=st.sampled_from([0.2, 0.9, 1.0, 5.0, 12.0, 30.0]))
     def pass_time(self, seconds) -> None:
         end = self.now + seconds
         while not self.is_over and (due := self.director.deadline) is not None and due <= end:
@@ -219,8 +235,7 @@ class Jobs(RuleBasedStateMachine):
         assert order.slot_index < self.found[order.slot.hostname]
         assert spot not in [process.spot for process in self.processes.values()]
         self.processes[order.worker] = Process(spot)
-        living = [p for p in self.processes.values() if not (p.is_ending or p.was_removed)]
-        usable = [p for p in living if p.spot[1] < self.found.get(p.spot[0], 0)]
+        usable = [n for n in self.processes if self.may_stay(n)]
         assert self.max_np is None or len(usable) <= 2 * self.max_np
 
     def hand_out(self, order: Seats) -> None:
@@ -261,6 +276,13 @@ class Jobs(RuleBasedStateMachine):
             lower = [p for p in same if p.spot < process.spot]
             assert (process.seat.local_rank, process.seat.local_size) == (len(lower), len(same))
         self.world = World(number, first.members, first.must_sync)
+
+    def may_stay(self, number: int) -> bool:
+        process = self.processes[number]
+        is_leaving = process.is_ending or process.was_removed
+        if process.seat and not process.is_waiting and number not in self.world.members:
+            is_leaving = True  # its world went on without it
+        return self.is_usable(number) and not is_leaving
 
     def is_usable(self, number: int) -> bool:
         hostname, index = self.processes[number].spot
