@@ -85,9 +85,7 @@ class Logs:
         folder = self._directory / f"rank.{number:0{self._width}}"
         folder.mkdir(parents=True, exist_ok=True)
         for stream in _STREAMS:
-            self._files[number, stream] = LogFile(
-                folder / stream, is_continued=self._is_continued
-            )
+            self._files[number, stream] = LogFile(folder / stream, is_continued=self._is_continued)
 
     def of(self, number: int) -> tuple[LogFile | None, LogFile | None]:
         """Where the standard output and error of a worker are kept."""

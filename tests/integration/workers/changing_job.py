@@ -23,8 +23,8 @@ from horovod.launch.hosts import Slot
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.processes import spawn
-from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.python_words import words_there
+from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.ssh import SshOptions
 from horovod.launch.stage import Manner, Stage, open_stage
 from horovod.rendezvous.store_server import StoreServer

@@ -212,25 +212,24 @@ class Crews:
             crew.forget(number)
         return sorted(known - found)
 
-    def lost(self, crew: RemoteCrew) -> list[int]:
-        """A connection has ended; whose workers nobody can say anything about any more.
+    def lost(self, crew: RemoteCrew) -> None:
+        """A connection has ended; nobody can say anything about its workers any more.
 
         A keeper still has them: it is connected with once more.
         """
-        connection = self._connections.get(crew.hostname)
         numbers = [number for number, found in self._crews.items() if found is crew]
+        connection = self._connections.get(crew.hostname)
         if connection is None or connection.crew is not crew:
             for number in numbers:
                 del self._crews[number]
-            return numbers
+            return
         may_return = self._plan.job_id and crew.is_greeted and not self._stage.is_ending
         if may_return and numbers:
             self._stage.say(f"{crew.hostname}: {crew.problem}; connecting again")
             self._connect(crew.hostname, numbers)
-            return []
-        self._drop(crew.hostname)
-        self._failed(crew.hostname, _with_lines(crew.problem, crew))
-        return numbers
+        else:
+            self._drop(crew.hostname)
+            self._failed(crew.hostname, _with_lines(crew.problem, crew))
 
     def _drop(self, hostname: str) -> None:
         """A host, and its workers, are none of this job's any more."""
