@@ -68,7 +68,7 @@ class Logs:
         """Create or empty the files of these workers. Raises OSError."""
         self._directory = directory
         self._is_continued = is_continued
-        self._width = len(str(max(numbers)))  # of the largest number, so names sort
+        self._width = len(str(max(numbers, default=0)))  # of the largest number, so names sort
         self._files: dict[tuple[int, str], LogFile] = {}
         self._told: LogFile | None = None
         try:
