@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horovod.launch.addresses import is_own_address, resolve, store_addresses
+from horovod.launch.call import WorkerFiles
 from horovod.launch.crew import Crew, Trouble
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.environment import Rendezvous
@@ -48,7 +49,10 @@ class _Connection:
 
 
 class Crews:
-    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used."""
+    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
+
+    ``files`` are those of the call of ``horovod.run``, if it is one.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Crews:
         *,
         listener: Listener,
         failed: Callable[[str, str], None],
+        files: WorkerFiles | None,
     ) -> None:
         self._plan = plan
         self._environ = environ
@@ -70,6 +75,7 @@ class Crews:
         self._run = run
         self._listener = listener
         self._failed = failed
+        self._files = files
         self.has_found = False  # a worker that was started before this driver
         self._here = None if plan.job_id else self._crew_here()
         self._is_here: dict[str, bool] = {}
@@ -147,19 +153,21 @@ class Crews:
         if crew is not None:
             crew.forget(number)
 
-    def name_seat(self, number: int, seat: Seat) -> None:
-        """What a worker prints goes on under the rank that it has now."""
+    def name_seat(self, number: int, seat: Seat) -> Slot | None:
+        """What a worker prints goes on under the rank that it has now; its place, if it lives."""
         worker = self._crews[number].workers.get(number)
-        if worker is not None:
-            worker.slot = Slot(
-                hostname=worker.slot.hostname,
-                rank=seat.rank,
-                size=seat.size,
-                local_rank=seat.local_rank,
-                local_size=seat.local_size,
-                cross_rank=seat.cross_rank,
-                cross_size=seat.cross_size,
-            )
+        if worker is None:
+            return None
+        worker.slot = Slot(
+            hostname=worker.slot.hostname,
+            rank=seat.rank,
+            size=seat.size,
+            local_rank=seat.local_rank,
+            local_size=seat.local_size,
+            cross_rank=seat.cross_rank,
+            cross_size=seat.cross_size,
+        )
+        return worker.slot
 
     def keep(self, hostnames: Collection[str]) -> None:
         """Part with other hosts than these, where nothing runs."""
@@ -212,24 +220,26 @@ class Crews:
             crew.forget(number)
         return sorted(known - found)
 
-    def lost(self, crew: RemoteCrew) -> None:
-        """A connection has ended; nobody can say anything about its workers any more.
+    def lost(self, crew: RemoteCrew) -> list[int]:
+        """A connection has ended. A keeper still has its workers: it is connected with once more.
 
-        A keeper still has them: it is connected with once more.
+        Returns:
+            The workers that nobody can say anything about any more.
         """
         numbers = [number for number, found in self._crews.items() if found is crew]
         connection = self._connections.get(crew.hostname)
-        if connection is None or connection.crew is not crew:
-            for number in numbers:
-                del self._crews[number]
-            return
+        is_current = connection is not None and connection.crew is crew
         may_return = self._plan.job_id and crew.is_greeted and not self._stage.is_ending
-        if may_return and numbers:
+        if is_current and may_return and numbers:
             self._stage.say(f"{crew.hostname}: {crew.problem}; connecting again")
             self._connect(crew.hostname, numbers)
-        else:
-            self._drop(crew.hostname)
+            return []
+        for number in numbers:
+            del self._crews[number]
+        if is_current:
+            del self._connections[crew.hostname]
             self._failed(crew.hostname, _with_lines(crew.problem, crew))
+        return numbers
 
     def _drop(self, hostname: str) -> None:
         """A host, and its workers, are none of this job's any more."""
@@ -256,13 +266,14 @@ class Crews:
         crew.prepare(
             self._host_plan("localhost", self._environ, self._server.addresses),
             Rendezvous(*self._server.address, self._secret),
+            descriptors=self._files.for_worker if self._files else lambda number: {},
         )
         return crew
 
     def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
         """Connect with a host, whose keeper should have the workers of these ``numbers``."""
         words = self._words_for(hostname)
-        crew = self._stage.crew_there(hostname, words, listener=self._listener)
+        crew = self._stage.crew_there(hostname, words, listener=self._listener, call=self._files)
         if numbers:
             crew.expect_workers()
             self._crews.update(dict.fromkeys(numbers, crew))
@@ -308,6 +319,7 @@ class Crews:
             store_timeout_s=min(_MOST_STORE_S, self._plan.start_timeout_s / 2),
             interfaces=self._plan.interfaces,
             patience_s=self._patience_s,
+            has_call=self._files is not None,
         )
 
 

@@ -27,6 +27,7 @@ from horovod.launch.elastic.actions import (
     Seats,
     Start,
 )
+from horovod.launch.elastic.answers import Answers
 from horovod.launch.elastic.crews import Crews
 from horovod.launch.elastic.discovery import Finding
 from horovod.launch.elastic.mailbox import Mailbox
@@ -39,17 +40,21 @@ from horovod.launch.logs import Logs
 from horovod.launch.processes import describe_exit, open_standard_files
 from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.stage import Manner, Stage, open_stage
-from horovod.rendezvous.elastic_messages import Ready
+from horovod.rendezvous.elastic_messages import Ready, Seat
 from horovod.rendezvous.store import address_text
 from horovod.rendezvous.store_server import StoreServer
 
 __all__ = ["run_elastic_job"]
 
+_LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker that met it
+
 
 def run_elastic_job(plan: ElasticPlan, environ: Mapping[str, str]) -> JobOutcome:
     """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
 
-    Status and signals as for ``run_job``; nobody reads standard input. Main thread only.
+    Status and signals as for ``run_job``; nobody reads standard input. Main thread only. The answer
+    files of ``plan.call`` get the results of as many ranks, or the first of them what the worker
+    told whose failure ended the job.
 
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
@@ -70,16 +75,17 @@ def _run(
     """How the job went; None if it was to be taken over and is not there any more."""
     is_return = record is memory.recalled
     numbers = range(plan.limits.np)
+    manner = Manner(plan.is_verbose, plan.is_timestamped, tells_outcome=plan.call is None)
     with (
         closing(Logs(plan.output_directory, numbers, is_continued=is_return)) as logs,
-        open_stage(logs, Manner(plan.is_verbose, plan.is_timestamped)) as stage,
+        open_stage(logs, manner) as stage,
         closing(Mailbox()) as mailbox,
         _open_store(record, stage, mailbox) as server,
         closing(_ElasticJob(plan, environ, stage, logs, mailbox, server, memory, record)) as job,
     ):
         job.start()
         outcome = stage.run(job)
-        return None if job.is_void else outcome
+        return None if job.is_void else job.delivered(outcome)
 
 
 def _open_store(record: Record, stage: Stage, mailbox: Mailbox) -> StoreServer:
@@ -121,6 +127,7 @@ class _ElasticJob:
         self._director = record.director
         self._server = server
         self._post = Post(server, record)
+        self._answers = Answers(plan.call) if plan.call else None
         self._crews = Crews(
             plan,
             environ,
@@ -130,10 +137,12 @@ class _ElasticJob:
             record.run,
             listener=self,
             failed=self._host_failed,
+            files=self._answers,
         )
         self._is_taking_over = record is memory.recalled
         self.is_void = False  # there is nothing to take over
         self._events: deque[Callable[[], list[Action]]] = deque()
+        self._fatal: dict[int, tuple[float, Callable[[], list[Action]]]] = {}  # and when it counts
         self._trouble = ""
         self._actions: dict[type, Callable[..., None]] = {
             Start: self._start,
@@ -142,7 +151,7 @@ class _ElasticJob:
             Seats: self._give_seats,
             Publish: lambda action: self._post.publish(action.update),
             Say: lambda action: stage.say(action.text),
-            Finish: lambda action: stage.end(action.outcome),
+            Finish: self._finish,
         }
         self._source = self._host_source(environ)
         self._source_pid: int | None = None
@@ -171,9 +180,17 @@ class _ElasticJob:
         for action in pending:
             self._actions[type(action)](action)
 
+    def delivered(self, outcome: JobOutcome) -> JobOutcome:
+        """``outcome``, after the caller of a function has got what belongs to it."""
+        if self._answers is not None:
+            self._answers.deliver(outcome)
+        return outcome
+
     def close(self) -> None:
-        """Look for no more hosts."""
+        """Look for no more hosts; nobody asks for answers any more."""
         self._source.close()
+        if self._answers is not None:
+            self._answers.close()
 
     def _host_source(self, environ: Mapping[str, str]) -> HostSource:
         plan = self._plan
@@ -187,10 +204,11 @@ class _ElasticJob:
 
     @property
     def deadline(self) -> float | None:
-        found = [self._source.deadline, self._crews.deadline]
+        times = [self._source.deadline, self._crews.deadline]
         if not self._is_taking_over:
-            found += [time.monotonic() if self._events else self._director.deadline]
-        return min((at for at in found if at is not None), default=None)
+            times += [time.monotonic() if self._events else self._director.deadline]
+            times += [due for due, _ in self._fatal.values()]
+        return min((at for at in times if at is not None), default=None)
 
     def turn(self) -> None:
         now = time.monotonic()
@@ -198,6 +216,7 @@ class _ElasticJob:
         self._crews.tick(now)
         if self._is_taking_over and not self._has_taken_over():
             return
+        self._look_at_fatal(now)
         if (at := self._director.deadline) is not None and now >= at:
             self._note(partial(self._director.tick, now))
         self._carry_out_all()
@@ -233,6 +252,7 @@ class _ElasticJob:
             self._note(partial(self._director.hosts_found, time.monotonic(), hosts))
 
     def ended(self, workers: Sequence[Worker]) -> None:
+        self._read_mailbox()  # what they had said comes first
         for worker in workers:
             self._exited(worker.number, worker.exit_code or 0)
             self._stage.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
@@ -266,18 +286,33 @@ class _ElasticJob:
         self._stage.say_verbose(f"{crew.hostname}: {crew.child.how_it_ended}; trying again")
 
     def lost(self, crew: RemoteCrew) -> None:
-        self._crews.lost(crew)
+        for number in self._crews.lost(crew):
+            self._give_up(number)
 
     def _host_failed(self, hostname: str, reason: str) -> None:
         for number, name in self._director.workers.items():
             if name == hostname:
-                self._post.forget(number)
+                self._give_up(number)
         self._note(partial(self._director.host_lost, time.monotonic(), hostname, reason))
+
+    def _give_up(self, number: int) -> None:
+        """Nobody will hear of this worker any more."""
+        self._post.forget(number)
+        self._take_answer(number, -signal.SIGKILL)
 
     def _exited(self, number: int, exit_code: int) -> None:
         self._crews.forget(number)
         self._post.forget(number)
-        self._note(partial(self._director.worker_exited, time.monotonic(), number, exit_code))
+        if number in self._fatal:
+            self._note(self._fatal.pop(number)[1])
+        is_complete = self._take_answer(number, exit_code)
+        now = time.monotonic()
+        exited = self._director.worker_exited
+        self._note(partial(exited, now, number, exit_code, is_complete=is_complete))
+
+    def _take_answer(self, number: int, exit_code: int) -> bool:
+        """Whether a worker that has ended has left what it was started for."""
+        return self._answers is None or self._answers.note_end(number, exit_code)
 
     def _read_mailbox(self) -> None:
         for worker, word, count, value in self._mailbox.take():
@@ -286,14 +321,25 @@ class _ElasticJob:
             elif word == "done":
                 self._note(partial(self._director.worker_done, time.monotonic(), worker))
             elif word == "fatal":
-                text = value.decode(errors="replace")
-                self._note(partial(self._director.worker_fatal, time.monotonic(), worker, text))
+                self._note_fatal(worker, value.decode(errors="replace"))
 
     def _note_ready(self, worker: int, count: int, ready: Ready) -> None:
         if not self._crews.has(worker):
             return  # it has ended since
         if self._post.note_question(worker, count):
             self._note(partial(self._director.worker_ready, time.monotonic(), worker, ready))
+
+    def _note_fatal(self, worker: int, text: str) -> None:
+        now = time.monotonic()
+        event = partial(self._director.worker_fatal, now, worker, text)
+        # Whoever waits for an answer is told all of it.
+        self._fatal[worker] = (now + (_LAST_WORDS_S if self._answers else 0.0), event)
+
+    def _look_at_fatal(self, now: float) -> None:
+        for worker, (due, event) in list(self._fatal.items()):
+            if now >= due:
+                del self._fatal[worker]
+                self._note(event)
 
     def _note(self, event: Callable[[], list[Action]]) -> None:
         self._events.append(event)
@@ -321,6 +367,8 @@ class _ElasticJob:
 
     def _start(self, action: Start) -> None:
         self._add_log(action.worker)
+        if self._answers is not None:
+            self._answers.note_place(0, action.worker, action.slot)
         self._crews.start(action.worker, action.slot)
 
     def _add_log(self, number: int) -> None:
@@ -339,5 +387,16 @@ class _ElasticJob:
             if not self._crews.has(number):
                 continue  # its end is among the events to come
             if not seat.removal:
-                self._crews.name_seat(number, seat)
+                self._name_seat(action.world, number, seat)
             self._post.answer(number, seat)
+
+    def _name_seat(self, world: int, number: int, seat: Seat) -> None:
+        slot = self._crews.name_seat(number, seat)
+        if self._answers is not None and slot is not None and not seat.is_forecast:
+            self._answers.note_place(world, number, slot)
+
+    def _finish(self, action: Finish) -> None:
+        outcome = action.outcome
+        if self._answers is not None and outcome.status == 0:
+            outcome = self._answers.judged(outcome)
+        self._stage.end(outcome)
