@@ -143,6 +143,11 @@ class Director:
             (t for t in times if t is not None and self._staff.now < t < math.inf), default=None
         )
 
+    @property
+    def workers(self) -> dict[int, str]:
+        """Where each worker is that has not ended."""
+        return {entry.number: entry.spot.hostname for entry in self._staff.roll}
+
     # From an event to what follows.
 
     def _begins(self, now: float) -> bool:

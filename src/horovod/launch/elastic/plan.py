@@ -19,9 +19,9 @@ class ElasticPlan:
     """What to run, on what comes and goes.
 
     Hosts come from ``script``, a command for the shell, or are ``hosts`` for good.
-    ``slots_per_host`` is for hosts that the script names without a number. The other fields are
-    those of ``JobPlan`` and ``OtherHosts``; the answers of ``call`` are for the first ranks of the
-    last world.
+    ``slots_per_host`` is for hosts that the script names without a number. A job with a ``job_id``
+    outlives the launcher. The other fields are those of ``JobPlan`` and ``OtherHosts``; the answers
+    of ``call`` are for the first ranks of the last world.
     """
 
     command: tuple[str, ...]
@@ -36,6 +36,7 @@ class ElasticPlan:
     ssh: SshOptions = field(default_factory=SshOptions)
     interfaces: tuple[str, ...] = ()
     start_timeout_s: float = 30.0
+    job_id: str = ""
     call: CallFiles | None = None
 
 
