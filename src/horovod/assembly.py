@@ -21,7 +21,7 @@ from horovod.process_sets import ConnectSet
 from horovod.rendezvous import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
 
-__all__ = ["MPI", "World", "assemble", "worlds_begun"]
+__all__ = ["MPI", "World", "assemble", "usable_cores", "worlds_begun"]
 
 # The name of MPI as a data plane.
 MPI = "mpi"
@@ -180,7 +180,7 @@ def _engine_config(
     config.rank = identity.rank
     config.size = identity.size
     config.generation = generation
-    config.usable_cores = _usable_cores()
+    config.usable_cores = usable_cores()
     config.fusion_threshold_bytes = settings.fusion_threshold_bytes
     config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
@@ -194,7 +194,7 @@ def _engine_config(
     return config
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Cores that this process may run on: its affinity, within its cgroup's CPU quota."""
     try:
         cores = len(os.sched_getaffinity(0))

@@ -252,6 +252,14 @@ class Settings:
         minimum=0.001,
         flag=Flag("--start-timeout", "start"),
     )
+    elastic_timeout_s: float = _setting(
+        "HOROVOD_ELASTIC_TIMEOUT",
+        600.0,
+        "longest time that an elastic job waits for as many workers as it needs",
+        unit="s",
+        minimum=0.001,
+        flag=Flag("--elastic-timeout", "elastic"),
+    )
     tensorflow_native_ops: bool = _setting(
         "HOROVOD_TENSORFLOW_NATIVE_OPS",
         True,

@@ -1,8 +1,10 @@
 """The world this process belongs to: one engine, shared by all framework bindings.
 
 ``init`` finds out who this process is, meets the other ranks and starts the engine; ``shutdown``
-ends it. Both may be repeated. After a fork the child is outside of any world: the engine's threads
-stay with the parent.
+ends it. Both may be repeated. While an elastic job goes on without this process, ``init`` has only
+a *forecast* of its place, and meets the others when training begins, so that nobody waits for what
+comes between. After a fork the child is outside of any world: the engine's threads stay with the
+parent.
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from horovod import _native, mpi_library
-from horovod.assembly import MPI, World, assemble, worlds_begun
+from horovod.assembly import MPI, World, assemble, usable_cores, worlds_begun
 from horovod.errors import InitError, PeerLostError, StallError
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous import ranks_in, recognise, this_member
+from horovod.rendezvous import Identity, ranks_in, recognise, this_member
 from horovod.settings import Settings
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "generation",
     "gloo_built",
     "gloo_enabled",
+    "has_spare_cores",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -47,11 +51,24 @@ __all__ = [
     "ranks_named",
     "rethrow_interrupt",
     "rocm_built",
+    "settle",
     "shutdown",
     "size",
 ]
 
+
+@dataclass(frozen=True)
+class _Forecast:
+    """A place that this process will probably have, and what ``init`` was called with."""
+
+    identity: Identity
+    settings: Settings
+    comm: Any
+    static_sets: Sequence[ProcessSet]
+
+
 _world: World | None = None
+_forecast: _Forecast | None = None  # in place of a world
 _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
@@ -83,23 +100,54 @@ def init(
         NotImplementedError: ``process_sets`` has communicators, and ``comm`` is none.
         SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
     """
-    global _world
+    global _forecast
     with _lock:
-        if _world is not None:
+        if is_initialized():
             return
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         _check_comm(comm, static_sets)
-        world = _join(settings, comm, static_sets)
-        _world = world
-        identity = world.identity
-        _port.attach(world.engine, identity.local_rank, identity.local_size)
+        found = _join(settings, comm, static_sets)
+        if isinstance(found, World):
+            _enter(found)
+        else:
+            _forecast = found
         _install_hooks()
+
+
+def settle() -> bool:
+    """Meet the others now if ``init`` only had a forecast; whether that was wrong.
+
+    Raises as ``init``.
+    """
+    foreseen = _forecast
+    if foreseen is None:
+        return False
+    found = _settled().identity
+    return (found.rank, found.size) != (foreseen.identity.rank, foreseen.identity.size)
+
+
+def _settled() -> World:
+    global _forecast
+    with _lock:
+        while _forecast is not None:
+            foreseen = _forecast
+            found = _join(foreseen.settings, foreseen.comm, foreseen.static_sets)
+            if isinstance(found, World):
+                _enter(found)
+                _forecast = None
+        return _current()
+
+
+def _enter(world: World) -> None:
+    global _world
+    _world = world
+    _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
 
 
 def _join(
     settings: Settings, comm: Sequence[int] | Any | None, static_sets: Sequence[ProcessSet]
-) -> World:
+) -> World | _Forecast:
     """A world, complete. In an elastic job, one that breaks in the making is followed by another.
 
     The driver ends that when it leads nowhere.
@@ -113,6 +161,8 @@ def _join(
             by_mpi=settings.cpu_operations.lower() == MPI,
             mpi_threads=not settings.mpi_threads_disable,
         )
+        if identity.is_forecast:
+            return _Forecast(identity, settings, comm, static_sets)
         try:
             return _complete(assemble(identity, settings), settings, comm, static_sets)
         except (InitError, PeerLostError, StallError) as error:
@@ -151,9 +201,9 @@ def shutdown() -> None:
 
     Safe before ``init`` and when called twice. ``init`` works again afterwards.
     """
-    global _world
+    global _world, _forecast
     with _lock:
-        world, _world = _world, None
+        world, _world, _forecast = _world, None, None
         close_registry()
     if world is not None:
         world.end()
@@ -169,12 +219,19 @@ def at_end(callback: Callable[[_native.Engine], None]) -> None:
 
 def is_initialized() -> bool:
     """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
-    return _world is not None
+    return _world is not None or _forecast is not None
 
 
 def engine() -> _native.Engine:
     """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
-    return (_world or _current()).engine
+    return (_world or _settled()).engine
+
+
+def has_spare_cores() -> bool:
+    """Whether there are more cores here than ranks. ``ValueError`` before ``init``."""
+    if _forecast is not None:
+        return usable_cores() > _forecast.identity.local_size
+    return _current().engine.has_spare_cores
 
 
 def port_address() -> int:
@@ -199,43 +256,43 @@ def ranks_named(text: str) -> list[int]:
 
 def rank() -> int:
     """Number of this process in the world, from 0. ``ValueError`` before ``init``."""
-    return _current().identity.rank
+    return _identity().rank
 
 
 def size() -> int:
     """Number of processes in the world. ``ValueError`` before ``init``."""
-    return _current().identity.size
+    return _identity().size
 
 
 def local_rank() -> int:
     """Number of this process on its host, from 0. ``ValueError`` before ``init``."""
-    return _current().identity.local_rank
+    return _identity().local_rank
 
 
 def local_size() -> int:
     """Number of processes on this host. ``ValueError`` before ``init``."""
-    return _current().identity.local_size
+    return _identity().local_size
 
 
 def cross_rank() -> int:
     """Number of this host among those that have this local rank. ``ValueError`` before ``init``."""
-    return _current().identity.cross_rank
+    return _identity().cross_rank
 
 
 def cross_size() -> int:
     """Number of hosts that have this local rank. ``ValueError`` before ``init``."""
-    return _current().identity.cross_size
+    return _identity().cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether every host runs the same number of processes. ``ValueError`` before ``init``."""
-    identity = _current().identity
+    identity = _identity()
     return identity.local_size * identity.cross_size == identity.size
 
 
 def data_plane_name() -> str:
     """What moves the data of this world, such as ``native``. ``ValueError`` before ``init``."""
-    return _current().data_plane_name
+    return _settled().data_plane_name
 
 
 def mpi_threads_supported() -> bool:
@@ -244,7 +301,7 @@ def mpi_threads_supported() -> bool:
     Raises:
         ValueError: before ``init``, and when MPI is not in use.
     """
-    name = _current().data_plane_name
+    name = _settled().data_plane_name
     if name != MPI:
         raise ValueError(f"MPI is not enabled in this run; its data plane is {name}")
     return mpi_library.threads_supported()
@@ -295,6 +352,10 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """Whether collectives run on ROCm memory."""
     return False
+
+
+def _identity() -> Identity:
+    return _forecast.identity if _forecast is not None else _current().identity
 
 
 def _current() -> World:
@@ -349,8 +410,9 @@ def _install_hooks() -> None:
 
 def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
-    global _world, _lock
+    global _world, _forecast, _lock
     _lock = threading.RLock()
+    _forecast = None
     close_registry()
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit

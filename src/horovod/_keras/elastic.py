@@ -18,6 +18,7 @@ from horovod._keras.variables import (
     read_values,
 )
 from horovod.elastic import ObjectState, run_fn
+from horovod.elastic.state import check_arrays
 from horovod.errors import HorovodInternalError
 from horovod.numpy.objects import broadcast_object
 from horovod.world import init, rank, shutdown
@@ -58,11 +59,6 @@ class KerasState(ObjectState):
         super().__init__(broadcast_object, rank, **kwargs)
         self._saved_values = self._values()
 
-    def save(self) -> None:
-        """Copy all values to host memory."""
-        self._saved_values = self._values()
-        super().save()
-
     def restore(self) -> None:
         """Go back to what was saved last."""
         attach_state(self.model)
@@ -70,11 +66,29 @@ class KerasState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Make all ranks equal to rank 0, and save; collective, blocks until done."""
+        """Make all ranks equal to rank 0, and save; collective, blocks until done.
+
+        After an error ``restore`` goes back to what was saved before.
+        """
         attach_state(self.model)
         broadcast_variables(self._keras, self._variables(), 0, "keras.elastic")
-        self._saved_values = self._values()
+        values = self._values()
         super().sync()
+        self._saved_values = values
+
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, as it goes to a file."""
+        return {**super().saved_values(), "variables": list(self._saved_values)}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Have ``restore`` go back to these."""
+        check_arrays(values["variables"], self._saved_values)
+        super().take_values(values)
+        self._saved_values = values["variables"]
+
+    def _keep(self) -> None:
+        self._saved_values = self._values()
+        super()._keep()
 
     def _values(self) -> list[Any]:
         attach_state(self.model)
@@ -118,7 +132,8 @@ def make_run(keras: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
         if backend_name(keras) == "tensorflow":
             elastic: Callable[..., R] = import_module("horovod.tensorflow.elastic").run(func)
             return elastic
-        return run_fn(_translated(func, backend_for(keras).take_failure), _restart_engine)
+        restart = _restart_with_jax if backend_name(keras) == "jax" else _restart_engine
+        return run_fn(_translated(func, backend_for(keras).take_failure), restart)
 
     return run
 
@@ -146,6 +161,13 @@ def _translated(
 
 def _restart_engine() -> None:
     shutdown()
+    init()
+
+
+def _restart_with_jax() -> None:
+    # Whether there are others to reduce with is a constant of a compiled step.
+    shutdown()
+    import_module("jax").clear_caches()
     init()
 
 
@@ -184,7 +206,8 @@ class CommitStateCallback:
 class UpdateBatchStateCallback:
     """Keeps ``state.batch``: the number of the batch at the end of each, 0 at the end of epochs.
 
-    After a restore the first epoch's ``params["steps"]`` is less by ``state.batch``.
+    After a restore the first epoch's ``params["steps"]`` is less by ``state.batch``. Keras does no
+    more than show that number, so give ``fit`` the rest of the epoch's data.
 
     Args:
         state: a ``State`` with the attribute ``batch``.

@@ -6,6 +6,7 @@ states that hosts came or went. Framework bindings add states for their models a
 their way to end and start the engine. Tensors are touched only through what a binding passes in.
 """
 
+from horovod.elastic.environment import is_elastic_job
 from horovod.elastic.notification import HostUpdate, NotificationManager, notification_manager
 from horovod.elastic.retry import run_fn
 from horovod.elastic.state import ObjectState, State
@@ -15,6 +16,7 @@ __all__ = [
     "NotificationManager",
     "ObjectState",
     "State",
+    "is_elastic_job",
     "notification_manager",
     "run_fn",
 ]

@@ -38,6 +38,10 @@ class Employment:
 
         manager.set_source(source)
 
+    def begin(self) -> bool:
+        """Training begins: meet the others now, at the latest; whether to adapt to a new world."""
+        return world.settle()
+
     def note_sync(self, state: State) -> None:
         """``state`` is that of rank 0 now."""
         state.synced()
@@ -77,5 +81,5 @@ class Employment:
 
     @staticmethod
     def _take_standing(member: Member, state: State) -> None:
-        member.standing = Standing(member.standing.world, state.commits)
-        member.checkpoint = state.checkpoint
+        member.standing = Standing(member.standing.world, state._commits)
+        member.checkpoint = state._checkpoint

@@ -72,7 +72,7 @@ def _call_until_done(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> R:
-    is_reset = False
+    is_reset = employment.begin()
     should_sync = True
     while True:
         try:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from horovod.elastic.checkpoint import Leaf, read_checkpoint, write_checkpoint
 from horovod.elastic.notification import HostUpdate, notification_manager
 from horovod.errors import HostsUpdatedInterrupt
 
-__all__ = ["ObjectState", "State"]
+__all__ = ["ObjectState", "State", "check_arrays", "check_names"]
 
 
 class State:
     """Base of all states; derive from it and give ``save``, ``restore`` and ``sync``.
+
+    ``saved_values`` and ``take_values`` are for subclasses whose states go to files.
 
     Args:
         bcast_object: gives all ranks a copy of rank 0's object; collective.
@@ -26,12 +30,80 @@ class State:
         self._host_messages: queue.Queue[tuple[int, int]] = queue.Queue()
         self._last_updated_timestamp = 0
         self._reset_callbacks: list[Callable[[], None]] = []
-        self.commits = 0
-        self.checkpoint = ""
+        # How new the saved copy is, and where it was written; underscores, for any keyword of an
+        # ``ObjectState`` is an attribute.
+        self._commits = 0  # since the last sync
+        self._checkpoint = ""
+        self._unread: tuple[str, bool] | None = None
 
-    def save(self) -> None:
-        """Keep a copy of the current values in host memory; no communication."""
-        raise NotImplementedError(f"{type(self).__name__} must define save()")
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Keep a copy of the current values in host memory; no communication.
+
+        With a path: write what was saved or committed last to that file, on rank 0; other ranks do
+        nothing. The file is replaced when it is complete and on disk, or stays as it was.
+
+        Raises:
+            OSError: the file cannot be written; names path and reason.
+            TypeError: a value cannot be pickled.
+        """
+        if path is None:
+            raise NotImplementedError(f"{type(self).__name__} must define save()")
+        if self._get_rank() == 0:
+            write_checkpoint(path, self._kind, self.saved_values(), self._leaves)
+            self._checkpoint = os.path.abspath(path)
+
+    def load(self, path: str | os.PathLike[str], allow_pickle: bool = False) -> None:
+        """Go back to what ``save(path)`` wrote, on rank 0, whose ``sync`` gives it to all others.
+
+        For the start of a script, after ``init`` and before the training function. Call it on every
+        rank that sees the file: another one reads it if it takes rank 0's place before the first
+        ``sync``. No communication. Numbers, texts, containers, arrays and tensors are read without
+        running anything.
+
+        Args:
+            allow_pickle: make objects of other classes, too, which lets the file run any code.
+
+        Raises:
+            OSError: the file is missing or cannot be read.
+            ValueError: it is of another state, damaged, or has objects of other classes; then the
+                state is what it was.
+        """
+        if self._get_rank() != 0:
+            self._unread = (os.path.abspath(path), allow_pickle)
+            return
+        self._unread = None
+        values = read_checkpoint(path, self._kind, self._leaves, allow_pickle)
+        before = self.saved_values()
+        try:
+            self.take_values(values)
+            self.restore()
+        except Exception as error:
+            self.take_values(before)
+            self.restore()
+            raise ValueError(
+                f"{os.path.abspath(path)}: does not fit this state: {error}"
+            ) from error
+
+    # What the values in a file are made of, beside plain objects and arrays.
+    _leaves: Sequence[Leaf] = ()
+
+    @property
+    def _kind(self) -> str:
+        """The class of ours that it derives from: what a file of its values is named after."""
+        classes = type(self).__mro__
+        return next(c.__name__ for c in classes if c.__module__.partition(".")[0] == "horovod")
+
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, by name, as it goes to a file; a subclass adds what it has saved."""
+        raise NotImplementedError(f"{type(self).__name__} must define saved_values()")
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """The contrary of ``saved_values``: ``restore`` goes back to these from now on.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define take_values()")
 
     def restore(self) -> None:
         """Go back to what was saved last; no communication."""
@@ -51,12 +123,8 @@ class State:
             HostsUpdatedInterrupt: as ``check_host_updates``.
         """
         self.save()
-        self.commits += 1
+        self._commits += 1
         self.check_host_updates()
-
-    def synced(self) -> None:
-        """The state is that of rank 0 now; called by the loop around the training function."""
-        self.commits = 0
 
     def check_host_updates(self) -> None:
         """Leave the training function, on all ranks at once, if the set of hosts changed.
@@ -70,8 +138,9 @@ class State:
         if not notification_manager.has_source and self._host_messages.empty():
             return
         timestamp, kinds = self._bcast_object(self._take_messages())
-        if timestamp > self._last_updated_timestamp:
-            self._last_updated_timestamp = timestamp
+        # A newcomer has seen none: whether there is a newer one is rank 0's to say.
+        self._last_updated_timestamp = timestamp
+        if kinds:
             # Whoever stays has what everybody else has, so there is nothing to send.
             raise HostsUpdatedInterrupt(skip_sync=kinds == HostUpdate.REMOVED)
 
@@ -85,9 +154,16 @@ class State:
     def on_reset(self) -> None:
         """A new world has begun: forget updates about the old one, ``reset``, then callbacks."""
         self._take_messages()
+        if self._unread is not None and self._get_rank() == 0:
+            self.load(*self._unread)
         self.reset()
         for callback in self._reset_callbacks:
             callback()
+
+    def synced(self) -> None:
+        """The state is that of rank 0 now; called by the loop around the training function."""
+        self._commits = 0
+        self._unread = None
 
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """Note a change for the next ``check_host_updates``; called from any thread.
@@ -99,14 +175,15 @@ class State:
         self._host_messages.put((timestamp, update_res))
 
     def _take_messages(self) -> tuple[int, int]:
-        """Empty the queue: newest timestamp and union of kinds; without any the last seen, none."""
+        """Empty the queue: newest timestamp, and union of kinds of those not seen before."""
         newest, kinds = self._last_updated_timestamp, 0
         while True:
             try:
                 timestamp, kind = self._host_messages.get_nowait()
             except queue.Empty:
                 return newest, kinds
-            newest, kinds = max(newest, timestamp), kinds | int(kind)
+            if timestamp > self._last_updated_timestamp:
+                newest, kinds = max(newest, timestamp), kinds | int(kind)
 
 
 class ObjectState(State):
@@ -128,9 +205,15 @@ class ObjectState(State):
         self._saved_state = kwargs
         self._assign_saved()
 
-    def save(self) -> None:
-        """Remember the current values."""
-        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Remember the current values; with a path write those remembered to a file, on rank 0.
+
+        See ``State.save``.
+        """
+        if path is None:
+            self._keep()
+        else:
+            super().save(path)
 
     def restore(self) -> None:
         """Assign the remembered values again."""
@@ -142,7 +225,42 @@ class ObjectState(State):
             self._saved_state = self._bcast_object(self._saved_state)
             self._assign_saved()
 
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, as it goes to a file."""
+        return {"objects": self._saved_state}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Have ``restore`` go back to these."""
+        check_names(values["objects"], self._saved_state)
+        self._saved_state = values["objects"]
+
+    def _keep(self) -> None:
+        """``save`` without a path."""
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
     def _assign_saved(self) -> None:
         # Not ``restore``, which a subclass extends to values of its own.
         for name, value in self._saved_state.items():
             setattr(self, name, value)
+
+
+def check_names(found: Iterable[str], expected: Iterable[str]) -> None:
+    """Raise ``ValueError`` if a file has values of other names."""
+    missing, unknown = set(expected) - set(found), set(found) - set(expected)
+    if missing or unknown:
+        raise ValueError(
+            f"values of the file that this state lacks: {sorted(unknown)}; the reverse: "
+            f"{sorted(missing)}"
+        )
+
+
+def check_arrays(found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Raise ``ValueError`` if a file has other arrays: in number, or one of another shape."""
+    if len(found) != len(expected):
+        raise ValueError(f"the file has {len(found)} variables, this state {len(expected)}")
+    for number, (theirs, ours) in enumerate(zip(found, expected, strict=True)):
+        if theirs.shape != ours.shape:
+            raise ValueError(
+                f"variable {number} has shape {list(theirs.shape)} in the file, "
+                f"{list(ours.shape)} in this state"
+            )

@@ -12,7 +12,7 @@ from horovod.gradient_groups import split_into_groups
 from horovod.jax.collectives import allreduce_batch
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set
-from horovod.world import engine
+from horovod.world import has_spare_cores
 
 __all__ = ["GradientReduction", "Groups", "check_groups"]
 
@@ -100,7 +100,7 @@ def _batches(positions: list[int], leaves: list[Any]) -> list[list[int]]:
     One call starts when all its inputs are there. Where a core is spare, a call for every MiB
     starts what is ready while the rest is still being computed; elsewhere one call costs least.
     """
-    if not positions or not engine().has_spare_cores:
+    if not positions or not has_spare_cores():
         return [positions] if positions else []
     batches: list[list[int]] = [[]]
     size_bytes = 0

@@ -13,15 +13,16 @@ import selectors
 import signal
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import NoReturn
 
 from horovod.errors import InitError
 from horovod.launch.channel import FrameWriter
-from horovod.launch.crew import GRACE_S, LocalCrew, StartError, Worker
+from horovod.launch.crew import GRACE_S, Crew, LocalCrew, Trouble, Worker
 from horovod.launch.environment import Rendezvous
 from horovod.launch.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
-from horovod.launch.host_plan import HostPlan, plan_of
+from horovod.launch.host_plan import HostPlan, Place, place_of, plan_of
 from horovod.launch.output import Output, Sink
 from horovod.launch.processes import adopt_orphans, reaped
 from horovod.launch.remote_call import ReceivedCall
@@ -75,9 +76,9 @@ def _take_standard_files() -> tuple[int, int]:
 class _FrameSink:
     """One stream of one worker on its way to the launcher, which says what it has passed on."""
 
-    def __init__(self, agent: _Agent, rank: int, stream: int) -> None:
+    def __init__(self, agent: _Agent, worker: int, stream: int) -> None:
         self._agent = agent
-        self._rank = rank
+        self._worker = worker
         self._stream = stream
 
     @property
@@ -88,14 +89,15 @@ class _FrameSink:
     def feed(self, data: bytes) -> None:
         """See ``Sink``."""
         self._agent.untaken[self._stream] += len(data)
-        self._agent.report(encode(Kind.OUTPUT, data, rank=self._rank, stream=self._stream))
+        frame = encode(Kind.OUTPUT, data, worker=self._worker, stream=self._stream)
+        self._agent.report(frame)
 
     def flush(self) -> None:
         """See ``Sink``; the launcher takes it when it can."""
 
     def close(self) -> None:
         """See ``Sink``."""
-        self._agent.report(encode(Kind.CLOSED, rank=self._rank, stream=self._stream))
+        self._agent.report(encode(Kind.CLOSED, worker=self._worker, stream=self._stream))
 
 
 class _Agent:
@@ -110,8 +112,9 @@ class _Agent:
         self._reader = FrameReader()
         self._watchdog = Watchdog()
         self._output = Output(selector)
-        self._crew = LocalCrew(self._output, self._watchdog)
+        self._crew = LocalCrew(self._output, self._watchdog, sinks=self._sinks, listener=self)
         self._plan: HostPlan | None = None
+        self._is_prepared = False  # the crew, for the plan
         self._call: ReceivedCall | None = None
         self._kill_at: float | None = None
         self._give_up_at = float("inf")
@@ -132,6 +135,7 @@ class _Agent:
             for key, _ in self._selector.select(self._seconds_to_deadline()):
                 key.data()
             self._output.balance()
+            self._crew.balance()
             self._writer.refill()
             if self._writer.is_broken:
                 self._be_alone()
@@ -158,10 +162,11 @@ class _Agent:
         return self._is_alone
 
     def _seconds_to_deadline(self) -> float | None:
-        deadline = self._give_up_at if self._kill_at is None else self._kill_at
-        if self._has_reported_end or deadline == float("inf"):
+        if self._has_reported_end:
             return None
-        return max(0.0, deadline - time.monotonic())
+        times = (self._give_up_at if self._kill_at is None else self._kill_at, self._crew.deadline)
+        deadline = min(t for t in times if t is not None)
+        return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
 
     def _on_orders(self) -> None:
         data = os.read(self._orders_fd, _READ_BYTES)
@@ -180,47 +185,63 @@ class _Agent:
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
-            self._start(self._plan)
+            self._start(self._plan, [place_of(place) for place in frame.fields["places"]])
         elif frame.kind == Kind.TAKEN:
             self.untaken[frame.stream] -= frame.number
         elif frame.kind == Kind.END:
             self._end(reaches_strays=bool(frame.stream))
         elif frame.kind == Kind.KILL:
             self._kill()
+        elif frame.kind == Kind.END_WORKER:
+            self._crew.end_worker(frame.worker)
+        elif frame.kind == Kind.KILL_WORKER:
+            self._crew.kill_worker(frame.worker)
+        elif frame.kind == Kind.FORGET:
+            self._crew.forget(frame.worker)
 
-    def _start(self, plan: HostPlan) -> None:
-        if self._is_ending:
+    def _start(self, plan: HostPlan, places: Sequence[Place]) -> None:
+        if self._is_ending or not (self._is_prepared or self._prepare(plan)):
             return
+        for place in places:
+            self._crew.start_worker(place)
+        adopt_orphans()
+
+    def _prepare(self, plan: HostPlan) -> bool:
+        """Before the first worker; whether there can be any."""
         if self._call:
             self._call.complete()
         # The program is looked for where the launcher would have found it.
         os.environ["PATH"] = plan.environment.get("PATH", os.defpath)
-        plan = _in_this_environment(plan)
         try:
             store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
-            store.close()
-            self._crew.start(
-                plan,
-                Rendezvous(*store.address, plan.secret),
-                sinks=self._sinks,
-                descriptors=self._call.for_worker if self._call else lambda rank: {},
-                on_started=self._on_started,
-            )
-        except StartError as error:
-            self._report_trouble(error.status, str(error))
         except InitError as error:
             reason = str(error).removeprefix("init: ")
-            self._report_trouble(1, f"{plan.places[0].slot.hostname}: {reason}\n{_BLOCKED}")
-        adopt_orphans()
+            self._report_trouble(Trouble(1, f"{plan.hostname}: {reason}\n{_BLOCKED}"))
+            return False
+        store.close()
+        self._crew.prepare(
+            _in_this_environment(plan),
+            Rendezvous(*store.address, plan.secret),
+            descriptors=self._call.for_worker if self._call else lambda number: {},
+        )
+        self._is_prepared = True
+        return True
 
-    def _report_trouble(self, status: int, text: str) -> None:
-        self.report(encode_json(Kind.TROUBLE, {"status": status, "text": text}))
+    # See crew.StartListener.
 
-    def _on_started(self, worker: Worker) -> None:
-        self.report(encode(Kind.STARTED, worker.pid, rank=worker.slot.rank))
+    def started(self, worker: Worker) -> None:
+        self.report(encode(Kind.STARTED, worker.pid, worker=worker.number))
 
-    def _sinks(self, rank: int) -> tuple[Sink, Sink]:
-        return _FrameSink(self, rank, 0), _FrameSink(self, rank, 1)
+    def troubled(self, crew: Crew, trouble: Trouble) -> None:
+        if self._call and trouble.number is not None:
+            self._call.drop(trouble.number)
+        self._report_trouble(trouble)
+
+    def _report_trouble(self, trouble: Trouble) -> None:
+        self.report(encode_json(Kind.TROUBLE, asdict(trouble)))
+
+    def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
+        return _FrameSink(self, worker.number, 0), _FrameSink(self, worker.number, 1)
 
     def _on_wakeup(self) -> None:
         signals = self._wakeups.take_signals()
@@ -228,17 +249,17 @@ class _Agent:
             if pid == self._watchdog.pid:
                 self._watchdog.was_reaped()
             elif worker := self._crew.note_exit(pid, exit_code):
-                self._report_exit(worker.slot.rank, exit_code)
+                self._report_exit(worker.number, exit_code)
         self._crew.note_ended_groups()
         if set(signals) - {signal.SIGCHLD}:
             # Somebody on this host wants it to end; the launcher hears of its workers' ends.
             self._end(reaches_strays=True)
 
-    def _report_exit(self, rank: int, exit_code: int) -> None:
+    def _report_exit(self, worker: int, exit_code: int) -> None:
         if self._call:
-            self._writer.send_from(self._call.answer_of(rank, exit_code))
+            self._writer.send_from(self._call.answer_of(worker, exit_code))
         else:
-            self.report(encode(Kind.EXITED, exit_code, rank=rank))
+            self.report(encode(Kind.EXITED, exit_code, worker=worker))
 
     def _be_alone(self) -> None:
         if not self._is_alone:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 
+from horovod.launch.elastic.options import elastic_plan, is_elastic
+from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.job import run_job
 from horovod.launch.job_plan import JobPlan, OtherHosts
@@ -40,6 +42,8 @@ examples:
   horovodrun -np 6 -H node-1:2,node-2:4 python train.py  two there, four there, by ssh
   horovodrun -np 2 "cd job && exec python train.py"  one quoted word is run by /bin/sh
   horovodrun -np 2 --log-level debug --output-filename logs python train.py
+  horovodrun -np 4 --min-np 2 --host-discovery-script ./hosts.sh python train.py
+                                     machines come and go (docs/elastic.md)
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
   horovodrun --kubernetes -np 8 --kubernetes-image team/train:1 python train.py
                                      print a job of eight pods, for kubectl apply -f -
@@ -100,16 +104,23 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
     try:
         form = pod_form(given)
+        elastic = is_elastic(given)
         if form is not None:
             _refuse_mpi(given, "--kubernetes")
+            _refuse_elastic(elastic, "--kubernetes")
             return _print_manifest(given, form, command)
         controller = _controller(given)
         if controller != "gloo":
+            _refuse_elastic(elastic, f"--{controller}")
             return _run_by_mpi(given, controller, command, environ)
-        plan = _plan(given, command, environ)
+        plan = _elastic(given, command, environ) if elastic else _plan(given, command, environ)
     except (OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     try:
+        if isinstance(plan, ElasticPlan):
+            from horovod.launch.elastic.job import run_elastic_job
+
+            return run_elastic_job(plan, environ).status
         return run_job(plan, environ).status
     except OSError as error:
         if plan.output_directory is None:
@@ -144,6 +155,8 @@ def _run_experiment(
     path = Path(given.experiment)
     try:
         _refuse_mpi(given, "--experiment")
+        if is_elastic(given):
+            raise ValueError("--experiment and an elastic job: an experiment keeps its size")
         if given.kubernetes is not None:
             _refuse_with_pods(given)
             return print_file(path, given, _settings_environment(given))
@@ -172,6 +185,11 @@ def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
     controller = _controller(given)
     if controller != "gloo":
         raise ValueError(f"--{controller} and {option}: the processes are started without MPI")
+
+
+def _refuse_elastic(is_elastic: bool, option: str) -> None:
+    if is_elastic:
+        raise ValueError(f"{option} and an elastic job: its workers are started by horovodrun")
 
 
 def _refuse_with_pods(given: argparse.Namespace) -> None:
@@ -232,6 +250,19 @@ def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[st
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
         others=_others(given, {**environ, **variables}, placement.remote),
+    )
+
+
+def _elastic(
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> ElasticPlan:
+    return elastic_plan(
+        given,
+        command,
+        hosts=_hosts(given),
+        interfaces=named_interfaces(given),
+        variables=_settings_environment(given),
+        environ=environ,
     )
 
 

@@ -46,11 +46,6 @@ class Fleet:
         """Until when all workers have to be started; None once they are."""
         return None if all(crew.is_started for crew in self.crews) else self._deadline
 
-    @property
-    def next_retry(self) -> float | None:
-        """When a host is to be asked again."""
-        return min((c.retry_at for c in self.crews if c.retry_at is not None), default=None)
-
     def failures(self) -> str:
         """Why the job cannot start: the hosts that failed. Empty if none did."""
         return _report(
@@ -73,7 +68,7 @@ class Fleet:
 
 def ranks_of(crew: RemoteCrew) -> str:
     """``rank 2`` or ``ranks 2 to 5``."""
-    first, last = min(crew.slots), max(crew.slots)
+    first, last = crew.ranks[0], crew.ranks[-1]
     return f"rank {first}" if first == last else f"ranks {first} to {last}"
 
 

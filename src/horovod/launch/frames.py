@@ -1,8 +1,8 @@
 """What a launcher and its agent on another host say to each other, over one ssh connection.
 
-Each way is a stream of frames: kind, stream, rank, length, payload. The agent's begins with a magic
-word, since login scripts may print something first. Nothing here is secret or authenticated by
-itself; ssh has done both. Payloads are JSON, plain bytes or numbers, never pickled objects.
+Each way is a stream of frames: kind, stream, worker, length, payload. The agent's begins with a
+magic word, since login scripts may print something first. Nothing here is secret or authenticated
+by itself; ssh has done both. Payloads are JSON, plain bytes or numbers, never pickled objects.
 """
 
 from __future__ import annotations
@@ -25,39 +25,42 @@ __all__ = [
     "encode_json",
 ]
 
-MAGIC = b"\0horovod agent 1\n"  # the number is the protocol's version
+MAGIC = b"\0horovod agent 2\n"  # the number is the protocol's version
 CHUNK_BYTES = 64 * 1024
 # A plan carries the launcher's whole environment, and a system takes no more than this of it.
 _MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-_HEAD = struct.Struct("!BBII")  # kind, stream, rank, bytes of the payload
+_HEAD = struct.Struct("!BBII")  # kind, stream, worker, bytes of the payload
 
 
 class Kind(IntEnum):
     """What a frame is. The first group goes to the agent, the second comes from it."""
 
-    PLAN = 1  # JSON: all that the host needs to know (host_plan.py)
+    PLAN = 1  # JSON: what is the same for all workers of the host (host_plan.py)
     CALL = 2  # a piece of horovod.run's call
-    START = 3  # the call is complete: start
+    START = 3  # JSON: places to start workers at, at any time; the call is complete
     TAKEN = 4  # so many bytes of this stream's output have gone on their way
     END = 5  # ask all processes to end; stream 1: also those that left their groups
     KILL = 6
+    END_WORKER = 7  # ask one worker to end; it is killed if it does not
+    KILL_WORKER = 8
+    FORGET = 9  # nobody asks about this worker any more: end and close what is left of it
 
     HELLO = 16  # JSON: here I am
-    STARTED = 17  # a rank, and its pid
-    TROUBLE = 18  # JSON: why no more processes can be started, and the launcher's exit status
-    OUTPUT = 19  # bytes that a rank has written to stream 0 (stdout) or 1 (stderr)
-    CLOSED = 20  # a rank's stream has ended
-    ANSWER = 21  # a piece of a rank's answer to the call
-    EXITED = 22  # a rank, and its exit code
+    STARTED = 17  # a worker, and its pid
+    TROUBLE = 18  # JSON: why a worker, or any at all, cannot be started (crew.Trouble)
+    OUTPUT = 19  # bytes that a worker has written to stream 0 (stdout) or 1 (stderr)
+    CLOSED = 20  # a worker's stream has ended
+    ANSWER = 21  # a piece of a worker's answer to the call
+    EXITED = 22  # a worker, and its exit code
     GONE = 23  # no process of the host is left, and all output has been sent
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One message. ``rank`` and ``stream`` are 0 where they mean nothing."""
+    """One message. ``worker``, a number, and ``stream`` are 0 where they mean nothing."""
 
     kind: Kind
-    rank: int = 0
+    worker: int = 0
     stream: int = 0
     payload: bytes = b""
 
@@ -82,11 +85,11 @@ class FrameError(Exception):
     """The other side does not speak this protocol."""
 
 
-def encode(kind: Kind, payload: bytes | int = b"", *, rank: int = 0, stream: int = 0) -> bytes:
+def encode(kind: Kind, payload: bytes | int = b"", *, worker: int = 0, stream: int = 0) -> bytes:
     """A frame as it travels."""
     if isinstance(payload, int):
         payload = payload.to_bytes(8, "big", signed=True)
-    return _HEAD.pack(kind, stream, rank, len(payload)) + payload
+    return _HEAD.pack(kind, stream, worker, len(payload)) + payload
 
 
 def encode_json(kind: Kind, fields: dict[str, Any]) -> bytes:
@@ -110,7 +113,7 @@ class FrameReader:
         received = self._received
         if len(received) < _HEAD.size:
             return None
-        kind, stream, rank, payload_bytes = _HEAD.unpack_from(received)
+        kind, stream, worker, payload_bytes = _HEAD.unpack_from(received)
         if kind not in Kind.__members__.values() or payload_bytes > _MAX_PAYLOAD_BYTES:
             raise FrameError(f"a frame of kind {kind} with {payload_bytes} bytes")
         end = _HEAD.size + payload_bytes
@@ -118,4 +121,4 @@ class FrameReader:
             return None
         payload = bytes(received[_HEAD.size : end])
         del received[:end]
-        return Frame(Kind(kind), rank, stream, payload)
+        return Frame(Kind(kind), worker, stream, payload)

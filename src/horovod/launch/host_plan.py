@@ -13,7 +13,15 @@ from typing import Any
 from horovod.launch.environment import is_passed_on
 from horovod.launch.hosts import Slot
 
-__all__ = ["HostPlan", "Place", "fields_of", "plan_of", "remote_environment"]
+__all__ = [
+    "HostPlan",
+    "Place",
+    "fields_of",
+    "place_fields",
+    "place_of",
+    "plan_of",
+    "remote_environment",
+]
 
 # Of the ssh session that the launcher itself may run in.
 _OF_A_SESSION = frozenset({"SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK"})
@@ -21,24 +29,28 @@ _OF_A_SESSION = frozenset({"SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_
 
 @dataclass(frozen=True)
 class Place:
-    """One worker: its place in the world, and variables that it has for itself."""
+    """One worker: its number, its place in the world, and variables that it has for itself.
 
+    No two workers of a job ever have the same number; without elastic training it is the rank.
+    """
+
+    number: int
     slot: Slot
     extra: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """``words`` are run at each of ``places``, in ``environment`` with additions.
+    """``words`` are what every worker of ``hostname`` runs, in ``environment`` with additions.
 
     The first of ``stores``, addresses and ports, that can be reached from the host and knows
     ``secret``, within ``store_timeout_s``, is the job's store. ``interfaces``: see
     ``worker_environment``.
     """
 
+    hostname: str
     words: tuple[str, ...]
     environment: Mapping[str, str]
-    places: tuple[Place, ...]
     stores: tuple[tuple[str, int], ...]
     secret: bytes = field(repr=False)
     store_timeout_s: float = 10.0
@@ -63,9 +75,6 @@ def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def fields_of(plan: HostPlan) -> dict[str, Any]:
     """``plan`` as JSON takes it."""
     fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
-    fields["places"] = [
-        {"slot": asdict(place.slot), "extra": dict(place.extra)} for place in plan.places
-    ]
     fields["environment"] = dict(plan.environment)
     fields["secret"] = base64.b64encode(plan.secret).decode()
     return fields
@@ -75,12 +84,22 @@ def plan_of(fields: Mapping[str, Any]) -> HostPlan:
     """The plan that ``fields_of`` has made these from."""
     interfaces: Sequence[str] | None = fields["interfaces"]
     return HostPlan(
+        hostname=fields["hostname"],
         words=tuple(fields["words"]),
         environment=fields["environment"],
-        places=tuple(Place(Slot(**place["slot"]), place["extra"]) for place in fields["places"]),
         stores=tuple((address, port) for address, port in fields["stores"]),
         secret=base64.b64decode(fields["secret"]),
         store_timeout_s=float(fields["store_timeout_s"]),
         interfaces=None if interfaces is None else tuple(interfaces),
         has_call=fields["has_call"],
     )
+
+
+def place_fields(place: Place) -> dict[str, Any]:
+    """``place`` as JSON takes it."""
+    return {"number": place.number, "slot": asdict(place.slot), "extra": dict(place.extra)}
+
+
+def place_of(fields: Mapping[str, Any]) -> Place:
+    """The place that ``place_fields`` has made these from."""
+    return Place(int(fields["number"]), Slot(**fields["slot"]), fields["extra"])

@@ -23,7 +23,7 @@ def worker_failure(first: Worker) -> JobOutcome:
     exit_code = first.exit_code or 0
     cause = f"{first.name}, which {describe_exit(exit_code)}"
     text = failure_text(cause, first.slot.rank, exit_code)
-    return JobOutcome(1, text, first.slot, first.pid, exit_code)
+    return JobOutcome(1, text, first.slot, first.pid, exit_code, worker=first.number)
 
 
 def failure_text(first: str, rank: int, exit_code: int | None) -> str:
@@ -37,7 +37,7 @@ def host_loss(crew: RemoteCrew) -> JobOutcome:
     lines = indent(crew.last_lines, "  | ")
     text = (
         f"{_FAILED} the connection to {crew.hostname} ({ranks_of(crew)}), which ended: "
-        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {min(crew.slots)}\n"
+        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {crew.ranks[0]}\n"
         f"Exit code: {crew.child.exit_code}\n"
     )
     return JobOutcome(1, text, has_lost_host=True)

@@ -48,28 +48,36 @@ class LogFile:
 
 
 class Logs:
-    """All files of a job: ``rank.<R>/stdout`` and ``stderr``, or none without a directory."""
+    """All files of a job: ``rank.<N>/stdout`` and ``stderr``, or none without a directory.
 
-    def __init__(self, directory: Path | None, ranks: Sequence[int]) -> None:
-        """Create or empty the files. Raises OSError."""
+    Without elastic training a worker's number is its rank.
+    """
+
+    def __init__(self, directory: Path | None, numbers: Sequence[int]) -> None:
+        """Create or empty the files of these workers. Raises OSError."""
+        self._directory = directory
+        self._width = len(str(max(numbers)))  # of the largest number, so names sort
         self._files: dict[tuple[int, str], LogFile] = {}
         self._told: LogFile | None = None
-        if directory is None:
-            return
-        width = len(str(max(ranks)))  # of the largest number, so names sort
         try:
-            for rank in ranks:
-                folder = directory / f"rank.{rank:0{width}}"
-                folder.mkdir(parents=True, exist_ok=True)
-                for stream in _STREAMS:
-                    self._files[rank, stream] = LogFile(folder / stream)
+            for number in numbers:
+                self.add(number)
         except OSError:
             self.close()
             raise
 
-    def of(self, rank: int) -> tuple[LogFile | None, LogFile | None]:
-        """Where the standard output and error of ``rank`` are kept."""
-        stdout, stderr = (self._files.get((rank, stream)) for stream in _STREAMS)
+    def add(self, number: int) -> None:
+        """Create or empty the files of one more worker. Raises OSError."""
+        if self._directory is None or (number, _STREAMS[0]) in self._files:
+            return
+        folder = self._directory / f"rank.{number:0{self._width}}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for stream in _STREAMS:
+            self._files[number, stream] = LogFile(folder / stream)
+
+    def of(self, number: int) -> tuple[LogFile | None, LogFile | None]:
+        """Where the standard output and error of a worker are kept."""
+        stdout, stderr = (self._files.get((number, stream)) for stream in _STREAMS)
         return stdout, stderr
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.errors import SettingError
+from horovod.launch.elastic.options import add_discovery_option, add_elastic_options
 from horovod.launch.hosts import interface_names
 from horovod.launch.kubernetes.options import add_kubernetes_options
 from horovod.settings import SETTINGS, Flag, Setting, file_sections
@@ -19,10 +20,6 @@ __all__ = ["add_options", "chosen_settings", "file_form", "named_interfaces", "s
 # Documented options of what is not there. In the parser they keep an abbreviation from meaning
 # something else than it does with the feature: -p is no -prefix-timestamp.
 _ABSENT = {
-    "has no elastic training": (
-        *("--host-discovery-script", "--min-np", "--min-num-proc", "--max-np", "--max-num-proc"),
-        *("--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
-    ),
     "has no NCCL": ("--num-nccl-streams",),
     "has no hierarchical collectives": (
         *("--hierarchical-allreduce", "--no-hierarchical-allreduce"),
@@ -45,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_start(parser.add_argument_group("start"))
     _add_controller(parser.add_argument_group("MPI"))
     _add_remote(parser.add_argument_group("other machines"))
+    _add_elastic(parser.add_argument_group("elastic"))
     _add_output(parser.add_argument_group("output"))
     for topic in ("tuning", "stall check"):
         _add_settings(parser.add_argument_group(topic), topic)
@@ -109,19 +107,26 @@ def split_command(
             return words[:index], words[index + 1 :]
         if not word.startswith("-") or word == "-":
             break
-        index += 2 if _takes_next_word(word, parser) else 1
+        index += 1 + _words_taken(word, parser)
     return words[:index], words[index:]
 
 
-def _takes_next_word(word: str, parser: argparse.ArgumentParser) -> bool:
+def _words_taken(word: str, parser: argparse.ArgumentParser) -> int:
+    """How many words after ``word`` are values of this option."""
     # Argparse tells nobody else what it has been given.
-    takes = {
-        name: action.nargs is None for action in parser._actions for name in action.option_strings
+    taken = {
+        name: _value_count(action) for action in parser._actions for name in action.option_strings
     }
-    if word in takes:
-        return takes[word]
+    if word in taken:
+        return taken[word]
     # An abbreviation; with "=" no name matches, and the value is in the same word.
-    return any(takes[name] for name in takes if name.startswith(word))
+    return max((taken[name] for name in taken if name.startswith(word)), default=0)
+
+
+def _value_count(action: argparse.Action) -> int:
+    if action.nargs is None:
+        return 1
+    return action.nargs if isinstance(action.nargs, int) else 0
 
 
 def _add_controller(group: argparse._ArgumentGroup) -> None:
@@ -160,7 +165,13 @@ def _add_start(group: argparse._ArgumentGroup) -> None:
         metavar="PATH",
         help="the same as a file with lines of the form: name slots=N",
     )
+    add_discovery_option(hosts)
     _add_settings(group, "start")
+
+
+def _add_elastic(group: argparse._ArgumentGroup) -> None:
+    add_elastic_options(group)
+    _add_settings(group, "elastic")
 
 
 def _add_remote(group: argparse._ArgumentGroup) -> None:

@@ -13,9 +13,8 @@ import os
 import select
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -174,13 +173,21 @@ class Sink(Protocol):
 
 
 class Lines:
-    """A stream as whole lines with ``prefix`` in front: to ``console``, and into ``log``."""
+    """A stream as whole lines with a prefix in front: to ``console``, and into ``log``.
+
+    ``prefix`` is asked for at every line, since the rank of an elastic job's worker may change.
+    """
 
     def __init__(
-        self, prefix: str, console: Console, log: LogFile | None = None, *, is_timestamped: bool
+        self,
+        prefix: Callable[[], str],
+        console: Console,
+        log: LogFile | None = None,
+        *,
+        is_timestamped: bool,
     ) -> None:
         decorate = timestamped if is_timestamped else bytes
-        self._prefixer = LinePrefixer(partial(decorate, prefix.encode()))
+        self._prefixer = LinePrefixer(lambda: decorate(prefix().encode()))
         self._console = console
         self._log = log
 
@@ -209,6 +216,11 @@ class Lines:
             self._log.write(lines)
 
 
+def _flush_if_late(sink: Sink) -> None:
+    if sink.waiting_bytes > _HIGH_WATER_BYTES:
+        sink.flush()
+
+
 @dataclass(eq=False)
 class _Pipe:
     fd: int
@@ -226,9 +238,11 @@ class Output:
 
     def add(self, fd: int, prefix: str, console: Console, log: LogFile | None = None) -> None:
         """Take over ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
-        self.forward(fd, self.lines(prefix, console, log))
+        self.forward(fd, self.lines(lambda: prefix, console, log))
 
-    def lines(self, prefix: str, console: Console, log: LogFile | None = None) -> Lines:
+    def lines(
+        self, prefix: Callable[[], str], console: Console, log: LogFile | None = None
+    ) -> Lines:
         """A sink for lines, which begin with the time if that was asked for."""
         return Lines(prefix, console, log, is_timestamped=self._is_timestamped)
 
@@ -251,14 +265,24 @@ class Output:
     def drain(self) -> None:
         """Read what is left and close all pipes, also those that some process still holds open."""
         for pipe in list(self._pipes):
-            left = _MAX_LEFT_BYTES
-            while left > 0 and pipe in self._pipes:
-                count = self._read(pipe)
-                left = left - count if count else 0
-                if pipe.sink.waiting_bytes > _HIGH_WATER_BYTES:
-                    pipe.sink.flush()
-            if pipe in self._pipes:
-                self._close(pipe)
+            self._finish(pipe, _flush_if_late)
+
+    def finish(self, sinks: Collection[Sink]) -> None:
+        """Read what is left for ``sinks`` and close their pipes, whoever holds them; never blocks.
+
+        What is left is kept in memory, so this is for few.
+        """
+        for pipe in [pipe for pipe in self._pipes if pipe.sink in sinks]:
+            self._finish(pipe)
+
+    def _finish(self, pipe: _Pipe, after_read: Callable[[Sink], None] = lambda sink: None) -> None:
+        left = _MAX_LEFT_BYTES
+        while left > 0 and pipe in self._pipes:
+            count = self._read(pipe)
+            left = left - count if count else 0
+            after_read(pipe.sink)
+        if pipe in self._pipes:
+            self._close(pipe)
 
     def _read(self, pipe: _Pipe) -> int:
         """How many bytes came; 0 for none now or never again."""

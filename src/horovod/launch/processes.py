@@ -20,6 +20,7 @@ __all__ = [
     "adopt_orphans",
     "descendants",
     "describe_exit",
+    "open_standard_files",
     "reaped",
     "signal_group",
     "signal_processes",
@@ -38,6 +39,15 @@ class Pipes:
     pid: int
     stdout_fd: int
     stderr_fd: int
+
+
+def open_standard_files() -> None:
+    """A pipe that got one of these numbers would end up as some worker's standard input."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def words_to_run(command: Sequence[str]) -> list[str]:

@@ -2,26 +2,29 @@
 
 The agent starts, watches and ends them; frames go to and fro (``frames.py``). When the connection
 ends, for whatever reason, the agent finds its standard input closed and ends the workers by itself.
+A crew can be connected, dismissed or lost at any time; what that means for the job is its
+listener's business.
 """
 
 from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from horovod.launch.crew import Worker
+from horovod.launch.crew import GRACE_S, StartListener, Trouble, Worker
 from horovod.launch.frames import MAGIC, Frame, FrameError, FrameReader, Kind, encode, encode_json
-from horovod.launch.host_plan import HostPlan, fields_of
-from horovod.launch.hosts import Slot
+from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields
 from horovod.launch.output import Console, Sink
 from horovod.launch.remote_call import RemoteAnswers, call_frames
 from horovod.launch.ssh_child import SshChild
 from horovod.launch.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from horovod.launch.call import CallFiles
+    from horovod.launch.call import WorkerFiles
 
 __all__ = ["Listener", "RemoteCrew"]
 
@@ -37,22 +40,18 @@ _MOST_ATTEMPTS = 5
 _PAUSE_S = 0.5
 _SSH_FAILED = 255
 _HOPELESS = ("Permission denied", "Host key verification failed")
+# An agent that was asked to end kills after the first and gives up after the second.
+_MOST_FAREWELL_S = 2 * GRACE_S + 2.0
 
 
-class Listener(Protocol):
+class Listener(StartListener, Protocol):
     """Whom a remote crew tells what happens, in the launcher's loop."""
 
     def greeted(self, crew: RemoteCrew) -> None:
         """The agent is there and waits for a plan."""
 
-    def started(self, worker: Worker) -> None:
-        """A worker has been started."""
-
-    def ended(self, worker: Worker) -> None:
-        """A worker has exited; its answer, if there is one, has arrived."""
-
-    def troubled(self, status: int, text: str) -> None:
-        """The host cannot start its workers; ``status`` is for the launcher's exit."""
+    def ended(self, workers: Sequence[Worker]) -> None:
+        """Workers have exited, seen at one moment; their answers, if any, have arrived."""
 
     def refused(self, crew: RemoteCrew) -> None:
         """There was no connection; it is tried again."""
@@ -61,24 +60,31 @@ class Listener(Protocol):
         """The connection has ended, or could not even begin; ``crew.problem`` says how."""
 
 
+@dataclass
+class _Streams:
+    """What a worker writes, until both streams have ended."""
+
+    sinks: tuple[Sink, Sink]
+    open: set[int] = field(default_factory=lambda: {0, 1})
+
+
 class RemoteCrew:
-    """See ``Crew``. ``words`` start the agent; ``slots`` are all places on its host."""
+    """See ``Crew``. ``words`` start the agent."""
 
     def __init__(
         self,
-        slots: Sequence[Slot],
+        hostname: str,
         words: Sequence[str],
         *,
         selector: selectors.BaseSelector,
         watchdog: Watchdog,
         consoles: tuple[Console, Console],
-        sinks: Callable[[int], tuple[Sink, Sink]],
-        call: CallFiles | None,
+        sinks: Callable[[Worker], tuple[Sink, Sink]],
+        call: WorkerFiles | None,
         listener: Listener,
     ) -> None:
-        self.hostname = slots[0].hostname
-        self.slots = {slot.rank: slot for slot in slots}
-        self.workers: list[Worker] = []
+        self.hostname = hostname
+        self.workers: dict[int, Worker] = {}
         self.words = tuple(words)
         self.problem = ""
         self.launcher_address = ""  # where the host sees the launcher come from, if it knows
@@ -94,7 +100,10 @@ class RemoteCrew:
         self._has_plan = False
         self._consoles = consoles
         self._make_sinks = sinks
-        self._sinks: dict[int, tuple[Sink, Sink]] = {}
+        self._awaited: dict[int, Place] = {}  # asked for and neither started nor troubled
+        self._streams: dict[int, _Streams] = {}
+        self._forgotten: set[int] = set()
+        self._give_up_at: float | None = None  # the agent's farewell
         self._call = call
         self._answers = RemoteAnswers(call)
         self._listener = listener
@@ -104,13 +113,25 @@ class RemoteCrew:
 
     @property
     def is_started(self) -> bool:
-        """Whether all workers have been."""
-        return len(self.workers) == len(self.slots)
+        """Whether there is a plan, and nothing that was to be started has yet to be."""
+        return self._has_plan and not self._awaited
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing of it is left on this machine either: there is nothing to close."""
+        return self.is_gone and not self.child.is_running
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those of the host's workers, also of those that have yet to start, in order."""
+        started = [worker.slot for worker in self.workers.values()]
+        awaited = [place.slot for place in self._awaited.values()]
+        return sorted(slot.rank for slot in started + awaited)
 
     @property
     def living(self) -> int:
         """See ``Crew``."""
-        return 0 if self.is_gone else sum(1 for w in self.workers if w.exit_code is None)
+        return 0 if self.is_gone else len(self._living())
 
     @property
     def last_lines(self) -> str:
@@ -127,18 +148,52 @@ class RemoteCrew:
         except OSError as error:
             self._be_lost(f"cannot run {self.words[0]}: {error.strerror}")
 
-    def start(self, plan: HostPlan) -> None:
-        """Let the agent start the workers; ``started`` follows for each of them."""
+    @property
+    def deadline(self) -> float | None:
+        """See ``Crew``."""
+        return min((t for t in (self.retry_at, self._give_up_at) if t is not None), default=None)
+
+    def prepare(self, plan: HostPlan) -> None:
+        """What all workers have in common; to be sent once, when the agent has greeted."""
         self._has_plan = True
         self._send(encode_json(Kind.PLAN, fields_of(plan)))
-        if self.child.writer is not None:
-            self.child.writer.send_from(call_frames(self._call))
+        self._send_in_order(call_frames(self._call))
+
+    def start_worker(self, place: Place) -> None:
+        """See ``Crew``; needs ``prepare`` before."""
+        self._awaited[place.number] = place
+        fields = {"places": [place_fields(place)]}
+        self._send_in_order(iter((encode_json(Kind.START, fields),)))
+
+    def end_worker(self, number: int) -> None:
+        """See ``Crew``."""
+        self._order(Kind.END_WORKER, number)
+
+    def kill_worker(self, number: int) -> None:
+        """See ``Crew``."""
+        self._order(Kind.KILL_WORKER, number)
+
+    def forget(self, number: int) -> None:
+        """See ``Crew``."""
+        if number in self.workers:
+            self._forgotten.add(number)
+            self._order(Kind.FORGET, number)
+            self._let_go(number)
+
+    def dismiss(self) -> None:
+        """End the host's workers, then the agent and the connection; see ``is_closed``.
+
+        Never waits. Workers are heard of until the end; a connection that ends early is ``lost``.
+        """
+        if self._give_up_at is None and not self.is_gone:
+            self._give_up_at = time.monotonic() + _MOST_FAREWELL_S
+            self.end(reaches_strays=True)
 
     def late(self) -> list[str]:
         """See ``Crew``."""
         if self.is_gone:
             return []
-        living = [worker.name for worker in self.workers if worker.exit_code is None]
+        living = [worker.name for worker in self._living()]
         return living or [f"the processes on {self.hostname}"]
 
     def end(self, *, reaches_strays: bool) -> None:
@@ -154,12 +209,15 @@ class RemoteCrew:
         self._send(encode(Kind.KILL))
 
     def balance(self) -> None:
-        """Do and send what is due; to be called in every turn of the loop."""
+        """See ``Crew``."""
         if self.retry_at is not None and time.monotonic() >= self.retry_at:
             self.retry_at = None
             self._prelude, self._refusal = b"", self.last_lines
             self.child = self._new_child()
             self.connect(self._environ)
+        if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
+            self._give_up_at = None
+            self.child.abort()
         for stream, console in enumerate(self._consoles):
             if self._untaken[stream] >= _TAKEN_BYTES and console.waiting_bytes < _LOW_WATER_BYTES:
                 self._send(encode(Kind.TAKEN, self._untaken[stream], stream=stream))
@@ -190,23 +248,46 @@ class RemoteCrew:
 
     def _be_lost(self, problem: str) -> None:
         self.problem, self.is_gone = problem, True
-        for sinks in self._sinks.values():
-            for sink in sinks:
-                sink.close()
+        self._give_up_at = None
+        for streams in self._streams.values():
+            for stream in streams.open:
+                streams.sinks[stream].close()
+        self._streams.clear()
         self._listener.lost(self)
+
+    def _living(self) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.exit_code is None]
+
+    def _order(self, kind: Kind, number: int) -> None:
+        """Not before the worker's START, which a call of gigabytes may keep waiting."""
+        self._send_in_order(iter((encode(kind, worker=number),)))
+
+    def _send_in_order(self, source: Iterator[bytes]) -> None:
+        if self.child.writer is not None:
+            self.child.writer.send_from(source)
 
     def _send(self, frame: bytes) -> None:
         if self.child.writer is not None:
             self.child.writer.send(frame)
 
     def _on_data(self, data: bytes) -> None:
-        try:
-            if self.is_greeted or (data := self._after_prelude(data)):
-                for frame in self._reader.feed(data):
-                    self._on_frame(frame)
-        except (FrameError, LookupError, TypeError, ValueError) as error:
-            self.child.abort()
-            self._be_lost(f"sent what no agent of this version sends: {error}")
+        frames = self._frames_of(data)
+        while True:
+            try:
+                frame = next(frames, None)
+                news = self._on_frame(frame) if frame is not None else None
+            except (FrameError, LookupError, TypeError, ValueError) as error:
+                self.child.abort()
+                self._be_lost(f"sent what no agent of this version sends: {error}")
+                return
+            if news is not None:
+                news()  # here, since a mistake in what follows is not the agent's
+            if frame is None:
+                return
+
+    def _frames_of(self, data: bytes) -> Iterator[Frame]:
+        if self.is_greeted or (data := self._after_prelude(data)):
+            yield from self._reader.feed(data)
 
     def _after_prelude(self, data: bytes) -> bytes:
         self._prelude += data
@@ -217,36 +298,66 @@ class RemoteCrew:
             self.is_greeted, self._prelude = True, b""
         return after
 
-    def _on_frame(self, frame: Frame) -> None:
-        kind, rank = frame.kind, frame.rank
+    def _on_frame(self, frame: Frame) -> Callable[[], None] | None:
+        """What the listener is to be told, if anything."""
+        kind, number = frame.kind, frame.worker
         if kind == Kind.OUTPUT:
             self._untaken[frame.stream] += len(frame.payload)
-            self._sinks_of(rank)[frame.stream].feed(frame.payload)
+            self._streams[number].sinks[frame.stream].feed(frame.payload)
         elif kind == Kind.CLOSED:
-            self._sinks_of(rank)[frame.stream].close()
+            self._on_closed(number, frame.stream)
         elif kind == Kind.STARTED:
-            self.workers.append(Worker(self.slots[rank], frame.number))
-            self._listener.started(self.workers[-1])
+            return self._on_started(number, frame.number)
         elif kind == Kind.ANSWER:
-            self._answers.add(self.slots[rank].rank, frame.payload)
+            self._answers.add(self.workers[number].number, frame.payload)
         elif kind == Kind.EXITED:
-            self._on_exited(rank, frame.number)
+            return self._on_exited(number, frame.number)
         elif kind == Kind.TROUBLE:
-            self._listener.troubled(int(frame.fields["status"]), str(frame.fields["text"]))
+            return self._on_trouble(**frame.fields)
         elif kind == Kind.GONE:
-            self.is_gone = True
+            self._on_gone()
         elif kind == Kind.HELLO:
             self.launcher_address = str(frame.fields["launcher_address"])
-            self._listener.greeted(self)
+            return partial(self._listener.greeted, self)
+        return None
 
-    def _on_exited(self, rank: int, exit_code: int) -> None:
-        self._answers.complete(rank)
-        for worker in self.workers:
-            if worker.slot.rank == rank:
-                worker.exit_code = exit_code
-                self._listener.ended(worker)
+    def _on_started(self, number: int, pid: int) -> Callable[[], None]:
+        worker = Worker(number, self._awaited.pop(number).slot, pid)
+        self.workers[number] = worker
+        self._streams[number] = _Streams(self._make_sinks(worker))
+        return partial(self._listener.started, worker)
 
-    def _sinks_of(self, rank: int) -> tuple[Sink, Sink]:
-        if rank not in self._sinks:
-            self._sinks[rank] = self._make_sinks(self.slots[rank].rank)
-        return self._sinks[rank]
+    def _on_trouble(self, status: int, text: str, number: int | None) -> Callable[[], None]:
+        if number is None:
+            self._awaited.clear()
+        else:
+            del self._awaited[number]
+        return partial(self._listener.troubled, self, Trouble(int(status), str(text), number))
+
+    def _on_closed(self, number: int, stream: int) -> None:
+        streams = self._streams[number]
+        streams.open.remove(stream)
+        streams.sinks[stream].close()
+        if not streams.open:
+            del self._streams[number]
+        self._let_go(number)
+
+    def _on_exited(self, number: int, exit_code: int) -> Callable[[], None]:
+        worker = self.workers[number]
+        self._answers.complete(number)
+        worker.exit_code = exit_code
+        self._let_go(number)
+        return partial(self._listener.ended, [worker])
+
+    def _on_gone(self) -> None:
+        self.is_gone = True
+        if self._give_up_at is not None:
+            self.child.hang_up()
+
+    def _let_go(self, number: int) -> None:
+        """Once it is forgotten, has exited and said its last, no frame is about it any more."""
+        if number not in self._forgotten or number in self._streams:
+            return
+        if self.workers[number].exit_code is not None:
+            self._forgotten.discard(number)
+            del self.workers[number]

@@ -65,6 +65,8 @@ class Member:
     def take_seat(self, store: Store) -> Seat:
         """Ask for a seat in the next world, and wait for it as long as the driver lives.
 
+        The first answer may be a forecast only.
+
         Raises:
             RemovedError: there is none for this process any more.
             InitError: the store is gone.
@@ -72,7 +74,12 @@ class Member:
         if not self._is_waiting:
             self._count += 1
             ready = Ready(
-                self.standing, self._reason, self._lost, self._keeps_state, self.checkpoint
+                standing=self.standing,
+                reason=self._reason,
+                lost=self._lost,
+                keeps_state=self._keeps_state,
+                is_early=self._count == 1,
+                checkpoint=self.checkpoint,
             )
             store.set(self._keys.ready(self._count), ready.encoded())
             self._is_waiting = True
@@ -135,6 +142,7 @@ def identity_in(seat: Seat, environ: Mapping[str, str]) -> Identity:
         hostname=hostname_of(environ),
         launcher="horovodrun",
         scope=world_scope(seat.world),
+        is_forecast=seat.is_forecast,
     )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "Standing",
     "Update",
     "WorkerKeys",
+    "read_key",
     "update_key",
     "world_scope",
 ]
@@ -46,13 +47,16 @@ class Ready:
 
     ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
     dead, silent or out of reach. ``keeps_state``: its state is what all that stay have, so that it
-    need not be sent. ``checkpoint`` is the file last written from its state.
+    need not be sent. ``is_early``: it comes from the first ``init`` and may have much to do before
+    it trains, so a forecast is as good as a seat. ``checkpoint`` is the file last written from its
+    state.
     """
 
     standing: Standing = Standing()
     reason: str = ""
     lost: tuple[int, ...] = ()
     keeps_state: bool = False
+    is_early: bool = False
     checkpoint: str = ""
 
     def encoded(self) -> bytes:
@@ -72,8 +76,9 @@ class Seat:
     """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
 
     ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
-    member needs the state of rank 0. With ``removal`` there is no seat for the worker any more, and
-    the text says why.
+    member needs the state of rank 0. ``is_forecast``: these are the numbers that the worker will
+    probably have, and nobody waits for it before it asks again. With ``removal`` there is no seat
+    for the worker any more, and the text says why.
     """
 
     world: int = 0
@@ -86,6 +91,7 @@ class Seat:
     members: tuple[int, ...] = field(default=())
     updates: int = 0
     must_sync: bool = True
+    is_forecast: bool = False
     removal: str = ""
 
     def encoded(self) -> bytes:
@@ -141,6 +147,11 @@ class WorkerKeys:
         return f"elastic/worker/{self.worker}/seat/{count}"
 
     @property
+    def all(self) -> str:
+        """What all keys of this worker begin with."""
+        return f"elastic/worker/{self.worker}/"
+
+    @property
     def done(self) -> str:
         """Set when the worker's training function has returned."""
         return f"elastic/worker/{self.worker}/done"
@@ -149,6 +160,15 @@ class WorkerKeys:
     def fatal(self) -> str:
         """Set to an error that would only come again: it ends the job."""
         return f"elastic/worker/{self.worker}/fatal"
+
+
+def read_key(key: str) -> tuple[int, str, int] | None:
+    """Which worker has said something under ``key``, what, and for which time; None for others."""
+    words = key.split("/")
+    if words[:2] != ["elastic", "worker"] or len(words) < 4 or not words[2].isdecimal():
+        return None
+    count = words[4] if len(words) > 4 and words[4].isdecimal() else "0"
+    return int(words[2]), words[3], int(count)
 
 
 def update_key(count: int) -> str:

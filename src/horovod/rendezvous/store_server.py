@@ -101,6 +101,24 @@ class StoreServer:
         """Begin to serve; connections made since construction have waited in the backlog."""
         self._thread.start()
 
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Listen at further addresses, and soon serve there; where that is. From any thread.
+
+        Raises:
+            OSError: as for construction.
+        """
+        listeners = _listen(addresses)
+
+        def watch() -> None:
+            self._listeners += listeners
+            for listener in listeners:
+                self._selector.register(listener, selectors.EVENT_READ, listener)
+
+        self._order(watch)
+        added = [_address_of(listener) for listener in listeners]
+        self.addresses += added
+        return added
+
     def set(self, key: str, value: bytes) -> None:
         """Keep ``value`` as if a client had set it; from any thread, done soon."""
         self._order(lambda: self._put(key.encode(), value))
@@ -300,8 +318,9 @@ class StoreServer:
                 self._put(request.key, request.value)
             except FullError as error:
                 raise _DropError(str(error)) from None
-            self._answer(connection, wire.Status.DONE)
+            # Before the client goes on, and perhaps ends.
             self._on_set(request.key.decode(errors="replace"), request.value)
+            self._answer(connection, wire.Status.DONE)
         elif (value := self._shelf.get(request.key)) is not None:
             self._answer(connection, wire.Status.DONE, value)
         else:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.world import engine, is_initialized
+from horovod.world import has_spare_cores, is_initialized
 
 __all__ = ["batches_of"]
 
@@ -24,7 +24,7 @@ def batches_of(tensors: Sequence[Any]) -> list[slice]:
     Neighbours stay together: gradients of variables made one after the other are ready at about the
     same time. Ranks may divide differently, since each tensor is an operation of its own.
     """
-    if not (is_initialized() and engine().has_spare_cores):
+    if not (is_initialized() and has_spare_cores()):
         return [slice(0, len(tensors))]
     batches, begin, size_bytes = [], 0, 0
     for position, tensor in enumerate(tensors, start=1):

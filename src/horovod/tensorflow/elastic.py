@@ -1,20 +1,22 @@
 """Elastic training with TensorFlow: ``@hvd.elastic.run def train(state): ...``.
 
-The training function is called again, from the last commit, after a collective failed. In this
-version a job keeps its size: all of its processes take part in the new world.
+The training function is called again, from the last commit, after a collective failed. In an
+elastic job the new world has whoever is there by then, in others all processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from horovod.elastic import ObjectState, run_fn
+from horovod.elastic.state import check_arrays
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.world import init, rank, shutdown
@@ -45,26 +47,39 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
     Raises:
         tf.errors.FailedPreconditionError: ranks disagree about a collective; a bug would only come
             again.
-        InitError: (a ``ValueError``) not all ranks came back; the text names those missing.
+        InitError: (a ``ValueError``) not all ranks came back, or the job goes on without
+            this process; the text says which.
         Exception: anything else that ``func`` raises, other errors of TensorFlow among them.
     """
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
-        try:
+        with _translating():
             return func(*args, **kwargs)
-        except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
-            if not _is_of_a_collective(error):
-                raise
-            raise HorovodInternalError(str(error)) from error
 
     return run_fn(translated, _restart_engine)
+
+
+@contextlib.contextmanager
+def _translating() -> Iterator[None]:
+    """Raises a ``HorovodInternalError`` in place of what TensorFlow made of one."""
+    try:
+        yield
+    except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
+        if not _is_of_a_collective(error):
+            raise
+        raise HorovodInternalError(_gist(str(error))) from error
 
 
 def _is_of_a_collective(error: Any) -> bool:
     """Whether an error of TensorFlow's is a failed collective, and no disagreement of ranks."""
     text = str(error)
     return "MismatchError" not in text and _COLLECTIVE.search(text) is not None
+
+
+def _gist(text: str) -> str:
+    """The line of the engine's among those that say where in a graph it was."""
+    return next((line for line in text.splitlines() if _COLLECTIVE.match(line)), text)
 
 
 def _restart_engine() -> None:
@@ -79,21 +94,40 @@ class _VariablesState(ObjectState):
         super().__init__(broadcast_object, rank, **kwargs)
         self._saved_values: list[Any] = self._read()
 
-    def save(self) -> None:
-        """Copy all values to host memory."""
-        self._saved_values = self._read()
-        super().save()
-
     def restore(self) -> None:
         """Go back to what was saved last."""
         self._write(self._saved_values)
         super().restore()
 
     def sync(self) -> None:
-        """Make all ranks equal to rank 0, and save the variables; collective, blocks until done."""
-        self._broadcast()
-        self._saved_values = self._read()
+        """Make all ranks equal to rank 0, and save the variables; collective, blocks until done.
+
+        After an error ``restore`` goes back to what was saved before.
+        """
+        with _translating():
+            self._broadcast()
+        values = self._read()
         super().sync()
+        self._saved_values = values
+
+    def on_reset(self) -> None:
+        """A new world has begun; see ``State.on_reset``."""
+        with _translating():
+            super().on_reset()
+
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, as it goes to a file."""
+        return {**super().saved_values(), "variables": list(self._saved_values)}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Have ``restore`` go back to these."""
+        check_arrays(values["variables"], self._saved_values)
+        super().take_values(values)
+        self._saved_values = values["variables"]
+
+    def _keep(self) -> None:
+        self._saved_values = self._read()
+        super()._keep()
 
     def _read(self) -> list[Any]:
         raise NotImplementedError

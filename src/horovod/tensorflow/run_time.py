@@ -6,12 +6,12 @@ they run. Otherwise these are constants of the graph.
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
+from horovod.elastic import is_elastic_job
 from horovod.process_sets import ProcessSet, check_process_set
 from horovod.tensorflow import mpi_ops
 
@@ -45,7 +45,7 @@ def placed_on(device: str) -> AbstractContextManager[Any]:
 
 
 def _is_asked_later() -> bool:
-    return os.environ.get("HOROVOD_ELASTIC") == "1" and not tf.executing_eagerly()
+    return is_elastic_job() and not tf.executing_eagerly()
 
 
 def _number_of(process_set: ProcessSet) -> int:

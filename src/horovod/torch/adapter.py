@@ -15,7 +15,7 @@ from horovod import _native
 from horovod.flights import integers, submit_and_wait
 from horovod.grouped import GroupedCollectives
 from horovod.operations import Dtype, Intent
-from horovod.world import engine
+from horovod.world import has_spare_cores
 
 __all__ = [
     "DTYPES",
@@ -220,7 +220,7 @@ def _make_adapter() -> _TorchAdapter:
 
 def spare_cores() -> bool:
     """Whether this machine has more usable cores than ranks, so that overlapping pays."""
-    return engine().has_spare_cores
+    return has_spare_cores()
 
 
 _collectives: GroupedCollectives[torch.Tensor] = GroupedCollectives(_make_adapter())

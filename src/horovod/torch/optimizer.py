@@ -1,8 +1,8 @@
 """``DistributedOptimizer``: any torch optimizer, stepping on gradients reduced over all ranks.
 
 The result is a new class between the user's optimizer class and ours, sharing parameter groups and
-state with the wrapped instance. Gradients travel through ``GradientReducer``; a world of one and a
-rank outside of the process set have none and step as the original does.
+state with the wrapped instance. Gradients travel through ``GradientReducer``; a world of one that
+stays so and a rank outside of the process set have none and step as the original does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from horovod.compression import check_compressor
+from horovod.elastic import is_elastic_job
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
@@ -218,7 +219,7 @@ def DistributedOptimizer(  # noqa: N802
 
     Returns:
         An optimizer of a subclass of ``optimizer``'s class with the same class name. Blocks until
-        all ranks of the set are here if ``groups`` is a number.
+        all ranks of the set are here if ``groups`` is a number, but not in an elastic job.
 
     Raises:
         ValueError: an argument is unusable, names are missing or duplicate, or ``init`` was not
@@ -266,9 +267,9 @@ def _wrap(
 
 
 def _is_reducing(process_set: ProcessSet) -> bool:
-    """Whether this rank has others to reduce with."""
+    """Whether this rank has others to reduce with, or may get some."""
     if process_set is global_process_set:
-        return size() > 1
+        return size() > 1 or is_elastic_job()
     check_process_set(process_set)
     members = process_set.size()
     if members is None:

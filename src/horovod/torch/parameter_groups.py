@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from horovod.elastic import is_elastic_job
 from horovod.process_sets import ProcessSet
 from horovod.torch.functions import broadcast_object
 
@@ -42,7 +43,8 @@ def choose_groups(
 ) -> list[list[Tensor]]:
     """The parameters of each group, in the same order on every rank of the set.
 
-    Blocks until all ranks of the set call it if ``groups`` is a number.
+    Blocks until all ranks of the set call it if ``groups`` is a number, except in an elastic job:
+    there ranks come at different times, and each one's own order counts.
 
     Args:
         groups: what ``check_groups`` returned.
@@ -55,6 +57,8 @@ def choose_groups(
         ValueError: this rank's trainable parameters are not those of the first rank.
     """
     trainable = [param for param in params if param.requires_grad]
+    if isinstance(groups, int) and is_elastic_job():
+        return split_evenly(trainable, groups)
     if isinstance(groups, int):
         return split_evenly(_in_first_ranks_order(trainable, names, process_set), groups)
     known = set(trainable)

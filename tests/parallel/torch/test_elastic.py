@@ -144,6 +144,30 @@ def test_rank_zero_decides_where_all_go_on(make_model, assert_same_everywhere):
     assert torch.equal(state.model[0].weight, make_model()[0].weight)
 
 
+def test_all_ranks_go_on_from_the_file_of_rank_zero(make_model, assert_same_everywhere, tmp_path):
+    path = Path(hvd.broadcast_object(str(tmp_path / "state")))
+    state = make_state(make_model)
+    state.step = 3 + hvd.rank()
+    state.optimizer.param_groups[0]["lr"] = 0.5
+    state.commit()
+    state.save(path)
+    hvd.barrier()
+    loaded = make_state(make_model)
+    with torch.no_grad():
+        for param in loaded.model.parameters():
+            param.add_(1 + hvd.rank())
+    if path.exists():
+        loaded.load(path)
+
+    @hvd.elastic.run
+    def go_on(state: TorchState) -> tuple[int, float]:
+        return state.step, state.optimizer.param_groups[0]["lr"]
+
+    assert go_on(loaded) == (3, 0.5)
+    assert_same_everywhere(list(loaded.model.parameters()))
+    assert torch.equal(loaded.model[0].weight, make_model()[0].weight)
+
+
 def test_new_hosts_keep_what_was_not_committed(make_model, batch_of):
     state = make_state(make_model)
     sizes = []

@@ -18,6 +18,8 @@ FOR_BINDINGS = {
     "at_end",
     "engine",
     "generation",
+    "has_spare_cores",
+    "settle",
     "port_address",
     "ranks_named",
     "rethrow_interrupt",

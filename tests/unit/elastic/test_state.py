@@ -112,8 +112,30 @@ def test_ranks_without_the_news_follow_rank_zero(rank_zero, manager):
     with pytest.raises(HostsUpdatedInterrupt) as caught:
         tracked.check_host_updates()
     assert caught.value.skip_sync
-    tracked.check_host_updates()  # the same timestamp is no news
+    rank_zero.answer = (7, 0)
+    tracked.check_host_updates()
     assert tracked._last_updated_timestamp == 7
+
+
+def test_a_newcomer_does_not_take_what_rank_zero_has_seen_for_news(rank_zero, manager):
+    manager.set_source(lambda _: None)
+    newcomer = make(rank_zero)
+    rank_zero.answer = (7, 0)
+    newcomer.check_host_updates()
+    assert newcomer._last_updated_timestamp == 7
+
+
+def test_what_rank_zero_has_seen_is_no_news(rank_zero, manager):
+    manager.set_source(lambda _: None)
+    tracked = make(rank_zero)
+    for timestamp, sent in ((7, (7, 2)), (7, (7, 0)), (6, (7, 0)), (8, (8, 2))):
+        tracked.on_hosts_updated(timestamp, HostUpdate.ADDED)
+        if sent[1]:
+            with pytest.raises(HostsUpdatedInterrupt):
+                tracked.check_host_updates()
+        else:
+            tracked.check_host_updates()
+        assert rank_zero.sent[-1] == sent
 
 
 @pytest.mark.usefixtures("manager")

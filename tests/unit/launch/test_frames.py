@@ -20,7 +20,7 @@ frames = st.builds(
 
 @given(st.lists(frames), st.integers(1, 7))
 def test_frames_survive_any_cut(sent: list[Frame], step: int) -> None:
-    data = b"".join(encode(f.kind, f.payload, rank=f.rank, stream=f.stream) for f in sent)
+    data = b"".join(encode(f.kind, f.payload, worker=f.worker, stream=f.stream) for f in sent)
     reader = FrameReader()
     received: list[Frame] = []
     for start in range(0, len(data), step):
@@ -30,8 +30,8 @@ def test_frames_survive_any_cut(sent: list[Frame], step: int) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_numbers(number: int) -> None:
-    (frame,) = FrameReader().feed(encode(Kind.EXITED, number, rank=3))
-    assert (frame.number, frame.rank) == (number, 3)
+    (frame,) = FrameReader().feed(encode(Kind.EXITED, number, worker=3))
+    assert (frame.number, frame.worker) == (number, 3)
 
 
 def test_fields_keep_bytes_that_are_no_text() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from horovod.launch import remote_crew
-from horovod.launch.crew import Worker
+from horovod.launch.crew import Crew, Trouble, Worker
 from horovod.launch.fleet import Fleet, ranks_of
-from horovod.launch.frames import MAGIC, Kind, encode, encode_json
+from horovod.launch.frames import MAGIC, FrameReader, Kind, encode, encode_json
 from horovod.launch.host_plan import HostPlan, Place
 from horovod.launch.hosts import HostSlots, assign_ranks
 from horovod.launch.output import Console, Output, Sink
@@ -23,12 +24,13 @@ from horovod.launch.watchdog import Watchdog
 SLOTS = assign_ranks([HostSlots("here", 1), HostSlots("there", 2)], 3)[1:]
 HELLO = MAGIC + encode_json(Kind.HELLO, {"launcher_address": "192.0.2.1"})
 PLAN = HostPlan(
+    hostname="there",
     words=("true",),
     environment={},
-    places=tuple(Place(slot, {}) for slot in SLOTS),
     stores=(("127.0.0.1", 1),),
     secret=b"s",
 )
+PLACES = tuple(Place(slot.rank, slot, {}) for slot in SLOTS)
 
 
 class Desk:
@@ -50,11 +52,12 @@ class Desk:
     def started(self, worker: Worker) -> None:
         self.diary.append(f"started {worker.name}")
 
-    def ended(self, worker: Worker) -> None:
-        self.diary.append(f"ended {worker.name} with {worker.exit_code}")
+    def ended(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            self.diary.append(f"ended {worker.name} with {worker.exit_code}")
 
-    def troubled(self, status: int, text: str) -> None:
-        self.diary.append(f"troubled {status} {text}")
+    def troubled(self, crew: Crew, trouble: Trouble) -> None:
+        self.diary.append(f"troubled {trouble}")
 
     def refused(self, crew: RemoteCrew) -> None:
         self.diary.append("refused")
@@ -62,16 +65,16 @@ class Desk:
     def lost(self, crew: RemoteCrew) -> None:
         self.diary.append(f"lost: {crew.problem}")
 
-    def sinks(self, rank: int) -> tuple[Sink, Sink]:
+    def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         return (
-            self.output.lines(f"{rank}.out:", self.console),
-            self.output.lines(f"{rank}.err:", self.console),
+            self.output.lines(lambda: f"{worker.slot.rank}.out:", self.console),
+            self.output.lines(lambda: f"{worker.slot.rank}.err:", self.console),
         )
 
     def crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteCrew:
         (self.folder / "said").write_bytes(data)
         self.crew = RemoteCrew(
-            SLOTS,
+            "there",
             ["sh", "-c", f"cat '{self.folder}/said'; {then}"],
             selector=self.selector,
             watchdog=self.watchdog,
@@ -83,19 +86,29 @@ class Desk:
         self.crew.connect(os.environ)
         return self.crew
 
+    def started_crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteCrew:
+        crew = self.crew_that_says(data, then)
+        crew.prepare(PLAN)
+        for place in PLACES:
+            crew.start_worker(place)
+        return crew
+
     def turn_until(self, text: str) -> None:
         """Let things happen until the diary has an entry that begins with ``text``."""
         deadline = time.monotonic() + 30
         while not any(entry.startswith(text) for entry in self.diary):
             assert time.monotonic() < deadline, self.diary
-            for key, _ in self.selector.select(0.05):
-                key.data()
-            assert self.crew is not None
-            self.crew.balance()
-            if self.crew.child.is_running:
-                pid, status = os.waitpid(self.crew.child.pid, os.WNOHANG)
-                if pid:
-                    assert self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
+            self.turn()
+
+    def turn(self) -> None:
+        for key, _ in self.selector.select(0.05):
+            key.data()
+        assert self.crew is not None
+        self.crew.balance()
+        if self.crew.child.is_running:
+            pid, status = os.waitpid(self.crew.child.pid, os.WNOHANG)
+            if pid:
+                assert self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
         if self.crew is not None:
@@ -117,17 +130,17 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
         (
             b"Welcome!\n",
             HELLO,
-            encode(Kind.STARTED, 101, rank=1),
-            encode(Kind.STARTED, 102, rank=2),
-            encode(Kind.OUTPUT, b"half a li", rank=2, stream=1),
-            encode(Kind.OUTPUT, b"ne\nrest", rank=2, stream=1),
-            encode(Kind.EXITED, -9, rank=2),
-            encode(Kind.EXITED, 0, rank=1),
-            encode(Kind.CLOSED, rank=2, stream=1),
+            encode(Kind.STARTED, 101, worker=1),
+            encode(Kind.STARTED, 102, worker=2),
+            encode(Kind.OUTPUT, b"half a li", worker=2, stream=1),
+            encode(Kind.OUTPUT, b"ne\nrest", worker=2, stream=1),
+            encode(Kind.EXITED, -9, worker=2),
+            encode(Kind.EXITED, 0, worker=1),
+            encode(Kind.CLOSED, worker=2, stream=1),
             encode(Kind.GONE),
         )
     )
-    crew = desk.crew_that_says(said)
+    crew = desk.started_crew_that_says(said)
     desk.turn_until("ended rank 1")
     while not crew.is_gone:
         desk.turn_until("greeted")
@@ -149,16 +162,16 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
     ("data", "text"),
     [
         (HELLO + b"\xff" * 10, "a frame of kind 255"),
-        (HELLO + encode(Kind.OUTPUT, b"x", rank=0), "sent what no agent of this version sends"),
-        (HELLO + encode(Kind.OUTPUT, b"x", rank=1, stream=2), "sent what no agent"),
-        (HELLO + encode(Kind.STARTED, 1, rank=7), "sent what no agent"),
+        (HELLO + encode(Kind.OUTPUT, b"x", worker=0), "sent what no agent of this version sends"),
+        (HELLO + encode(Kind.OUTPUT, b"x", worker=1, stream=2), "sent what no agent"),
+        (HELLO + encode(Kind.STARTED, 1, worker=7), "sent what no agent"),
         (HELLO + encode(Kind.TROUBLE, b"{}"), "sent what no agent"),
         (MAGIC + encode(Kind.HELLO, b"[1]"), "HELLO is no JSON object"),
         (b"x" * 1024 * 1024 + b"yy", "1048578 bytes of something else"),
     ],
 )
 def test_what_no_agent_says_ends_the_connection(data: bytes, text: str, desk: Desk) -> None:
-    crew = desk.crew_that_says(data)
+    crew = desk.started_crew_that_says(data)
     desk.turn_until("lost")
     assert text in crew.problem
     assert crew.is_gone
@@ -191,25 +204,27 @@ def test_an_ssh_server_that_refuses_for_good(text: str, attempts: int, desk: Des
     desk.turn_until("lost")
     assert desk.diary == ["refused"] * (attempts - 1) + ["lost: sh exited with code 255"]
     assert crew.last_lines == text
-    assert Fleet([crew], start_timeout_s=7).next_retry is None
+    assert crew.deadline is None
 
 
 def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
     crew = desk.crew_that_says(b"", "echo 'bad name' >&2; exit 255")
     desk.turn_until("refused")
     fleet = Fleet([crew], start_timeout_s=7)
-    assert fleet.next_retry is not None
+    assert crew.deadline is not None
     assert not fleet.has_answered
     assert "  there: sh exited with code 255" in fleet.delays()
     assert "    | bad name" in fleet.delays()
     crew.end(reaches_strays=True)
     crew.balance()
-    assert (crew.is_gone, fleet.next_retry) == (True, None)
+    assert (crew.is_gone, crew.deadline) == (True, None)
 
 
 def test_an_agent_that_dies(desk: Desk) -> None:
-    said = HELLO + encode(Kind.STARTED, 101, rank=1) + encode(Kind.OUTPUT, b"last words", rank=1)
-    crew = desk.crew_that_says(said, "echo 'Traceback: bad luck' >&2; exit 3")
+    said = (
+        HELLO + encode(Kind.STARTED, 101, worker=1) + encode(Kind.OUTPUT, b"last words", worker=1)
+    )
+    crew = desk.started_crew_that_says(said, "echo 'Traceback: bad luck' >&2; exit 3")
     desk.turn_until("lost")
     assert desk.diary[-1] == "lost: sh exited with code 3"
     assert crew.last_lines == "Traceback: bad luck"
@@ -220,7 +235,11 @@ def test_an_agent_that_dies(desk: Desk) -> None:
 def test_orders_to_a_host_that_is_lost_go_nowhere(desk: Desk) -> None:
     crew = desk.crew_that_says(HELLO, "exit 0")
     desk.turn_until("lost")
-    crew.start(PLAN)
+    crew.prepare(PLAN)
+    for place in PLACES:
+        crew.start_worker(place)
+    crew.end_worker(1)
+    crew.kill_worker(1)
     crew.end(reaches_strays=True)
     crew.kill()
     crew.balance()
@@ -239,10 +258,117 @@ def test_a_host_that_answers_and_then_does_nothing_is_late(desk: Desk) -> None:
     crew = desk.crew_that_says(HELLO)
     fleet = Fleet([crew], start_timeout_s=7)
     desk.turn_until("greeted")
-    crew.start(PLAN)
+    crew.prepare(PLAN)
+    for place in PLACES:
+        crew.start_worker(place)
     assert fleet.has_answered
     assert fleet.failures() == ""
     assert fleet.seen_addresses() == {"there": "192.0.2.1"}
     assert "some hosts do not start within 7 s (--start-timeout):" in fleet.delays()
     assert "  there: has not started its workers" in fleet.delays()
     assert ranks_of(crew) == "ranks 1 to 2"
+
+
+def read_orders(desk: Desk, most: int) -> list[tuple[Kind, int]]:
+    """What the agent has been sent, once it has all of it."""
+    while True:
+        data = (desk.folder / "heard").read_bytes()
+        frames = [(frame.kind, frame.worker) for frame in FrameReader().feed(data)]
+        if len(frames) >= most:
+            return frames
+        desk.turn()
+
+
+def test_orders_reach_single_workers_after_the_word_to_start(desk: Desk) -> None:
+    (desk.folder / "heard").touch()
+    crew = desk.started_crew_that_says(HELLO, f"exec cat > '{desk.folder}/heard'")
+    crew.end_worker(1)
+    crew.kill_worker(2)
+    assert read_orders(desk, 5) == [
+        (Kind.PLAN, 0),
+        (Kind.START, 0),
+        (Kind.START, 0),
+        (Kind.END_WORKER, 1),
+        (Kind.KILL_WORKER, 2),
+    ]
+
+
+def test_a_worker_is_forgotten_once_no_frame_is_about_it(desk: Desk) -> None:
+    before = b"".join(
+        (HELLO, encode(Kind.STARTED, 101, worker=1), encode(Kind.EXITED, 0, worker=1))
+    )
+    after = b"".join(
+        (
+            encode(Kind.OUTPUT, b"late\n", worker=1),
+            encode(Kind.CLOSED, worker=1, stream=0),
+            encode(Kind.CLOSED, worker=1, stream=1),
+            encode(Kind.STARTED, 102, worker=2),
+            encode(Kind.EXITED, 0, worker=2),
+        )
+    )
+    (desk.folder / "after").write_bytes(after)
+    os.mkfifo(desk.folder / "go")
+    crew = desk.started_crew_that_says(
+        before, f"read line < '{desk.folder}/go'; cat '{desk.folder}/after' -"
+    )
+    desk.turn_until("ended rank 1")
+    crew.forget(1)
+    crew.workers[1].slot = replace(crew.workers[1].slot, rank=9)
+    (desk.folder / "go").write_text("now\n")
+    desk.turn_until("ended rank 2")
+    assert list(crew.workers) == [2]
+    assert crew.ranks == [2]
+    assert (desk.folder / "shown").read_bytes() == b"9.out:late\n"
+    crew.forget(1)
+
+
+def test_a_worker_that_cannot_be_started(desk: Desk) -> None:
+    fields = {"status": 127, "text": "not found", "number": 1}
+    crew = desk.started_crew_that_says(HELLO + encode_json(Kind.TROUBLE, fields))
+    desk.turn_until("troubled")
+    assert desk.diary[-1] == f"troubled {Trouble(127, 'not found', 1)}"
+    assert (crew.ranks, crew.is_started) == ([2], False)
+
+
+def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
+    (desk.folder / "gone").write_bytes(encode(Kind.GONE))
+    crew = desk.started_crew_that_says(
+        HELLO, f"head -c 10 > /dev/null; cat '{desk.folder}/gone'; exec cat > /dev/null"
+    )
+    desk.turn_until("greeted")
+    crew.dismiss()
+    while not crew.is_closed:
+        desk.turn()
+    assert desk.diary == ["greeted there"]
+    assert not desk.selector.get_map()
+
+
+def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_crew, "_MOST_FAREWELL_S", 0.1)
+    crew = desk.started_crew_that_says(HELLO)
+    desk.turn_until("greeted")
+    crew.dismiss()
+    assert crew.deadline is not None
+    desk.turn_until("lost")
+    assert desk.diary[-1] == "lost: sh was ended by SIGTERM"
+    assert (crew.is_closed, crew.deadline) == (True, None)
+
+
+def test_a_host_is_dismissed_before_it_has_answered(desk: Desk) -> None:
+    crew = desk.crew_that_says(b"")
+    crew.dismiss()
+    while not crew.is_closed:
+        desk.turn()
+    assert desk.diary == []
+
+
+def test_a_mistake_of_the_listener_is_not_the_agents(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(crew: RemoteCrew) -> None:
+        raise KeyError("mine")
+
+    monkeypatch.setattr(desk, "greeted", fail)
+    desk.crew_that_says(HELLO)
+    with pytest.raises(KeyError, match="mine"):
+        desk.turn_until("greeted")

@@ -62,7 +62,7 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
 
 
 def test_messages_travel() -> None:
-    ready = Ready(Standing(3, 7), "lost it", (1, 2), True, "/a/b")
+    ready = Ready(Standing(3, 7), "lost it", (1, 2), True, False, "/a/b")
     seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7), 6, False)
     assert Ready.decoded(ready.encoded()) == ready
     assert Seat.decoded(seat.encoded()) == seat
@@ -85,7 +85,7 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
     # As the driver said it, whatever the ranks' order on the machine.
     assert identity.placed(["node", "node", "other"]) == identity
     assert identity.scope == "world4/"
-    assert Ready.decoded(store.get(KEYS.ready(1), 0)) == Ready()
+    assert Ready.decoded(store.get(KEYS.ready(1), 0)) == Ready(is_early=True)
 
 
 def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
@@ -180,11 +180,13 @@ def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(
     assert client.get("mesh/world10/key", 30) == b"kept"
 
 
-def test_the_launcher_hears_and_says(server: StoreServer, heard: Queue[tuple[str, bytes]]) -> None:
+def test_the_launcher_hears_and_says(
+    server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
+) -> None:
     with ThreadPoolExecutor() as pool:
         seat = pool.submit(Member(5).take_seat, client)
         key, value = heard.get(timeout=30)
-        assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready())
+        assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
         server.set(KEYS.seat(1), Seat(world=2).encoded())
         assert seat.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")

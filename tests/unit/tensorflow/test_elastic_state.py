@@ -128,6 +128,98 @@ def test_a_graph_without_session():
             TensorFlowState()
 
 
+def test_another_process_goes_on_from_a_file(tmp_path):
+    model, optimizer = make_model(), make_optimizer("current")
+    state = TensorFlowKerasState(model, optimizer, batch=0)
+    train(model, optimizer)
+    state.batch = 1
+    state.commit()
+    state.save(tmp_path / "state")
+    train(model, optimizer)
+
+    other, its_optimizer = make_model(), make_optimizer("current")
+    loaded = TensorFlowKerasState(other, its_optimizer, batch=0)
+    loaded.load(tmp_path / "state")
+    assert loaded.batch == 1
+    train(other, its_optimizer)
+    assert weights(other) == weights(model)
+
+    wider = tf.keras.Sequential([tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)])
+    wider.build((None, 2))
+    with pytest.raises(ValueError, match=r"variable 0 has shape \[2, 3\] in the file, \[2, 4\]"):
+        TensorFlowKerasState(wider, make_optimizer("current"), batch=0).load(tmp_path / "state")
+
+
+def test_variables_of_any_dtype_and_of_a_session_go_to_a_file(tmp_path):
+    variables = [tf.Variable([1.5, 2.0], dtype=tf.bfloat16), tf.Variable(3), tf.Variable(True)]
+    TensorFlowState(variables, epoch=1).save(tmp_path / "eager")
+    values = [variable.numpy().tolist() for variable in variables]
+    for variable in variables:
+        variable.assign(tf.zeros_like(variable))
+    TensorFlowState(variables, epoch=0).load(tmp_path / "eager")
+    assert [variable.numpy().tolist() for variable in variables] == values
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("weight", initializer=[1.0, 2.0])
+        session.run(v1.global_variables_initializer())
+        state = TensorFlowState(session=session, epoch=0)
+        state.save(tmp_path / "graph")
+        session.run(v1.assign(variable, [3.0, 4.0]))
+        state.load(tmp_path / "graph")
+        assert session.run(variable).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("part", ["variables", "objects"])
+def test_a_sync_that_fails_leaves_what_was_saved(monkeypatch, part):
+    variable = tf.Variable(1.0)
+    state = TensorFlowState([variable], epoch=1)
+
+    def fail(*_: object) -> None:
+        variable.assign(5.0)
+        raise in_graph("broadcast 'broadcast_variables/0.Variable': rank 1 died")
+
+    if part == "variables":
+        monkeypatch.setattr(state, "_broadcast", fail)
+    else:
+        monkeypatch.setattr(state, "_broadcast", lambda: variable.assign(5.0))
+        monkeypatch.setattr(state, "_bcast_object", lost)
+    state.epoch = 2
+    with pytest.raises(HorovodInternalError, match="rank 1 died"):
+        state.sync()
+    state.restore()
+    assert (variable.numpy(), state.epoch) == (1.0, 1)
+
+
+def lost(*_: object) -> None:
+    raise HorovodInternalError("rank 1 died")
+
+
+@pytest.mark.parametrize("place", ["sync", "callback"])
+def test_a_peer_lost_outside_of_the_function_is_a_failure_too(monkeypatch, place):
+    state = TensorFlowState([tf.Variable(1.0)], epoch=1)
+    failures = [in_graph("allreduce 'x': rank 1 died")]
+    broadcast, calls = state._broadcast, []
+
+    def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+        broadcast()
+
+    if place == "sync":
+        monkeypatch.setattr(state, "_broadcast", fail_once)
+    else:
+        state.register_reset_callbacks([fail_once])
+
+    @run
+    def training(state):
+        calls.append(state.epoch)
+        if place == "callback" and len(calls) == 1:
+            raise HorovodInternalError("for a reset")
+
+    training(state)
+    assert failures == []
+    assert calls == [1] if place == "sync" else [1, 1]
+
+
 class Counting(State):
     def __init__(self) -> None:
         super().__init__(lambda value: value, lambda: 0)

@@ -221,3 +221,22 @@ def test_grad_scaler_reduces_once(engine, model, sgd):
     backward(model)
     wrapped.step()
     assert engine.waited == [1, 2, 3, 4]
+
+
+def test_a_world_of_one_reduces_if_it_may_grow(engine, monkeypatch, model, sgd):
+    monkeypatch.setattr(optimizer_module, "size", lambda: 1)
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    wrapped = DistributedOptimizer(sgd, model.named_parameters())
+    backward(model)
+    wrapped.step()
+    assert sorted(engine.names[0]) == ["allreduce.bias", "allreduce.weight"]
+
+
+def test_groups_ask_nobody_in_an_elastic_job(engine, monkeypatch, model, sgd):
+    """Who comes later would ask alone."""
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    monkeypatch.setattr(parameter_groups, "broadcast_object", None)
+    wrapped = DistributedOptimizer(sgd, model.named_parameters(), groups=1)
+    backward(model)
+    wrapped.step()
+    assert len(engine.submissions) == 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from horovod.torch.elastic import ElasticSampler, sampler
@@ -127,3 +130,65 @@ def test_works_in_a_data_loader(place):
     one = ElasticSampler(range(8), shuffle=False)
     loader = DataLoader(range(8), batch_size=2, sampler=one)
     assert [batch.tolist() for batch in loader] == [[1, 3], [5, 7]]
+
+
+class Job:
+    """Worlds that follow each other; what their ranks committed of each epoch."""
+
+    def __init__(self, count: int, shuffle: bool, seed: int) -> None:
+        self.options = (range(count), shuffle, seed)
+        self.count = count
+        self.committed: dict[int, Counter[int]] = {}
+        self.progress = {"epoch": 0, "processed_num": 0}
+
+    def world(self, size: int, batch_size: int, committed: int, redone: int) -> None:
+        """Ranks take ``committed`` batches and ``redone`` ones more, which are lost with them."""
+        ranks = [self.rank(rank, size) for rank in range(size)]
+        shares = [list(sampler) for sampler in ranks]
+        for number in range(committed + redone):
+            batches = [share[number * batch_size :][:batch_size] for share in shares]
+            if not batches[0]:
+                break
+            for one, batch in zip(ranks, batches, strict=True):
+                one.record_batch(number, len(batch))
+            if number < committed:
+                self.note(ranks, batches)
+        if committed * batch_size >= len(shares[0]):
+            self.end_epoch(ranks)
+
+    def rank(self, rank: int, size: int) -> ElasticSampler:
+        patched = {"rank": lambda: rank, "size": lambda: size}
+        with mock.patch.multiple(sampler, **patched):
+            one = ElasticSampler(*self.options)
+            one.load_state_dict(self.progress)
+            return one
+
+    def note(self, ranks: list[ElasticSampler], batches: list[list[int]]) -> None:
+        """A commit: whoever is rank 0 later, the progress is the same."""
+        epoch = self.committed.setdefault(ranks[0].epoch, Counter())
+        epoch.update(index for batch in batches for index in batch)
+        self.progress = ranks[-1].state_dict()
+        assert all(one.state_dict() == self.progress for one in ranks)
+
+    def end_epoch(self, ranks: list[ElasticSampler]) -> None:
+        seen = self.committed.setdefault(ranks[0].epoch, Counter())
+        assert set(seen) == set(range(self.count))
+        assert sum(seen.values()) - self.count in range(max(len(ranks), 1))  # padding
+        with mock.patch.multiple(sampler, rank=lambda: 0, size=lambda: len(ranks)):
+            ranks[0].set_epoch(ranks[0].epoch + 1)
+        self.progress = ranks[0].state_dict()
+
+
+WORLDS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 6), st.integers(0, 3))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 50), st.booleans(), st.integers(0, 5), st.lists(WORLDS, max_size=12))
+def test_every_epoch_is_the_data_set_over_any_sequence_of_worlds(count, shuffle, seed, worlds):
+    job = Job(count, shuffle, seed)
+    for world in worlds:
+        job.world(*world)
+    last = job.progress["epoch"]
+    job.world(3, 2, count + 1, 0)
+    assert job.progress["epoch"] == last + 1
+    assert set(job.committed) == set(range(last + 1))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import horovod.torch as hvd
 from horovod.torch.elastic import ElasticSampler, TorchState
+from horovod.torch.elastic import state as elastic_state
 from horovod.torch.elastic.state import (
     ModelStateHandler,
     StateHandler,
@@ -220,3 +223,141 @@ def test_base_handler_says_what_is_missing(method):
 
     with pytest.raises(NotImplementedError, match=rf"Half must define {method}\(\)"):
         getattr(Half(), method)()
+
+
+@pytest.mark.parametrize(
+    "make", [torch.optim.Adam, torch.optim.SGD], ids=lambda make: make.__name__
+)
+def test_another_process_goes_on_from_a_file(model, make, tmp_path):
+    options = {"momentum": 0.9} if make is torch.optim.SGD else {}
+    optimizer = make(model.parameters(), lr=0.1, **options)
+    sampler = ElasticSampler(range(10))
+    state = TorchState(model, optimizer, sampler=sampler, batch=0, best=torch.tensor(2.5))
+    step(model, optimizer, 1)
+    sampler.record_batch(0, 4)
+    state.batch = 1
+    state.commit()
+    state.save(tmp_path / "state")
+    step(model, optimizer, 2)
+    expected = copy_of(model)
+
+    other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    loaded = TorchState(
+        other,
+        make(other.parameters(), lr=7.0, **options),
+        sampler=ElasticSampler(range(10)),
+        batch=0,
+        best=None,
+    )
+    loaded.load(tmp_path / "state")
+    assert (loaded.batch, loaded.best, len(loaded.sampler)) == (1, 2.5, 6)
+    step(other, loaded.optimizer, 2)
+    assert_equal(other.state_dict(), expected)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        *(torch.arange(6).reshape(2, 3).to(dtype) for dtype in (torch.bfloat16, torch.int8)),
+        torch.arange(6.0).to(torch.float8_e4m3fn),
+        torch.randn(4, 4).t(),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.zeros(0, 3),
+        torch.tensor(True),
+        torch.randn(2000, requires_grad=True),
+        nn.Parameter(torch.randn(2)),
+        torch.eye(3).to_sparse(),
+    ],
+    ids=lambda tensor: f"{tensor.dtype}{list(tensor.shape)}",
+)
+def test_tensors_of_every_kind_come_back(tensor, tmp_path):
+    TorchState(value=tensor).save(tmp_path / "state")
+    state = TorchState(value=None)
+    state.load(tmp_path / "state")
+    found = state.value
+    assert (type(found), found.dtype, found.layout) == (type(tensor), tensor.dtype, tensor.layout)
+    assert found.requires_grad == tensor.requires_grad
+    assert torch.equal(found.to_dense().to(torch.complex64), tensor.to_dense().to(torch.complex64))
+
+
+def test_reading_a_tensor_runs_nothing(tmp_path):
+    class Evil(torch.Tensor):
+        def __reduce_ex__(self, protocol):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    TorchState(value=torch.zeros(2).as_subclass(Evil)).save(tmp_path / "state")
+    with pytest.raises(ValueError, match="mkdir"):
+        TorchState(value=None).load(tmp_path / "state")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_of_another_model_changes_nothing(model, tmp_path):
+    TorchState(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), batch=5).save(tmp_path / "state")
+    state = TorchState(model, batch=1)
+    before = copy_of(model)
+    with pytest.raises(ValueError, match=r"(?s)does not fit this state: .*2\.weight"):
+        state.load(tmp_path / "state")
+    assert_equal(model.state_dict(), before)
+    state.restore()
+    assert_equal(model.state_dict(), before)
+    assert state.batch == 1
+
+
+def test_own_handlers_need_more_for_a_file(registry, tmp_path):
+    class Written(CounterHandler):
+        def saved_value(self):
+            return np.array(self._saved)
+
+        def take_value(self, saved):
+            self._saved = int(saved)
+
+    set_handler_registry([*registry, (Counter, CounterHandler)])
+    with pytest.raises(NotImplementedError, match=r"CounterHandler must define saved_value\(\)"):
+        TorchState(counter=Counter()).save(tmp_path / "state")
+    set_handler_registry([*registry, (Counter, Written)])
+    state = TorchState(counter=Counter())
+    state.counter.count = 4
+    state.commit()
+    state.save(tmp_path / "state")
+    state = TorchState(counter=Counter())
+    state.load(tmp_path / "state")
+    assert state.counter.count == 4
+
+
+def lost(*_: object, **__: object) -> None:
+    raise hvd.HorovodInternalError("rank 1 died")
+
+
+def overwritten(params: dict[str, Tensor], root_rank: int) -> None:
+    """As if rank 0 had sent other parameters."""
+    for tensor in params.values():
+        tensor.zero_()
+
+
+@pytest.mark.parametrize(
+    "failing", ["broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "objects"]
+)
+def test_a_sync_that_fails_leaves_what_was_saved(model, monkeypatch, failing):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = TorchState(model, optimizer, sampler=ElasticSampler(range(10)), batch=1)
+    step(model, optimizer, 1)
+    state.sampler.record_batch(0, 4)
+    state.commit()
+    saved = state.saved_values()
+    expected = copy_of(model)
+    monkeypatch.setattr(elastic_state, "broadcast_parameters", overwritten)
+    if failing == "objects":
+        monkeypatch.setattr(state, "_bcast_object", lost)
+    else:
+        monkeypatch.setattr(elastic_state, failing, lost)
+    optimizer.param_groups[0]["lr"] = 7.0
+    state.sampler.record_batch(1, 4)
+    state.batch = 2
+    with pytest.raises(hvd.HorovodInternalError, match="rank 1 died"):
+        state.sync()
+    found = state.saved_values()
+    assert all(found["handlers"][name] is saved["handlers"][name] for name in found["handlers"])
+    state.restore()
+    assert_equal(model.state_dict(), expected)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert (state.sampler.processed_num, state.batch) == (4, 1)

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from horovod.launch.elastic import next_world, texts
 from horovod.launch.elastic.actions import Abandon, Action, Finish, Publish, Seats
-from horovod.launch.elastic.failures import most_named
+from horovod.launch.elastic.failures import Failure, most_named
 from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.roll import Entry, Phase
 from horovod.launch.elastic.staff import Staff
-from horovod.launch.hosts import Slot
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.processes import describe_exit
 from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Update
@@ -74,6 +73,9 @@ class Director:
         """A worker asks for a seat."""
         entry = self._staff.roll.get(worker)
         if self._begins(now) and entry is not None and entry.phase is not Phase.ENDING:
+            if ready.is_early and self._staff.world and self._staff.is_usable(entry):
+                self._foresee([entry])
+                return self._settle()
             is_member = entry.world == self._staff.world
             is_leaving = is_member and entry.phase in (Phase.SEATED, Phase.DONE)
             entry.ready = ready
@@ -97,14 +99,20 @@ class Director:
         """A worker has met an error that would only come again."""
         entry = self._staff.roll.get(worker)
         if self._begins(now) and entry is not None and entry.is_staying:
-            self._finish(1, f"horovodrun: {entry.name} cannot go on: {text}\n", entry.slot)
+            text = f"horovodrun: {entry.name} cannot go on: {text}\n"
+            self._finish(1, text, Failure(worker, entry.name, "cannot go on", entry.slot, None))
         return self._settle()
 
-    def worker_exited(self, now: float, worker: int, exit_code: int) -> list[Action]:
-        """A worker's process has ended; a negative ``exit_code`` is a signal."""
+    def worker_exited(
+        self, now: float, worker: int, exit_code: int, *, is_complete: bool = True
+    ) -> list[Action]:
+        """A worker's process has ended; a negative ``exit_code`` is a signal.
+
+        ``is_complete``: it has left all that was expected of it.
+        """
         if self._begins(now) and (entry := self._staff.roll.strike(worker)) is not None:
             if entry.is_staying:
-                self._judge(entry, exit_code)
+                self._judge(entry, exit_code, is_complete)
             elif entry.phase is Phase.LEAVING:
                 self._staff.say(f"{entry.name}, which was removed, {describe_exit(exit_code)}")
         return self._settle()
@@ -216,13 +224,15 @@ class Director:
         if self._is_launched and (limit is None or self._staff.now <= limit):
             self._staff.fill()
 
-    def _judge(self, entry: Entry, exit_code: int) -> None:
+    def _judge(self, entry: Entry, exit_code: int, is_complete: bool) -> None:
         """What the end of a process that nobody asked to end means."""
         # A command without elastic training says nothing before its end.
         is_alone = self._staff.world == 0 and entry.phase is Phase.STARTING
         has_finished = entry.phase is Phase.SEATED and self._staff.is_usable(entry)
         if exit_code:
             self._fail(entry, describe_exit(exit_code), exit_code)
+        elif not is_complete:
+            self._fail(entry, "exited with code 0 and left no result", 0)
         elif entry.phase is Phase.DONE or is_alone or has_finished:
             self._has_succeeded = True
         else:
@@ -267,6 +277,12 @@ class Director:
             self._staff.dismiss(removals)
             self._staff.orders.append(Seats(self._staff.world, removals))
 
+    def _foresee(self, entries: Sequence[Entry]) -> None:
+        """Let newcomers get ready to train; until they come back nobody waits for them."""
+        if entries:
+            forecasts = next_world.forecasts(self._staff, entries, self._updates)
+            self._staff.orders.append(Seats(self._staff.world, forecasts))
+
     # Apart: on the way to the next world.
 
     def _unite(self) -> None:
@@ -294,8 +310,8 @@ class Director:
         if not is_enough or not next_world.has_state(chosen, self._newest):
             if not self._is_short:
                 self._is_short = True
-                there = texts.workers(len(chosen))
-                self._staff.say(f"waiting: {limits.min_np} are needed to go on, there are {there}")
+                there = texts.there_are(len(chosen))
+                self._staff.say(f"waiting: {limits.min_np} are needed to go on, {there}")
             return True
         # Since newcomers are needed anyway, the others of them save a reset.
         has_room = limits.max_np is None or len(chosen) < limits.max_np
@@ -353,7 +369,7 @@ class Director:
         """Hand out the next world."""
         staff, limit = self._staff, self._limits.reset_limit
         if limit is not None and staff.world > limit:
-            self._finish(1, texts.over_limit(limit))
+            self._finish(1, texts.over_limit(limit), staff.new_failure)
             return
         by_rank = next_world.ordered(staff, chosen)
         self._must_sync = not next_world.is_continued(chosen, staff.world)
@@ -364,6 +380,7 @@ class Director:
         seats = next_world.seats(by_rank, staff.world + 1, self._updates, self._must_sync)
         staff.begin_world(seats)
         staff.orders.append(Seats(staff.world, seats))
+        self._foresee([entry for entry in staff.ready() if entry.ready.is_early])
         if staff.world > 1:
             hostnames = ", ".join(dict.fromkeys(entry.spot.hostname for entry in by_rank))
             staff.say(f"world {staff.world} has {texts.workers(len(seats))} on {hostnames}")
@@ -376,14 +393,15 @@ class Director:
         is_alive = entry is not None and self._staff.roll.get(entry.number) is entry
         text = why + texts.newest_state(self._newest, entry.name if entry else "", is_alive)
         failure = self._staff.failure
-        if failure is None:
-            self._finish(1, text)
-        else:
-            self._finish(1, text + failure.text, failure.slot, failure.exit_code or 0)
+        self._finish(1, text + (failure.text if failure else ""), failure)
 
-    def _finish(self, status: int, text: str, slot: Slot | None = None, exit_code: int = 0) -> None:
-        """``slot`` and ``exit_code`` are those of a worker that failed."""
-        self._staff.orders.append(Finish(JobOutcome(status, text, slot, 0, exit_code)))
+    def _finish(self, status: int, text: str, failure: Failure | None = None) -> None:
+        """``failure`` is what led to this, if one did."""
+        outcome = JobOutcome(status, text)
+        if failure is not None:
+            code = failure.exit_code or 0
+            outcome = JobOutcome(status, text, failure.slot, 0, code, worker=failure.number)
+        self._staff.orders.append(Finish(outcome))
         self._is_over = True
 
     @property

@@ -1,8 +1,9 @@
-"""Who belongs to the next world, whether it can begin, and the answers to its members. Pure."""
+"""Who belongs to the next world, whether it can begin, and the answers to its members."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from horovod.launch.elastic.roll import Entry, Phase
 from horovod.launch.elastic.seating import best_informed, by_spot, in_rank_order, places
@@ -13,6 +14,7 @@ from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat
 __all__ = [
     "candidates",
     "change",
+    "forecasts",
     "has_state",
     "is_complete_at_first",
     "is_continued",
@@ -104,6 +106,19 @@ def seats(by_rank: Sequence[Entry], world: int, updates: int, must_sync: bool) -
         number: _seat(slot, world, numbers, updates, must_sync)
         for number, slot in zip(numbers, slots, strict=True)
     }
+
+
+def forecasts(staff: Staff, entries: Sequence[Entry], updates: int) -> dict[int, Seat]:
+    """What newcomers are told that the current world goes on without, and who start until then."""
+    predicted = staff.predicted()
+    found = {}
+    for entry in entries:
+        slot = predicted[entry.number]
+        entry.rank, entry.local_rank = slot.rank, slot.local_rank
+        if entry.phase is not Phase.STARTING:
+            entry.enter(Phase.STARTING, staff.now)
+        found[entry.number] = replace(_seat(slot, staff.world, (), updates, True), is_forecast=True)
+    return found
 
 
 def _seat(slot: Slot, world: int, members: tuple[int, ...], updates: int, must_sync: bool) -> Seat:

@@ -30,6 +30,10 @@ class HostSource(Protocol):
     """Where the hosts of a job come from."""
 
     @property
+    def pid(self) -> int | None:
+        """The child that runs now, for whoever reaps it."""
+
+    @property
     def deadline(self) -> float | None:
         """When ``tick`` is needed."""
 
@@ -45,6 +49,8 @@ class HostSource(Protocol):
 
 class FixedHosts:
     """Hosts that are there all the time."""
+
+    pid = None
 
     def __init__(self, hosts: Mapping[str, int], report: Report) -> None:
         self._hosts = dict(hosts)
@@ -85,7 +91,7 @@ class DiscoveryScript:
         self._selector = selector
         self._report = report
         self._environ = environ
-        self._pid: int | None = None
+        self.pid: int | None = None
         self._fd: int | None = None
         self._output = bytearray()
         self._is_too_slow = False
@@ -96,23 +102,23 @@ class DiscoveryScript:
         """Start the script or, if it still runs, end it."""
         if self.deadline is None or now < self.deadline:
             return
-        if self._pid is None:
+        if self.pid is None:
             self._start(now)
         else:
             # The next start waits for its exit, which a dead file system can hold up.
             self._is_too_slow = True
             self.deadline = None
-            signal_group(self._pid, signal.SIGKILL)
+            signal_group(self.pid, signal.SIGKILL)
             text = f"it took longer than {_LIMIT_S:g} s"
             self._report(self._discovery.failed(Trouble.SLOW, text))
 
     def note_exit(self, pid: int, status: int) -> bool:
         """See ``HostSource``."""
-        if pid != self._pid:
+        if pid != self.pid:
             return False
         self._read_all()
         self._close_pipe()
-        self._pid = None
+        self.pid = None
         self.deadline = self._next_start
         if not self._is_too_slow:
             self._report(self._finding(status))
@@ -120,8 +126,8 @@ class DiscoveryScript:
 
     def close(self) -> None:
         """See ``HostSource``."""
-        if self._pid is not None:
-            signal_group(self._pid, signal.SIGKILL)
+        if self.pid is not None:
+            signal_group(self.pid, signal.SIGKILL)
         self._close_pipe()
         self.deadline = None
 
@@ -132,7 +138,7 @@ class DiscoveryScript:
         self.deadline = now + _LIMIT_S
         read_fd, write_fd = os.pipe()
         try:
-            self._pid = self._spawn(write_fd)
+            self.pid = self._spawn(write_fd)
         except OSError as error:
             os.close(read_fd)
             self.deadline = self._next_start

@@ -40,6 +40,11 @@ class Staff:
         self._is_failure_old = False
         self._limits = limits
 
+    @property
+    def new_failure(self) -> Failure | None:
+        """The first failure since the current world began."""
+        return None if self._is_failure_old else self.failure
+
     def usable(self) -> list[Entry]:
         """Workers that can be in the next world, now or later."""
         return [entry for entry in self.roll if entry.is_staying and self.is_usable(entry)]
@@ -95,13 +100,13 @@ class Staff:
         fresh = [self.roll.enrol(spot, self.now) for spot in free]
         if not fresh:
             return
-        predicted = self._predicted()
+        predicted = self.predicted()
         for entry in fresh:
             slot = predicted[entry.number]
             entry.rank, entry.local_rank = slot.rank, slot.local_rank
             self.orders.append(Start(entry.number, slot, entry.spot.slot_index))
 
-    def _predicted(self) -> dict[int, Slot]:
+    def predicted(self) -> dict[int, Slot]:
         """Where workers will be if all of them come; spares have the ranks above the others."""
         everybody = by_spot(self.usable(), self.capacity.order)
         members = [entry for entry in self.members() if self.is_usable(entry)]
@@ -167,7 +172,7 @@ class Staff:
 
     def _note_failure(self, entry: Entry, what: str, exit_code: int | None) -> None:
         if self.failure is None or self._is_failure_old:
-            self.failure = Failure(entry.name, what, entry.slot, exit_code)
+            self.failure = Failure(entry.number, entry.name, what, entry.slot, exit_code)
             self._is_failure_old = False
 
     def _lose(self, entry: Entry, what: str) -> None:

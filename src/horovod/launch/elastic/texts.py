@@ -16,6 +16,7 @@ __all__ = [
     "never_together",
     "newest_state",
     "over_limit",
+    "there_are",
     "too_few",
     "workers",
 ]
@@ -51,7 +52,7 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
     """The minimum was not there in time."""
     return (
         f"horovodrun: timed out waiting for the minimum number of slots: {needed}; after "
-        f"{waited_s:g} s there are {workers(living)} that can go on, and the discovery's last "
+        f"{waited_s:g} s {there_are(living)} that can go on, and the discovery's last "
         f"answer is {found}\n{_ADVICE}\n"
     )
 
@@ -90,6 +91,11 @@ def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
     )
     file = f"its checkpoint is {ready.checkpoint}" if ready.checkpoint else "without a checkpoint"
     return f"{text}; {file}\n"
+
+
+def there_are(count: int) -> str:
+    """``there is 1 worker``, ``there are 2 workers``."""
+    return f"there {'is' if count == 1 else 'are'} {workers(count)}"
 
 
 def workers(count: int) -> str:

@@ -18,9 +18,9 @@ from enum import Enum
 
 from horovod.launch.experiment.line_job import LineJob
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
-from horovod.launch.job import GRACE_S, JobOutcome, open_standard_files
+from horovod.launch.job import GRACE_S, JobOutcome
 from horovod.launch.output import consoles
-from horovod.launch.processes import describe_exit
+from horovod.launch.processes import describe_exit, open_standard_files
 from horovod.launch.wakeups import Wakeups
 
 __all__ = ["Record", "State", "run_plan"]

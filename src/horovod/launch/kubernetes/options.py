@@ -71,7 +71,8 @@ def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
         "--slots-per-host",
         type=_slot_count,
         metavar="N",
-        help="processes of each pod; there are as many pods as -np needs (default: 1)",
+        help="processes of each pod (default: 1), with as many pods as -np needs; or of machines "
+        "that --host-discovery-script names without a number",
     )
     add(
         "--kubernetes-resources",
@@ -142,10 +143,11 @@ def check_name(name: str, longest_ending: str) -> None:
 
 
 def _refuse_lonely(given: argparse.Namespace) -> None:
-    names = [name for name in vars(given) if name.startswith(_PREFIX)] + ["slots_per_host"]
-    for name in names:
+    for name in (name for name in vars(given) if name.startswith(_PREFIX)):
         if getattr(given, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} goes with --kubernetes")
+    if given.slots_per_host is not None and given.host_discovery_script is None:
+        raise ValueError("--slots-per-host goes with --kubernetes or --host-discovery-script")
 
 
 def _resources(text: str | None) -> dict[str, str]:

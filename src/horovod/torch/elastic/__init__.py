@@ -1,7 +1,7 @@
 """Elastic training with torch: ``@hvd.elastic.run def train(state): ...``.
 
-The training function is called again, from the last commit, after a collective failed. In this
-version a job keeps its size: all of its processes take part in the new world.
+The training function is called again, from the last commit, after a collective failed. In an
+elastic job the new world has whoever is there by then, in others all processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
     Call ``hvd.init()`` before, use no other collective between the two, and keep all that training
     needs in ``state``. Each call starts with ``state.sync()``. After a ``HorovodInternalError`` the
     state goes back to its last commit; after a ``HostsUpdatedInterrupt`` it stays; then the engine
-    is shut down and started again, which waits for all ranks (``HOROVOD_START_TIMEOUT``), reset
+    is shut down and started again, which waits for all ranks (``HOROVOD_START_TIMEOUT``, in an
+    elastic job as long as its launcher does), reset
     callbacks run, and ``func`` is called again. Every rank has to run the same function.
 
     Returns:
@@ -33,7 +34,8 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
 
     Raises:
         MismatchError: ranks disagree about a collective; a bug would only come again.
-        InitError: (a ``ValueError``) not all ranks came back; the text names those missing.
+        InitError: (a ``ValueError``) not all ranks came back, or the job goes on without
+            this process; the text says which.
         Exception: anything else that ``func`` raises.
     """
     return run_fn(func, _restart_engine)

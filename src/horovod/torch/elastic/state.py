@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from horovod.elastic import ObjectState
+from horovod.elastic.state import check_names
 from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.tensor_leaf import TensorLeaf
 from horovod.torch.functions import (
     broadcast_object,
     broadcast_optimizer_state,
@@ -45,7 +47,10 @@ class Handler(Protocol):
         """Put the kept state back into the value."""
 
     def sync(self) -> None:
-        """Make the value equal to rank 0's and keep that; collective."""
+        """Make the value equal to rank 0's and keep that, in place of an attribute; collective.
+
+        If another part of the state fails later the former attributes are put back.
+        """
 
     def set_value(self, value: Any) -> None:
         """Handle this value instead, and save it."""
@@ -78,6 +83,14 @@ class StateHandler:
         self.value = value
         self.save()
 
+    def saved_value(self) -> Any:
+        """What was saved last, for a file; of plain objects, arrays and tensors if possible."""
+        raise NotImplementedError(f"{type(self).__name__} must define saved_value()")
+
+    def take_value(self, saved: Any) -> None:
+        """The contrary of ``saved_value``: ``restore`` goes back to this from now on."""
+        raise NotImplementedError(f"{type(self).__name__} must define take_value()")
+
 
 class _StateDictHandler(StateHandler):
     """For values that have ``state_dict`` and ``load_state_dict``."""
@@ -88,6 +101,12 @@ class _StateDictHandler(StateHandler):
     def restore(self) -> None:
         # A copy again: optimizers keep the tensors that they load, and change them.
         self.value.load_state_dict(_host_copy(self._saved))
+
+    def saved_value(self) -> Any:
+        return self._saved
+
+    def take_value(self, saved: Any) -> None:
+        self._saved = saved
 
 
 class ModelStateHandler(_StateDictHandler):
@@ -161,6 +180,8 @@ class TorchState(ObjectState):
         kwargs: further attributes, of any kind.
     """
 
+    _leaves = (TensorLeaf(),)
+
     def __init__(
         self,
         model: torch.nn.Module | None = None,
@@ -174,12 +195,6 @@ class TorchState(ObjectState):
             super().__setattr__(name, values.pop(name))
         super().__init__(broadcast_object, rank, **values)
 
-    def save(self) -> None:
-        """Copy all states to host memory."""
-        for handler in self._handlers.values():
-            handler.save()
-        super().save()
-
     def restore(self) -> None:
         """Go back to what was saved last; gradients of tracked optimizers are cleared."""
         for handler in self._handlers.values():
@@ -187,16 +202,42 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Make all ranks equal to rank 0, and save; collective, blocks until done."""
-        for handler in self._handlers.values():
-            handler.sync()
-        super().sync()
+        """Make all ranks equal to rank 0, and save; collective, blocks until done.
+
+        After an error ``restore`` goes back to what was saved before.
+        """
+        before = [(handler, dict(vars(handler))) for handler in self._handlers.values()]
+        try:
+            for handler in self._handlers.values():
+                handler.sync()
+            super().sync()
+        except BaseException:
+            for handler, attributes in before:
+                vars(handler).update(attributes)
+            raise
 
     def reset(self) -> None:
         """Adapt to the new world: samplers split what is left, optimizers drop gradients."""
         for handler in self._handlers.values():
             if isinstance(handler, StateHandler):
                 handler.reset()
+
+    def saved_values(self) -> dict[str, Any]:
+        """What was saved last, as it goes to a file."""
+        found = {name: _as_written(handler) for name, handler in self._handlers.items()}
+        return {**super().saved_values(), "handlers": found}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Have ``restore`` go back to these."""
+        check_names(values["handlers"], self._handlers)
+        super().take_values(values)
+        for name, handler in self._handlers.items():
+            handler.take_value(values["handlers"][name])  # type: ignore[attr-defined]
+
+    def _keep(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super()._keep()
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -210,6 +251,15 @@ def _handler_for(value: Any) -> Handler | None:
         if isinstance(value, handled):
             return handler_class(value)
     return None
+
+
+def _as_written(handler: Handler) -> Any:
+    if not hasattr(handler, "saved_value"):
+        raise TypeError(
+            f"{type(handler).__name__} must define saved_value() and take_value() so that what it "
+            "handles can go to a file"
+        )
+    return handler.saved_value()
 
 
 def _host_copy(value: Any) -> Any:

@@ -26,14 +26,14 @@ class Runner:
 
     @property
     def is_running(self) -> bool:
-        return self.script._pid is not None
+        return self.script.pid is not None
 
     def reap(self) -> Finding:
         """Wait for the script's end, reading meanwhile; what came of it."""
         while self.selector.get_map():
             for key, _ in self.selector.select():
                 key.data()
-        pid, status = os.waitpid(self.script._pid or 0, 0)
+        pid, status = os.waitpid(self.script.pid or 0, 0)
         assert self.script.note_exit(pid, os.waitstatus_to_exitcode(status))
         return self.findings[-1]
 
@@ -42,7 +42,7 @@ class Runner:
         return self.reap() if self.is_running else self.findings[-1]
 
     def close(self) -> None:
-        pid = self.script._pid
+        pid = self.script.pid
         self.script.close()
         if pid is not None:
             os.waitpid(pid, 0)
@@ -75,9 +75,9 @@ def test_it_runs_every_second_and_never_twice_at_a_time(runners: list[Runner]) -
     runner.script.tick(4.4)
     assert not runner.is_running
     runner.script.tick(4.5)
-    pid = runner.script._pid
+    pid = runner.script.pid
     runner.script.tick(6.0)
-    assert runner.script._pid == pid
+    assert runner.script.pid == pid
     runner.reap()
 
 
@@ -120,7 +120,7 @@ def test_a_child_that_outlives_it_does_not_hold_up_the_answer(runners: list[Runn
     assert runner.run(0.0) == Finding({"a": 1})
     runners.append(runner := Runner("echo b:1; sleep 1000 & exit 0"))
     runner.script.tick(0.0)
-    group = runner.script._pid or 0
+    group = runner.script.pid or 0
     pid, status = os.waitpid(group, 0)
     assert runner.script.note_exit(pid, status)
     os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,238 @@
+"""The workers of an elastic job on whatever hosts: the crew of each is there when it is needed.
+
+A name of this machine needs nothing; another one is connected with by ssh, and what is to start
+there waits for that. A crew goes when its host does. What the ends of workers and connections mean
+is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from horovod.launch.addresses import is_own_address, resolve, store_addresses
+from horovod.launch.call import WorkerFiles
+from horovod.launch.crew import Crew, Trouble
+from horovod.launch.elastic.plan import ElasticPlan
+from horovod.launch.environment import Rendezvous
+from horovod.launch.host_plan import HostPlan, Place, remote_environment
+from horovod.launch.hosts import Slot
+from horovod.launch.machine import is_this_machine
+from horovod.launch.processes import words_to_run
+from horovod.launch.remote_crew import Listener, RemoteCrew
+from horovod.launch.stage import Stage
+from horovod.rendezvous.elastic_messages import Seat
+from horovod.rendezvous.store_server import StoreServer
+
+__all__ = ["Crews"]
+
+_MOST_STORE_S = 10.0  # for an agent to find a way to the store
+
+
+@dataclass
+class _Connection:
+    """Another host; ``waiting`` is what will start there once it has answered."""
+
+    crew: RemoteCrew
+    answer_by: float
+    waiting: dict[int, Place] = field(default_factory=dict)
+
+
+class Crews:
+    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
+
+    ``files`` are those of the call of ``horovod.run``, if it is one.
+    """
+
+    def __init__(
+        self,
+        plan: ElasticPlan,
+        environ: Mapping[str, str],
+        stage: Stage,
+        server: StoreServer,
+        secret: bytes,
+        *,
+        listener: Listener,
+        failed: Callable[[str, str], None],
+        files: WorkerFiles | None,
+    ) -> None:
+        self._plan = plan
+        self._environ = environ
+        self._stage = stage
+        self._server = server
+        self._secret = secret
+        self._listener = listener
+        self._failed = failed
+        self._files = files
+        self._here = stage.crew_here(listener)
+        self._here.prepare(
+            self._host_plan("localhost", environ, server.addresses),
+            Rendezvous(*server.address, secret),
+            descriptors=files.for_worker if files else lambda number: {},
+        )
+        self._is_here: dict[str, bool] = {}
+        self._connections: dict[str, _Connection] = {}
+        self._crews: dict[int, Crew] = {}
+
+    @property
+    def deadline(self) -> float | None:
+        """When ``tick`` must be called if nothing happens before."""
+        late = [c.answer_by for c in self._connections.values() if not c.crew.is_greeted]
+        return min(late, default=None)
+
+    def tick(self, now: float) -> None:
+        """Give up hosts that do not answer."""
+        limit = f"no answer within {self._plan.start_timeout_s:g} s (--start-timeout)"
+        for hostname, connection in list(self._connections.items()):
+            if not connection.crew.is_greeted and now >= connection.answer_by:
+                self._connections.pop(hostname).crew.dismiss()
+                self._failed(hostname, _with_lines(limit, connection.crew))
+
+    def start(self, number: int, slot: Slot) -> None:
+        """Start a worker, at once or when its host has answered."""
+        place = Place(number, slot, {**self._plan.extra_environment, **_elastic(number)})
+        if self._on_this_machine(slot.hostname):
+            self._crews[number] = self._here
+            self._here.start_worker(place)
+            return
+        connection = self._connections.get(slot.hostname) or self._connect(slot.hostname)
+        if connection.crew.is_greeted:
+            self._crews[number] = connection.crew
+            connection.crew.start_worker(place)
+        else:
+            connection.waiting[number] = place
+
+    def end(self, number: int, *, is_urgent: bool) -> bool:
+        """End a worker; false if there is none: it waits for its host, or has gone."""
+        crew = self._crews.get(number)
+        if crew is None:
+            for connection in self._connections.values():
+                connection.waiting.pop(number, None)
+            return False
+        if is_urgent:
+            crew.kill_worker(number)
+        else:
+            crew.end_worker(number)
+        return True
+
+    def has(self, number: int) -> bool:
+        """Whether a worker was started and nobody has forgotten it."""
+        return number in self._crews
+
+    def forget(self, number: int) -> None:
+        """A worker has ended."""
+        crew = self._crews.pop(number, None)
+        if crew is not None:
+            crew.forget(number)
+
+    def name_seat(self, number: int, seat: Seat) -> Slot | None:
+        """What a worker prints goes on under the rank that it has now; its place, if it lives."""
+        worker = self._crews[number].workers.get(number)
+        if worker is None:
+            return None
+        worker.slot = Slot(
+            hostname=worker.slot.hostname,
+            rank=seat.rank,
+            size=seat.size,
+            local_rank=seat.local_rank,
+            local_size=seat.local_size,
+            cross_rank=seat.cross_rank,
+            cross_size=seat.cross_size,
+        )
+        return worker.slot
+
+    def keep(self, hostnames: Collection[str]) -> None:
+        """Part with other hosts than these, where nothing runs."""
+        for hostname, connection in list(self._connections.items()):
+            is_idle = not connection.waiting and connection.crew.living == 0
+            if hostname not in hostnames and is_idle:
+                self._connections.pop(hostname).crew.dismiss()
+
+    # What happens to hosts.
+
+    def greeted(self, crew: RemoteCrew) -> None:
+        """A host has answered: start what waits for it."""
+        connection = self._connections.get(crew.hostname)
+        if connection is None or connection.crew is not crew:
+            crew.dismiss()
+            return
+        try:
+            stores = self._stores_for(crew)
+        except (OSError, ValueError) as error:
+            self._connections.pop(crew.hostname).crew.dismiss()
+            self._failed(crew.hostname, f"cannot open the job's store for it: {error}")
+            return
+        crew.prepare(self._host_plan(crew.hostname, remote_environment(self._environ), stores))
+        waiting, connection.waiting = connection.waiting, {}
+        for number, place in waiting.items():
+            self._crews[number] = crew
+            crew.start_worker(place)
+
+    def lost(self, crew: RemoteCrew) -> list[int]:
+        """A connection has ended; whose workers nobody can say anything about any more."""
+        connection = self._connections.get(crew.hostname)
+        if connection is not None and connection.crew is crew:
+            del self._connections[crew.hostname]
+            self._failed(crew.hostname, _with_lines(crew.problem, crew))
+        numbers = [number for number, found in self._crews.items() if found is crew]
+        for number in numbers:
+            del self._crews[number]
+        return numbers
+
+    def troubled(self, crew: Crew, trouble: Trouble) -> None:
+        """A worker cannot be started; without a number the whole host cannot be used."""
+        if trouble.number is not None:
+            self._crews.pop(trouble.number, None)
+        elif isinstance(crew, RemoteCrew) and crew.hostname in self._connections:
+            del self._connections[crew.hostname]
+            crew.dismiss()
+            self._failed(crew.hostname, trouble.text)
+
+    def _on_this_machine(self, hostname: str) -> bool:
+        if hostname not in self._is_here:
+            self._is_here[hostname] = is_this_machine(hostname)
+        return self._is_here[hostname]
+
+    def _connect(self, hostname: str) -> _Connection:
+        crew = self._stage.crew_there(
+            hostname, self._plan.ssh, self._environ, listener=self._listener, call=self._files
+        )
+        answer_by = time.monotonic() + self._plan.start_timeout_s
+        connection = self._connections[hostname] = _Connection(crew, answer_by)
+        crew.connect(self._environ)
+        return connection
+
+    def _stores_for(self, crew: RemoteCrew) -> Sequence[tuple[str, int]]:
+        """Where the host finds the job's store; what it needs for that is opened now."""
+        known = {crew.hostname: resolve(crew.hostname)}
+        seen = {crew.hostname: crew.launcher_address} if crew.launcher_address else {}
+        wanted = store_addresses(known, seen, self._plan.interfaces)
+        there = dict(self._server.addresses)
+        missing = [host for host in wanted if host not in there and is_own_address(host)]
+        there.update(self._server.listen([(host, 0) for host in missing]))
+        return [(host, there[host]) for host in wanted if host in there]
+
+    def _host_plan(
+        self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
+    ) -> HostPlan:
+        return HostPlan(
+            hostname=hostname,
+            words=tuple(words_to_run(self._plan.command)),
+            environment=environment,
+            stores=tuple(stores),
+            secret=self._secret,
+            store_timeout_s=min(_MOST_STORE_S, self._plan.start_timeout_s / 2),
+            interfaces=self._plan.interfaces,
+            has_call=self._files is not None,
+        )
+
+
+def _elastic(number: int) -> dict[str, str]:
+    return {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": str(number)}
+
+
+def _with_lines(problem: str, crew: RemoteCrew) -> str:
+    """``problem``, and what ssh or the host's login scripts have printed."""
+    lines = crew.last_lines
+    return f"{problem}: {lines.splitlines()[-1]}" if lines else problem

@@ -1,0 +1,62 @@
+"""What an elastic job is: the command, the limits of its size, and where its hosts come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from horovod.launch.call import CallFiles
+from horovod.launch.elastic.limits import Limits
+from horovod.launch.hosts import HostSlots
+from horovod.launch.ssh import SshOptions
+
+__all__ = ["ElasticPlan", "check_hosts"]
+
+
+@dataclass(frozen=True)
+class ElasticPlan:
+    """What to run, on what comes and goes.
+
+    Hosts come from ``script``, a command for the shell, or are ``hosts`` for good.
+    ``slots_per_host`` is for hosts that the script names without a number. The other fields are
+    those of ``JobPlan`` and ``OtherHosts``; the answers of ``call`` are for the first ranks of the
+    last world.
+    """
+
+    command: tuple[str, ...]
+    limits: Limits
+    script: str = ""
+    hosts: tuple[HostSlots, ...] = ()
+    slots_per_host: int | None = None
+    extra_environment: Mapping[str, str] = field(default_factory=dict)
+    is_verbose: bool = False
+    output_directory: Path | None = None
+    is_timestamped: bool = False
+    ssh: SshOptions = field(default_factory=SshOptions)
+    interfaces: tuple[str, ...] = ()
+    start_timeout_s: float = 30.0
+    call: CallFiles | None = None
+
+
+def check_hosts(hosts: tuple[HostSlots, ...], limits: Limits, example: str) -> None:
+    """Whether a job on ``hosts`` could begin, and go on after a failure.
+
+    ``example`` says with which words hosts are used again.
+
+    Raises:
+        ValueError: it could not.
+    """
+    available = sum(host.slots for host in hosts)
+    if available < limits.np:
+        raise ValueError(
+            f"{limits.np} processes were asked for, but the hosts have {available} slots: "
+            + ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
+        )
+    if len(hosts) < 2 and limits.cooldown is None:
+        names = ", ".join(host.hostname for host in hosts)
+        raise ValueError(
+            f"an elastic job on {names} alone has fewer than 2 hosts: a host where a worker fails "
+            "is not used again; name more of them, or say after how many seconds it may be, for "
+            f"example with {example}"
+        )

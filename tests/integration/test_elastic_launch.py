@@ -1,0 +1,165 @@
+"""Elastic jobs as users start them: workers die and come, the others go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from launching import TIMEOUT_S, run, start
+
+WORKER = Path(__file__).with_name("workers") / "elastic_counter.py"
+COOLDOWN = ["--blacklist-cooldown-range", "1", "2"]
+
+pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.usefixtures("no_child_is_left")]
+
+
+class Job:
+    """``horovodrun --verbose`` of the counter, its lines read one by one."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        words = ["--verbose", *options, sys.executable, str(WORKER), str(folder)]
+        self.process = start(*words, stderr=subprocess.STDOUT)
+        self.pids: dict[int, int] = {}  # by rank at the start, the newest
+        self.lines: list[str] = []
+
+    def line(self, pattern: str) -> re.Match[str]:
+        """The next line with this in it."""
+        assert self.process.stdout is not None
+        while True:
+            line = self.process.stdout.readline().decode()
+            assert line, f"no {pattern!r} in:\n{''.join(self.lines)}"
+            self.lines.append(line)
+            if started := re.search(r"started rank (\d+) on \S+ \(pid (\d+)\)", line):
+                self.pids[int(started[1])] = int(started[2])
+            if found := re.search(pattern, line):
+                return found
+
+    def history(self, worker: int) -> list[str]:
+        path = self.folder / f"{worker}.txt"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def watch(self, worker: int, is_there: Callable[[list[str]], bool]) -> list[str]:
+        """What the worker has noted, once that is so; the test's deadline ends the wait."""
+        while not is_there(found := self.history(worker)):
+            os.sched_yield()
+        return found
+
+    def end(self) -> tuple[int, str]:
+        (self.folder / "enough").touch()
+        out, _ = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, "".join(self.lines) + out.decode()
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    started: list[Job] = []
+
+    def new_job(*options: str) -> Job:
+        started.append(Job(tmp_path, *options))
+        return started[-1]
+
+    yield new_job
+    for job in started:
+        job.process.kill()
+        job.process.communicate()
+
+
+def counts(history: list[str], size: int) -> int:
+    """How many batches were counted by so many."""
+    return sum(1 for line in history if re.fullmatch(rf"batch \d+ {size}", line))
+
+
+def test_who_comes_later_keeps_nobody_waiting(jobs: Callable[..., Job], tmp_path: Path) -> None:
+    """On one machine alone: the dead worker's slot rests, the others go on."""
+    job = jobs("-np", "3", "--min-np", "2", *COOLDOWN)
+    job.watch(0, lambda history: counts(history, 3) > 3)
+    job.line("started rank 2")
+    os.mkfifo(tmp_path / "hold")
+    os.kill(job.pids[2], signal.SIGKILL)
+    job.line(r"its slot is blacklisted for \d+ s")
+    job.line("world 2 has 2 workers")
+    # The next one has been to ``init``, and takes its time.
+    assert job.watch(3, bool) == ["seen 2 3"]
+    before = counts(job.history(0), 2)
+    job.watch(0, lambda history: counts(history, 2) > before + 20)
+    (tmp_path / "hold").write_text("now\n")
+    job.line("world 3 has 3 workers")
+    job.watch(0, lambda history: history.count("reset 0 3") == 1 and counts(history, 3) > 10)
+    status, output = job.end()
+    assert status == 0, output
+    results = re.findall(r"\[(\d)\]<stdout>:counted (\d+)", output)
+    assert sorted(rank for rank, _ in results) == ["0", "1", "2"]
+    assert len({total for _, total in results}) == 1
+
+
+def test_a_spare_takes_over(jobs: Callable[..., Job]) -> None:
+    job = jobs(
+        "-np", "2", "--max-np", "2", "--min-np", "2", "-H", "127.0.0.1:1,127.0.0.2:1,localhost:1"
+    )
+    spare = job.watch(2, bool)
+    assert spare == ["seen 2 3"]
+    job.watch(0, lambda history: counts(history, 2) > 3)
+    job.line("started rank 2")
+    os.kill(job.pids[0], signal.SIGKILL)
+    job.line("world 2 has 2 workers on 127.0.0.2, localhost")
+    history = job.watch(2, lambda history: counts(history, 2) > 3)
+    assert history[1] == "reset 1 2"
+    first = int(re.findall(r"batch (\d+)", "\n".join(history))[0])
+    assert first > 3, "it has begun anew"
+    status, output = job.end()
+    assert status == 0, output
+
+
+def test_the_reset_limit(jobs: Callable[..., Job]) -> None:
+    job = jobs("-np", "2", "--min-np", "1", "--reset-limit", "0", *COOLDOWN)
+    job.watch(0, lambda history: counts(history, 2) > 3)
+    job.line("started rank 1")
+    os.kill(job.pids[1], signal.SIGKILL)
+    status, output = job.end()
+    assert status == 1
+    assert "number of resets during elastic job exceeded limit: 0" in output
+
+
+def test_too_few_workers_end_the_job_after_a_while(jobs: Callable[..., Job]) -> None:
+    options = ["-np", "2", "--min-np", "2", "--elastic-timeout", "2"]
+    job = jobs(*options, "-H", "127.0.0.1:1,127.0.0.2:1")
+    job.watch(0, lambda history: counts(history, 2) > 3)
+    job.line("started rank 1")
+    os.kill(job.pids[1], signal.SIGKILL)
+    job.line("waiting: 2 are needed to go on")
+    out, _ = job.process.communicate(timeout=TIMEOUT_S)
+    text = out.decode()
+    assert job.process.returncode == 1
+    assert "Horovod detected that one or more processes exited with non-zero status" in text
+    assert "worker 0" in text, text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("-np", "2", "--min-np", "1"), "fewer than 2 hosts"),
+        (("-np", "2", "--min-np", "3"), "min-np is 3"),
+        (("-np", "2", "--max-np", "3"), "--max-np goes with --host-discovery-script or --min-np"),
+        (("-np", "2", "--host-discovery-script", "false"), "the host discovery script false fails"),
+        (("-np", "2", "--min-np", "1", *COOLDOWN, "--mpi"), "--mpi and an elastic job"),
+    ],
+)
+def test_what_cannot_be(words: tuple[str, ...], text: str) -> None:
+    status, out, err = run(*words, "true")
+    assert status in (1, 2)
+    assert out == ""
+    assert text in err
+
+
+def test_a_command_that_cannot_be_found() -> None:
+    status, _, err = run("-np", "2", "--min-np", "1", *COOLDOWN, "no-such-command")
+    assert status == 127
+    assert "command not found in PATH" in err
+    assert "no-such-command" in err

@@ -1,0 +1,164 @@
+"""A job that a stage of the launcher serves while its workers and hosts come and go.
+
+Two workers at a time, one here and one on host-a, are replaced as often as the first argument says;
+then host-b appears and is lost, host-a is dismissed, and a child of the job's own ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import psutil
+
+from horovod.launch.crew import Crew, Trouble, Worker
+from horovod.launch.environment import Rendezvous
+from horovod.launch.host_plan import HostPlan, Place
+from horovod.launch.hosts import Slot
+from horovod.launch.job_plan import JobOutcome
+from horovod.launch.logs import Logs
+from horovod.launch.processes import spawn
+from horovod.launch.remote_crew import RemoteCrew
+from horovod.launch.ssh import SshOptions
+from horovod.launch.stage import Manner, Stage, open_stage
+from horovod.rendezvous.store_server import StoreServer
+
+SECRET = os.urandom(32)
+LINE = 'echo "number $NUMBER"; [ -z "$STAYS" ] || exec sleep 1000'
+
+
+class ChangingJob:
+    """``_script`` yields what has to be true before it goes on."""
+
+    def __init__(self, stage: Stage, store: tuple[str, int], rounds: int) -> None:
+        self._stage = stage
+        self._store = store
+        self._rounds = rounds
+        self._running: dict[int, Worker] = {}
+        self._lost: list[str] = []
+        self._number = 0
+        self._here = stage.crew_here(self)
+        self._here.prepare(self._plan("localhost"), Rendezvous(*store, SECRET))
+        self._steps = self._script()
+        self._is_due: Callable[[], bool] = lambda: True
+        self.deadline: float | None = time.monotonic()
+
+    def turn(self) -> None:
+        while not self._stage.is_ending and self._is_due():
+            self._is_due = next(self._steps)
+        self.deadline = None
+
+    def _script(self) -> Iterator[Callable[[], bool]]:
+        there = self._connect("host-a")
+        yield lambda: there.is_greeted
+        there.prepare(self._plan("host-a"))
+        yield from self._replace_workers(there)
+        yield from self._lose_a_host()
+        self._start(there, stays=True)
+        yield lambda: len(self._running) == 1
+        there.dismiss()
+        yield lambda: there.is_closed
+        self._stage.say(f"host-a has left with {len(self._running)} workers running")
+        yield from self._wait_for_a_child()
+        self._start(self._here, stays=True)
+        yield lambda: len(self._running) == 1
+        self._stage.end(JobOutcome(3, "horovodrun: enough\n"))
+        yield lambda: False
+
+    def _replace_workers(self, there: RemoteCrew) -> Iterator[Callable[[], bool]]:
+        launcher, agent = psutil.Process(), agent_of(there)
+        sizes = []
+        for _ in range(self._rounds):
+            self._start(self._here)
+            self._start(there)
+            yield lambda: there.is_started and not (self._here.workers or there.workers)
+            sizes.append(launcher.num_fds() + agent.num_fds())
+        # An agent may still be about to forget the last worker.
+        self._stage.say(f"kept for the replaced: {max(sizes) - min(sizes) >= self._rounds}")
+
+    def _lose_a_host(self) -> Iterator[Callable[[], bool]]:
+        crew = self._connect("host-b")
+        yield lambda: crew.is_greeted
+        crew.prepare(self._plan("host-b"))
+        number = self._start(crew, stays=True)
+        yield lambda: number in self._running
+        os.kill(crew.child.pid, signal.SIGKILL)
+        yield lambda: bool(self._lost)
+        del self._running[number]
+        self._stage.say(f"lost {self._lost}")
+
+    def _wait_for_a_child(self) -> Iterator[Callable[[], bool]]:
+        exits: list[int] = []
+        pipes = spawn(["sh", "-c", "exit 5"], os.environ, inherits_stdin=False)
+        self._stage.adopt(pipes.pid, exits.append)
+        yield lambda: bool(exits)
+        self._stage.say(f"a child exited with {exits}")
+        stays = spawn(["sleep", "1000"], os.environ, inherits_stdin=False)
+        self._stage.adopt(stays.pid, exits.append)
+
+    def _connect(self, hostname: str) -> RemoteCrew:
+        crew = self._stage.crew_there(hostname, SshOptions(), os.environ, listener=self)
+        crew.connect(os.environ)
+        return crew
+
+    def _plan(self, hostname: str) -> HostPlan:
+        return HostPlan(hostname, ("sh", "-c", LINE), dict(os.environ), (self._store,), SECRET)
+
+    def _start(self, crew: Crew, *, stays: bool = False) -> int:
+        number, self._number = self._number, self._number + 1
+        slot = Slot("somewhere", 0, 1, 0, 1, 0, 1)
+        crew.start_worker(Place(number, slot, {"NUMBER": str(number), "STAYS": "x" * stays}))
+        return number
+
+    # See stage.Play.
+
+    def started(self, worker: Worker) -> None:
+        worker.slot = replace(worker.slot, rank=100 + worker.number)
+        self._running[worker.number] = worker
+
+    def ended(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            del self._running[worker.number]
+            for crew in self._stage.crews:
+                crew.forget(worker.number)
+
+    def troubled(self, crew: Crew, trouble: Trouble) -> None:
+        self._stage.end(JobOutcome(1, f"{trouble}\n"))
+
+    def greeted(self, crew: RemoteCrew) -> None:
+        self._stage.say(f"{crew.hostname} is there")
+
+    def refused(self, crew: RemoteCrew) -> None:
+        self._stage.say(f"{crew.hostname} refuses")
+
+    def lost(self, crew: RemoteCrew) -> None:
+        self._lost.append(crew.problem)
+
+
+def agent_of(crew: RemoteCrew) -> psutil.Process:
+    """Of a host that has no workers yet."""
+    ssh = psutil.Process(crew.child.pid)
+    (agent,) = (p for p in (ssh, *ssh.children(recursive=True)) if "python" in p.name())
+    return agent
+
+
+def main() -> None:
+    with (
+        closing(Logs(None, ())) as logs,
+        open_stage(logs, Manner()) as stage,
+        closing(StoreServer(SECRET, addresses=[("127.0.0.1", 0)])) as server,
+    ):
+        store = server.addresses[0]
+        server.start()
+        job = ChangingJob(stage, store, int(sys.argv[1]))
+        outcome = stage.run(job)
+    sys.exit(outcome.status)
+
+
+if __name__ == "__main__":
+    main()
