@@ -24,7 +24,7 @@ from horovod.launch.ssh_child import SshChild
 from horovod.launch.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from horovod.launch.call import CallFiles
+    from horovod.launch.call import WorkerFiles
 
 __all__ = ["Listener", "RemoteCrew"]
 
@@ -80,7 +80,7 @@ class RemoteCrew:
         watchdog: Watchdog,
         consoles: tuple[Console, Console],
         sinks: Callable[[Worker], tuple[Sink, Sink]],
-        call: CallFiles | None,
+        call: WorkerFiles | None,
         listener: Listener,
     ) -> None:
         self.hostname = hostname

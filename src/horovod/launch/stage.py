@@ -30,7 +30,7 @@ from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from horovod.launch.call import CallFiles
+    from horovod.launch.call import WorkerFiles
 
 __all__ = ["Manner", "Play", "Stage", "counted", "open_stage"]
 
@@ -126,7 +126,7 @@ class Stage:
         environ: Mapping[str, str],
         *,
         listener: Listener,
-        call: CallFiles | None = None,
+        call: WorkerFiles | None = None,
     ) -> RemoteCrew:
         """A crew on another host, at any time; it is not connected yet.
 

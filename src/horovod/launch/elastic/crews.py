@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horovod.launch.addresses import is_own_address, resolve, store_addresses
+from horovod.launch.call import WorkerFiles
 from horovod.launch.crew import Crew, Trouble
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.environment import Rendezvous
@@ -39,7 +40,10 @@ class _Connection:
 
 
 class Crews:
-    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used."""
+    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
+
+    ``files`` are those of the call of ``horovod.run``, if it is one.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Crews:
         *,
         listener: Listener,
         failed: Callable[[str, str], None],
+        files: WorkerFiles | None,
     ) -> None:
         self._plan = plan
         self._environ = environ
@@ -59,10 +64,12 @@ class Crews:
         self._secret = secret
         self._listener = listener
         self._failed = failed
+        self._files = files
         self._here = stage.crew_here(listener)
         self._here.prepare(
             self._host_plan("localhost", environ, server.addresses),
             Rendezvous(*server.address, secret),
+            descriptors=files.for_worker if files else lambda number: {},
         )
         self._is_here: dict[str, bool] = {}
         self._connections: dict[str, _Connection] = {}
@@ -119,19 +126,21 @@ class Crews:
         if crew is not None:
             crew.forget(number)
 
-    def name_seat(self, number: int, seat: Seat) -> None:
-        """What a worker prints goes on under the rank that it has now."""
+    def name_seat(self, number: int, seat: Seat) -> Slot | None:
+        """What a worker prints goes on under the rank that it has now; its place, if it lives."""
         worker = self._crews[number].workers.get(number)
-        if worker is not None:
-            worker.slot = Slot(
-                hostname=worker.slot.hostname,
-                rank=seat.rank,
-                size=seat.size,
-                local_rank=seat.local_rank,
-                local_size=seat.local_size,
-                cross_rank=seat.cross_rank,
-                cross_size=seat.cross_size,
-            )
+        if worker is None:
+            return None
+        worker.slot = Slot(
+            hostname=worker.slot.hostname,
+            rank=seat.rank,
+            size=seat.size,
+            local_rank=seat.local_rank,
+            local_size=seat.local_size,
+            cross_rank=seat.cross_rank,
+            cross_size=seat.cross_size,
+        )
+        return worker.slot
 
     def keep(self, hostnames: Collection[str]) -> None:
         """Part with other hosts than these, where nothing runs."""
@@ -187,7 +196,7 @@ class Crews:
 
     def _connect(self, hostname: str) -> _Connection:
         crew = self._stage.crew_there(
-            hostname, self._plan.ssh, self._environ, listener=self._listener
+            hostname, self._plan.ssh, self._environ, listener=self._listener, call=self._files
         )
         answer_by = time.monotonic() + self._plan.start_timeout_s
         connection = self._connections[hostname] = _Connection(crew, answer_by)
@@ -215,6 +224,7 @@ class Crews:
             secret=self._secret,
             store_timeout_s=min(_MOST_STORE_S, self._plan.start_timeout_s / 2),
             interfaces=self._plan.interfaces,
+            has_call=self._files is not None,
         )
 
 

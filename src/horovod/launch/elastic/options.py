@@ -112,7 +112,7 @@ def elastic_plan(
     script = given.host_discovery_script or ""
     if given.host_discovery_script is None:
         hosts = hosts or (HostSlots("localhost", given.max_np or count),)
-        check_hosts(hosts, limits.cooldown)
+        check_hosts(hosts, limits, "--blacklist-cooldown-range 1 60")
     elif not script.strip():
         raise ValueError("--host-discovery-script: expected a command, for example ./hosts.sh")
     directory = given.output_filename
