@@ -79,7 +79,7 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
     seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7))
     store.set(KEYS.seat(1), seat.encoded())
     member = Member(5)
-    identity = identity_in(member.take_seat(store), {"HOROVOD_HOSTNAME": "node"})
+    identity = identity_in(member.take_seat(lambda: store), {"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
     # As the driver said it, whatever the ranks' order on the machine.
@@ -92,12 +92,12 @@ def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore)
     member = Member(5)
     for count in (1, 2, 3):
         store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
-    member.take_seat(store)
+    member.take_seat(lambda: store)
     member.standing = Standing(1, 4)
     member.note_failure("rank 2 died", [2])
-    member.take_seat(store)
+    member.take_seat(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(Standing(1, 4), "rank 2 died", (7,))
-    member.take_seat(store)
+    member.take_seat(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(Standing(1, 4))
 
 
@@ -109,17 +109,17 @@ class InterruptedStore(MemoryStore):
 def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) -> None:
     member, interrupted = Member(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
-        member.take_seat(interrupted)
+        member.take_seat(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
     store.set(KEYS.seat(1), Seat(world=9).encoded())
-    assert member.take_seat(store).world == 9
+    assert member.take_seat(lambda: store).world == 9
     assert list(store._values) == [KEYS.seat(1)]
 
 
 def test_no_seat_any_more(store: MemoryStore) -> None:
     store.set(KEYS.seat(1), Seat(removal="node[1] was removed from the elastic job").encoded())
     with pytest.raises(RemovedError, match=r"init: node\[1\] was removed from the elastic job"):
-        Member(5).take_seat(store)
+        Member(5).take_seat(lambda: store)
 
 
 def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
@@ -184,7 +184,7 @@ def test_the_launcher_hears_and_says(
     server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
 ) -> None:
     with ThreadPoolExecutor() as pool:
-        seat = pool.submit(Member(5).take_seat, client)
+        seat = pool.submit(Member(5).take_seat, lambda: client)
         key, value = heard.get(timeout=30)
         assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
         server.set(KEYS.seat(1), Seat(world=2).encoded())

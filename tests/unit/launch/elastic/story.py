@@ -72,10 +72,10 @@ class Story:
     def done(self, *workers: int) -> Story:
         return self._note([o for w in workers for o in self.director.worker_done(self.now, w)])
 
-    def exits(self, *workers: int, code: int = 1) -> Story:
+    def exits(self, *workers: int, code: int = 1, is_complete: bool = True) -> Story:
         orders: list[Action] = []
         for worker in workers:
-            orders += self.director.worker_exited(self.now, worker, code)
+            orders += self.director.worker_exited(self.now, worker, code, is_complete=is_complete)
         return self._note(orders)
 
     def fatal(self, worker: int, text: str) -> Story:
@@ -120,7 +120,7 @@ class Story:
 
     @property
     def ended(self) -> list[int]:
-        return [order.worker for order in self.of(End)]
+        return sorted(order.worker for order in self.of(End))
 
     @property
     def abandoned(self) -> list[int]:
