@@ -115,13 +115,8 @@ class FaultPlayer:
             raise _ImpossibleError
         start = time.monotonic()
         self._job.lay(Trap(fault.point, signal.SIGKILL, fault.for_leader))
-
-        def fallen() -> Event | None:
-            falls = (e for e in self._watch.events[::-1] if e.kind == "trap")
-            return next((event for event in falls if event.time > start), None)
-
-        self._job.wait_until(lambda: fallen() is not None, f"no rank came: {fault}")
-        fall = fallen()
+        self._job.wait_until(lambda: self._fallen(start) is not None, f"no rank came: {fault}")
+        fall = self._fallen(start)
         assert fall
         return self._job.until_next_step(fall.time, fall.world)
 
@@ -132,9 +127,28 @@ class FaultPlayer:
         if not choices:
             raise _ImpossibleError
         self._job.lay(Trap(fault.point, signal.SIGKILL, fault.for_leader, fault.delay_s))
+        start = time.monotonic()
         seconds = self._hit(fault, choices)
         self._job.remove_trap(fault.point)
+        self._job.watch.look()
+        if fall := self._fallen(start):
+            self._wait_for_others_than(fall.process)
         return seconds
+
+    def _fallen(self, start: float) -> Event | None:
+        """The worker that has fallen into a trap since ``start``."""
+        falls = (event for event in self._watch.events[::-1] if event.kind == "trap")
+        return next((event for event in falls if event.time > start), None)
+
+    def _wait_for_others_than(self, process: str) -> None:
+        """Until a world without it has done something; it may live a little longer."""
+
+        def has_gone() -> bool:
+            processes = [member.process for member in self._watch.members]
+            is_in = process in processes or not processes
+            return not is_in and self._watch.batches_done(self._watch.world) > 0
+
+        self._job.wait_until(has_gone, f"{process} should have died")
 
     def _is_safe(self, victims: Sequence[Member], *, further: int = 0) -> bool:
         names = [member.hostname for member in self._watch.members]
