@@ -37,7 +37,7 @@ class FaultPlayer:
     """Plays one fault after the other; ``recoveries`` are those so far."""
 
     def __init__(self, job: ChaosJob) -> None:
-        self._job = job
+        self.job = job
         self._watch = job.watch
         self._answered_badly = 0
         self._hosts_seen = len(job.limits.hosts)
@@ -69,19 +69,19 @@ class FaultPlayer:
                 after = {member.process for member in self._watch.members}
                 self.recoveries.append(Recovery(fault, seconds, bool(after) and after <= before))
             self._end_bad_answers()
-        self._job.discovery.answer("good")
+        self.job.discovery.answer("good")
         self.wait_for_all()
 
     def wait_for_all(self) -> None:
         """Until the world is as large as it can be, on the hosts that there are."""
-        self._job.wait_until(self._job.is_whole, "the world is not whole")
+        self.job.wait_until(self.job.is_whole, "the world is not whole")
 
     def _wait_for(self, fault: Fault) -> None:
         def is_time() -> bool:
-            is_enough = self._job.is_whole() or (fault.is_hasty and len(self._watch.members) > 1)
+            is_enough = self.job.is_whole() or (fault.is_hasty and len(self._watch.members) > 1)
             return is_enough and self._watch.batches_done(self._watch.world) >= fault.after
 
-        self._job.wait_until(is_time, f"the world did not get ready for {fault}")
+        self.job.wait_until(is_time, f"the world did not get ready for {fault}")
 
     def _others(self) -> Sequence[Member]:
         return self._watch.members[1:]
@@ -106,19 +106,19 @@ class FaultPlayer:
         world = self._watch.world
         start = time.monotonic()
         for member in choices[int(fault.pick * len(choices))]:
-            self._job.signal(member, signum)
-        return self._job.until_next_step(start, world)
+            self.job.signal(member, signum)
+        return self.job.until_next_step(start, world)
 
     def _kill_at(self, fault: Fault) -> float | None:
         """Whoever comes to a point of the training first."""
         if not all(self._is_safe([member]) for member in self._watch.members):
             raise _ImpossibleError
         start = time.monotonic()
-        self._job.lay(Trap(fault.point, signal.SIGKILL, fault.for_leader))
-        self._job.wait_until(lambda: self._fallen(start) is not None, f"no rank came: {fault}")
+        self.job.lay(Trap(fault.point, signal.SIGKILL, fault.for_leader))
+        self.job.wait_until(lambda: self._fallen(start) is not None, f"no rank came: {fault}")
         fall = self._fallen(start)
         assert fall
-        return self._job.until_next_step(fall.time, fall.world)
+        return self.job.until_next_step(fall.time, fall.world)
 
     def _kill_in_recovery(self, fault: Fault) -> float | None:
         """One more, on the way to the next world."""
@@ -126,11 +126,11 @@ class FaultPlayer:
         choices = [[member] for member in members if self._is_safe([member], further=1)]
         if not choices:
             raise _ImpossibleError
-        self._job.lay(Trap(fault.point, signal.SIGKILL, fault.for_leader, fault.delay_s))
+        self.job.lay(Trap(fault.point, signal.SIGKILL, fault.for_leader, fault.delay_s))
         start = time.monotonic()
         seconds = self._hit(fault, choices)
-        self._job.remove_trap(fault.point)
-        self._job.watch.look()
+        self.job.remove_trap(fault.point)
+        self.job.watch.look()
         if fall := self._fallen(start):
             self._wait_for_others_than(fall.process)
         return seconds
@@ -148,7 +148,7 @@ class FaultPlayer:
             is_in = process in processes or not processes
             return not is_in and self._watch.batches_done(self._watch.world) > 0
 
-        self._job.wait_until(has_gone, f"{process} should have died")
+        self.job.wait_until(has_gone, f"{process} should have died")
 
     def _is_safe(self, victims: Sequence[Member], *, further: int = 0) -> bool:
         names = [member.hostname for member in self._watch.members]
@@ -157,19 +157,19 @@ class FaultPlayer:
     def _host_gone(self, fault: Fault) -> float | None:
         """With all its workers, and from the list; it comes back with the next change."""
         chosen = self._one_host(fault)
-        self._set_hosts({n: s for n, s in self._job.discovery.hosts.items() if n != chosen})
+        self._set_hosts({n: s for n, s in self.job.discovery.hosts.items() if n != chosen})
         on_it = [member for member in self._watch.members if member.hostname == chosen]
         return self._hit(fault, [on_it])
 
     def _host_removed(self, fault: Fault) -> None:
         chosen = self._one_host(fault)
-        self._set_hosts({n: s for n, s in self._job.discovery.hosts.items() if n != chosen})
+        self._set_hosts({n: s for n, s in self.job.discovery.hosts.items() if n != chosen})
         self.wait_for_all()
 
     def _host_added(self, fault: Fault) -> None:
         """A new one, or those that had gone come back."""
-        hosts = {**self._job.limits.hosts, **self._job.discovery.hosts}
-        if hosts == self._job.discovery.hosts:
+        hosts = {**self.job.limits.hosts, **self.job.discovery.hosts}
+        if hosts == self.job.discovery.hosts:
             self._hosts_seen += 1
             hosts = {**hosts, f"127.0.0.{self._hosts_seen}": 1 + int(2 * fault.pick)}
         self._set_hosts(hosts)
@@ -177,39 +177,39 @@ class FaultPlayer:
 
     def _slots_changed(self, fault: Fault) -> None:
         """One host has one more, or one less if it has several."""
-        hosts = self._job.discovery.hosts
+        hosts = self.job.discovery.hosts
         chosen = list(hosts)[int(fault.pick * len(hosts))]
-        is_enough = sum(hosts.values()) > self._job.limits.min_np
+        is_enough = sum(hosts.values()) > self.job.limits.min_np
         slots = hosts[chosen] - 1 if hosts[chosen] > 1 and is_enough else hosts[chosen] + 1
         self._set_hosts({**hosts, chosen: slots})
         self.wait_for_all()
 
     def _one_host(self, fault: Fault) -> str:
         """A host without which enough slots and somebody of the world are left."""
-        hosts = self._job.discovery.hosts
+        hosts = self.job.discovery.hosts
         used = {member.hostname for member in self._watch.members}
         slots = sum(hosts.values())
         choices = [
             name
             for name in hosts
-            if name in used and len(used) > 1 and slots - hosts[name] >= self._job.limits.min_np
+            if name in used and len(used) > 1 and slots - hosts[name] >= self.job.limits.min_np
         ]
         if not choices:
             raise _ImpossibleError
         return choices[int(fault.pick * len(choices))]
 
     def _set_hosts(self, hosts: dict[str, int]) -> None:
-        self._job.discovery.answer("good")
+        self.job.discovery.answer("good")
         self._answered_badly = 0
-        self._job.discovery.set_hosts(hosts)
+        self.job.discovery.set_hosts(hosts)
 
     def _answer(self, how: str) -> None:
         """No good answer while this fault and the next one go on."""
-        self._job.discovery.answer(how)
+        self.job.discovery.answer(how)
         self._answered_badly = 2
 
     def _end_bad_answers(self) -> None:
         if self._answered_badly > 0:
             self._answered_badly -= 1
             if self._answered_badly == 0:
-                self._job.discovery.answer("good")
+                self.job.discovery.answer("good")
