@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -116,10 +117,21 @@ def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) ->
     assert list(store._values) == [KEYS.seat(1)]
 
 
-def test_no_seat_any_more(store: MemoryStore) -> None:
+def test_no_seat_any_more(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = []
+    monkeypatch.setattr("sys.excepthook", lambda *error: others.append(error))
     store.set(KEYS.seat(1), Seat(removal="node[1] was removed from the elastic job").encoded())
-    with pytest.raises(RemovedError, match=r"init: node\[1\] was removed from the elastic job"):
+    with pytest.raises(
+        RemovedError, match=r"init: node\[1\] was removed from the elastic job"
+    ) as it:
         Member(5).take_seat(lambda: store)
+    sys.excepthook(it.type, it.value, it.tb)
+    assert capsys.readouterr().err == "horovod: init: node[1] was removed from the elastic job\n"
+    error = ValueError("another")
+    sys.excepthook(ValueError, error, None)
+    assert others == [(ValueError, error, None)]
 
 
 def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
