@@ -279,7 +279,7 @@ class _ElasticJob:
         for worker in crew.workers.values():
             self._stage.say_verbose(f"found {worker.name}")
             _, seat = self._record.answers.get(worker.number, (0, None))
-            if seat is not None and not seat.removal and self._crews.has(worker.number):
+            if seat is not None and not seat.removal:
                 self._crews.name_seat(worker.number, seat)
 
     def refused(self, crew: RemoteCrew) -> None:
