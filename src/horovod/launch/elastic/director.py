@@ -241,7 +241,7 @@ class Director:
         elif entry.phase is Phase.DONE or is_alone or has_finished:
             self._has_succeeded = True
         else:
-            self._fail(entry, "exited with code 0 before it had a place", 0)
+            self._fail(entry, "exited with code 0 without having finished", 0)
 
     def _fail(self, entry: Entry, what: str, exit_code: int | None = None) -> None:
         self._staff.fail(entry, what, exit_code, is_punished=not self._is_finishing)

@@ -268,7 +268,7 @@ def test_a_newcomer_that_leaves_early_is_no_success() -> None:
     story = running(Story(2), a=2)
     story.hosts(a=3)
     story.exits(2, code=0)
-    assert "before it had a place" in story.said
+    assert "without having finished" in story.said
     assert story.failed(0, 1).members == (0, 1)
 
 
