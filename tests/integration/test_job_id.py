@@ -89,7 +89,7 @@ def test_other_drivers_take_over(world: World) -> None:
     second.line("job counting is taken over")
     progress(second, 2)
     world.cut("host-a")
-    second.line("host-a: ssh was ended by SIGKILL; connecting again")
+    second.line("host-a: connecting again, since ssh was ended by SIGKILL")
     second.line("found rank 1 on host-a")
     progress(second, 2)
     assert not [line for line in second.history(0) if line.startswith("reset")]

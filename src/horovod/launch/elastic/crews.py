@@ -233,7 +233,7 @@ class Crews:
         is_current = connection is not None and connection.crew is crew
         may_return = self._plan.job_id and crew.is_greeted and not self._stage.is_ending
         if is_current and may_return and numbers:
-            self._stage.say(f"{crew.hostname}: {crew.problem}; connecting again")
+            self._stage.say(f"{crew.hostname}: connecting again, since {crew.problem}")
             self._connect(crew.hostname, numbers)
             return []
         for number in numbers:
