@@ -112,5 +112,6 @@ def test_ranks_come_and_go_and_another_job_goes_on(tmp_path: Path) -> None:
         done = int(re.findall(r"epoch +(\d+)/", job.read_all())[-1])
     with started("pytorch_digits.py", ("-np", 2), *common, "--epochs", done + 2) as job:
         epoch = int(job.wait_for(r"2 rank\(s\) go on in epoch (\d+) after 0 images")[1])
-        assert epoch in (done + 1, done + 2)  # it is written before it is told
+        # What was told need not have been written: the job was ended, or ranks changed in between.
+        assert 1 < epoch <= done + 1
         assert "weights are bitwise equal on all 2 rank(s)" in job.finish()

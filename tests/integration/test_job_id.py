@@ -37,6 +37,13 @@ class World:
         self.drivers.append(job)
         return job
 
+    def cut(self, hostname: str) -> None:
+        """End what is connected with a host."""
+        for process in self.hosts.processes():
+            words = process.cmdline()
+            if hostname in words and "import main; main()" in words[2] and "bridge" in words[2]:
+                process.kill()
+
     @property
     def left(self) -> list[Path]:
         jobs = self.state / "horovod" / "jobs"
@@ -80,6 +87,10 @@ def test_other_drivers_take_over(world: World) -> None:
 
     second = world.start(*where)
     second.line("job counting is taken over")
+    progress(second, 2)
+    world.cut("host-a")
+    second.line("host-a: connecting again, since ssh was ended by SIGKILL")
+    second.line("found rank 1 on host-a")
     progress(second, 2)
     assert not [line for line in second.history(0) if line.startswith("reset")]
     world.kill(second)

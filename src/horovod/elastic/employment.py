@@ -53,7 +53,7 @@ class Employment:
         """The world is over because of ``error``; call it before that world is left."""
         if self._member is not None:
             self._take_standing(self._member, state)
-            self._member.note_failure(str(error), world.ranks_named(str(error)))
+            self._member.note_failure(str(error), world.missing_in(str(error)))
 
     def note_update(self, state: State, *, keeps_state: bool) -> None:
         """The world is left because of an update; all that stay have the same state."""

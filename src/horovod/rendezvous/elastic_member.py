@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 
 from horovod.errors import InitError
 from horovod.rendezvous.elastic_messages import (
@@ -85,6 +87,7 @@ class Member:
         seat = self._patience.with_store(open_store, self._ask)
         self._is_waiting, self._reason, self._lost = False, "", ()
         if seat.removal:
+            _be_brief()
             raise RemovedError(f"init: {seat.removal}")
         self.seat = seat
         return seat
@@ -161,6 +164,19 @@ class Member:
 
         with contextlib.suppress(InitError):  # ``take_seat`` says so where it matters
             self._patience.with_store(reopen, watch)
+
+
+def _be_brief() -> None:
+    """If removal ends the process, which is as it should be, a line is enough to say so."""
+    others = sys.excepthook
+
+    def say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, RemovedError):
+            sys.stderr.write(f"horovod: {error}\n")
+        else:
+            others(kind, error, trace)
+
+    sys.excepthook = say
 
 
 def _await(store: Store, key: str) -> bytes:

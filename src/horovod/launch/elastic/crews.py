@@ -144,8 +144,9 @@ class Crews:
         return True
 
     def has(self, number: int) -> bool:
-        """Whether a worker was started and nobody has forgotten it."""
-        return number in self._crews
+        """Whether a worker was started, or will be, and nobody has forgotten it."""
+        connections = self._connections.values()
+        return number in self._crews or any(number in c.waiting for c in connections)
 
     def forget(self, number: int) -> None:
         """A worker has ended."""
@@ -155,7 +156,8 @@ class Crews:
 
     def name_seat(self, number: int, seat: Seat) -> Slot | None:
         """What a worker prints goes on under the rank that it has now; its place, if it lives."""
-        worker = self._crews[number].workers.get(number)
+        crew = self._crews.get(number)
+        worker = None if crew is None else crew.workers.get(number)
         if worker is None:
             return None
         worker.slot = Slot(
@@ -231,7 +233,7 @@ class Crews:
         is_current = connection is not None and connection.crew is crew
         may_return = self._plan.job_id and crew.is_greeted and not self._stage.is_ending
         if is_current and may_return and numbers:
-            self._stage.say(f"{crew.hostname}: {crew.problem}; connecting again")
+            self._stage.say(f"{crew.hostname}: connecting again, since {crew.problem}")
             self._connect(crew.hostname, numbers)
             return []
         for number in numbers:

@@ -315,8 +315,7 @@ class Director:
         if not is_enough or not next_world.has_state(chosen, self._newest):
             if not self._is_short:
                 self._is_short = True
-                there = texts.there_are(len(chosen))
-                self._staff.say(f"waiting: {limits.min_np} are needed to go on, {there}")
+                self._staff.say(texts.waiting(limits.min_np, len(chosen)))
             return True
         # Since newcomers are needed anyway, the others of them save a reset.
         has_room = limits.max_np is None or len(chosen) < limits.max_np

@@ -31,9 +31,9 @@ from horovod.launch.elastic.answers import Answers
 from horovod.launch.elastic.crews import Crews
 from horovod.launch.elastic.discovery import Finding
 from horovod.launch.elastic.mailbox import Mailbox
-from horovod.launch.elastic.memory import JobRefusedError, Memory, Record, new_record
+from horovod.launch.elastic.memory import Memory, Record, new_record
 from horovod.launch.elastic.plan import ElasticPlan
-from horovod.launch.elastic.post import Post
+from horovod.launch.elastic.post import Post, open_store
 from horovod.launch.elastic.script import DiscoveryScript, FixedHosts, HostSource
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
@@ -41,7 +41,6 @@ from horovod.launch.processes import describe_exit, open_standard_files
 from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.stage import Manner, Stage, open_stage
 from horovod.rendezvous.elastic_messages import Ready, Seat
-from horovod.rendezvous.store import address_text
 from horovod.rendezvous.store_server import StoreServer
 
 __all__ = ["run_elastic_job"]
@@ -80,28 +79,12 @@ def _run(
         closing(Logs(plan.output_directory, numbers, is_continued=is_return)) as logs,
         open_stage(logs, manner) as stage,
         closing(Mailbox()) as mailbox,
-        _open_store(record, stage, mailbox) as server,
+        open_store(record, report=stage.wakeups.note, on_set=mailbox.put) as server,
         closing(_ElasticJob(plan, environ, stage, logs, mailbox, server, memory, record)) as job,
     ):
         job.start()
         outcome = stage.run(job)
         return None if job.is_void else job.delivered(outcome)
-
-
-def _open_store(record: Record, stage: Stage, mailbox: Mailbox) -> StoreServer:
-    """A new one, or one where workers know it to be."""
-    try:
-        return StoreServer(
-            record.secret,
-            addresses=record.stores or [("127.0.0.1", 0)],
-            report=stage.wakeups.note,
-            on_set=mailbox.put,
-        )
-    except OSError as error:
-        where = ", ".join(map(address_text, record.stores))
-        raise JobRefusedError(
-            f"the job's workers look for horovodrun at {where}: {error}"
-        ) from None
 
 
 class _ElasticJob:
@@ -279,7 +262,7 @@ class _ElasticJob:
         for worker in crew.workers.values():
             self._stage.say_verbose(f"found {worker.name}")
             _, seat = self._record.answers.get(worker.number, (0, None))
-            if seat is not None and not seat.removal and self._crews.has(worker.number):
+            if seat is not None and not seat.removal:
                 self._crews.name_seat(worker.number, seat)
 
     def refused(self, crew: RemoteCrew) -> None:

@@ -6,8 +6,10 @@ when workers ask for them again. All that is to be remembered is in the ``Record
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from horovod.launch.elastic.actions import Abandon
-from horovod.launch.elastic.memory import Record
+from horovod.launch.elastic.memory import JobRefusedError, Record
 from horovod.rendezvous.elastic_messages import (
     Seat,
     Update,
@@ -15,9 +17,28 @@ from horovod.rendezvous.elastic_messages import (
     update_key,
     world_scope,
 )
+from horovod.rendezvous.store import address_text
 from horovod.rendezvous.store_server import StoreServer
 
-__all__ = ["Post"]
+__all__ = ["Post", "open_store"]
+
+
+def open_store(
+    record: Record, *, report: Callable[[str], None], on_set: Callable[[str, bytes], None]
+) -> StoreServer:
+    """A new store, or one where the workers of an earlier driver look for it.
+
+    Raises:
+        JobRefusedError: another process listens there.
+    """
+    addresses = record.stores or [("127.0.0.1", 0)]
+    try:
+        return StoreServer(record.secret, addresses=addresses, report=report, on_set=on_set)
+    except OSError as error:
+        where = ", ".join(map(address_text, addresses))
+        raise JobRefusedError(
+            f"the job's workers look for horovodrun at {where}: {error}"
+        ) from None
 
 
 class Post:

@@ -16,8 +16,8 @@ __all__ = [
     "never_together",
     "newest_state",
     "over_limit",
-    "there_are",
     "too_few",
+    "waiting",
     "workers",
 ]
 
@@ -52,7 +52,7 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
     """The minimum was not there in time."""
     return (
         f"horovodrun: timed out waiting for the minimum number of slots: {needed}; after "
-        f"{waited_s:g} s {there_are(living)} that can go on, and the discovery's last "
+        f"{waited_s:g} s {_there_are(living)} that can go on, and the discovery's last "
         f"answer is {found}\n{_ADVICE}\n"
     )
 
@@ -93,7 +93,14 @@ def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
     return f"{text}; {file}\n"
 
 
-def there_are(count: int) -> str:
+def waiting(needed: int, count: int) -> str:
+    """Why there is no next world yet: too few workers, or only such without the state."""
+    if count >= needed:
+        return f"waiting: {_there_are(count)}, and none of them has the state"
+    return f"waiting: {needed} are needed to go on, {_there_are(count)}"
+
+
+def _there_are(count: int) -> str:
     """``there is 1 worker``, ``there are 2 workers``."""
     return f"there {'is' if count == 1 else 'are'} {workers(count)}"
 

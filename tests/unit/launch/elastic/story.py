@@ -103,7 +103,11 @@ class Story:
             if isinstance(order, Start):
                 self.where[order.worker] = (order.slot.hostname, order.slot_index)
             elif isinstance(order, Seats):
-                given = {w: seat for w, seat in order.seats.items() if not seat.removal}
+                given = {
+                    w: seat
+                    for w, seat in order.seats.items()
+                    if not (seat.removal or seat.is_forecast)
+                }
                 self.seats.update(given)
                 if given:
                     self.worlds.append(Seats(order.world, given))
@@ -134,6 +138,12 @@ class Story:
     def removed(self) -> dict[int, str]:
         given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
         return {worker: seat.removal for worker, seat in given.items() if seat.removal}
+
+    @property
+    def forecasts(self) -> dict[int, tuple[int, int]]:
+        """Rank and size that newcomers will probably have."""
+        given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
+        return {w: (seat.rank, seat.size) for w, seat in given.items() if seat.is_forecast}
 
     @property
     def members(self) -> tuple[int, ...]:

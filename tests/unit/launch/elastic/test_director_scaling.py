@@ -69,6 +69,7 @@ def test_scaling_up_waits_until_all_newcomers_are_ready() -> None:
     assert story.ready(2).published == []
     story.ready(3)
     assert story.published == [HostUpdate.ADDED]
+    assert story.wait(100.0).published == []  # once is enough
     assert story.updated(0).members == ()
     assert story.updated(1).members == (0, 1, 2, 3)
     assert story.seats[0].updates == 1
@@ -291,3 +292,15 @@ def test_newcomers_that_crash_again_and_again_do_not_make_the_wait_endless() -> 
         if story.started:
             story.exits(*story.started)
     assert story.now == TIMEOUT_S
+
+
+def test_who_comes_after_the_timeout_comes_too_late() -> None:
+    story = running(Story(2, cooldown=(500.0, 3000.0)), a=1, b=1)
+    story.exits(1)
+    story.failed(0)
+    story.wait(10.0)
+    assert story.hosts(a=1, c=1).started == [2]
+    story.wait(TIMEOUT_S - 5.0)
+    assert story.outcome is None  # the newcomer on c may still get ready
+    assert story.hosts(a=1, c=1, d=1).started == []
+    assert story.exits(2).outcome is not None
