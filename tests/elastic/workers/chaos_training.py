@@ -110,8 +110,8 @@ class RecordedState(hvd.elastic.TorchState):
         digest = small_task.digest(self.model, self.optimizer, *progress)
         return {"step": self.step, "epoch": self.epoch, "digest": digest}
 
-    def save(self) -> None:
-        super().save()
+    def save(self, path: str | None = None) -> None:
+        super().save(path)
         diary.add("save", **self.summary())
         diary.pass_point("save")
 
