@@ -15,11 +15,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).with_name("support")))
 
 from chaos_job import JobError
+from fault_player import Recovery
 from rounds import Round, plan_round, play_round
 
 
@@ -29,15 +31,29 @@ class Tally:
     def __init__(self) -> None:
         self.rounds = 0
         self.kinds: Counter[str] = Counter()
-        self.seconds: list[float] = []
+        self.in_place: list[float] = []
+        self.with_newcomers: list[float] = []
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
-        text = f"{self.rounds} rounds, {self.kinds.total()} faults ({kinds})"
-        if self.seconds:
-            median, worst = statistics.median(self.seconds), max(self.seconds)
-            text += f"; to the next step: median {median:.2f} s, worst {worst:.2f} s"
-        return text
+        text = f"{self.rounds} rounds, {self.kinds.total()} faults ({kinds}); to the next step"
+        text += f" {_summary(self.in_place)}"
+        return f"{text}, where newcomers came with it {_summary(self.with_newcomers)}"
+
+    def add(self, recoveries: Iterable[Recovery]) -> None:
+        """Those of one more round."""
+        self.rounds += 1
+        for recovery in recoveries:
+            self.kinds[recovery.fault.kind] += 1
+            if recovery.seconds is not None:
+                seconds = self.in_place if recovery.is_in_place else self.with_newcomers
+                seconds.append(recovery.seconds)
+
+
+def _summary(seconds: list[float]) -> str:
+    if not seconds:
+        return "-"
+    return f"{statistics.median(seconds):.2f} s (median), {max(seconds):.2f} s (worst)"
 
 
 def main() -> int:
@@ -66,9 +82,7 @@ def _play(planned: Round, tally: Tally, fault_count: int) -> bool:
         print(f"\nall files are in {folder}; again: {again}")
         return False
     shutil.rmtree(folder)
-    tally.rounds += 1
-    tally.kinds.update(recovery.fault.kind for recovery in recoveries)
-    tally.seconds += [r.seconds for r in recoveries if r.seconds is not None]
+    tally.add(recoveries)
     return True
 
 
