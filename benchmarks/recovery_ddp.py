@@ -71,6 +71,7 @@ def main(folder: Path) -> None:
     while not _is_over(folder):
         for samples in _rest_of_epoch(training):
             _wait_while_held(folder)
+            time.sleep(small_task.LOADING_S)
             loss = training.learn(samples)
             history.add("batch", **place, step=training.step, epoch=training.epoch, loss=loss)
             if training.step % small_task.COMMIT_EVERY == 0:

@@ -62,4 +62,4 @@ def test_hosts_come_and_go_and_nothing_is_done_twice(tmp_path: Path) -> None:
     events = player.job.watch.events
     assert "restore" not in [event.kind for event in events]
     worlds = {event.world: event.size for event in in_order(events) if event.kind == "start"}
-    assert list(worlds.values()) == [2, 3, 4, 3, 2]
+    assert list(worlds.values()) == [2, 3, 4, 3, 1]

@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = [
     "BATCH_SIZE",
     "COMMIT_EVERY",
+    "LOADING_S",
     "SAMPLE_COUNT",
     "digest",
     "loss_of",
@@ -26,6 +27,7 @@ __all__ = [
 SAMPLE_COUNT = 211  # divides by no number of ranks, so every epoch ends with padding
 BATCH_SIZE = 4
 COMMIT_EVERY = 3
+LOADING_S = 0.004  # between batches, as if for data; leaves the cores to workers that start
 _FEATURES, _CLASSES = 16, 4
 
 

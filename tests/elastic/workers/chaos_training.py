@@ -156,6 +156,7 @@ def batches(sampler: hvd.elastic.ElasticSampler) -> Iterator[list[int]]:
 
 def learn(state: RecordedState, samples: list[int]) -> None:
     diary.wait_while_held()
+    time.sleep(small_task.LOADING_S)
     diary.add("begin", step=state.step + 1, epoch=state.epoch, samples=samples)
     diary.pass_point("batch")
     state.optimizer.zero_grad()
