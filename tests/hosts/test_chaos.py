@@ -21,7 +21,7 @@ from rounds import problems_of
 from ssh_servers import SshServers
 from watch import Member
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(180)
 
 
 class ChaosOnHosts(ChaosJob):
@@ -79,9 +79,7 @@ def job(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[ChaosOnHosts]:
 
 def test_links_hosts_and_workers_are_lost(job: ChaosOnHosts) -> None:
     player = FaultPlayer(job)
-    faults = (Fault("kill", after=9, pick=0.9), Fault("kill in recovery", 5, point="middle"))
-    player.play(faults)
-    assert [recovery.fault for recovery in player.recoveries] == list(faults)
+    player.play([Fault("kill in recovery", after=5, point="middle")])
 
     world, start = job.watch.world, time.monotonic()
     job.pull_cable("host2")
@@ -90,8 +88,9 @@ def test_links_hosts_and_workers_are_lost(job: ChaosOnHosts) -> None:
     job.plug_in("host2")
     player.wait_for_all()
 
-    player.play([Fault("host gone", after=3, pick=0.5), Fault("stop", after=3, pick=0.4)])
+    player.play([Fault("host gone", after=3, pick=0.5), Fault("stop", pick=0.4, is_hasty=True)])
     for recovery in player.recoveries:
         print(recovery)
+    assert len(player.recoveries) == 3
     job.finish()
     assert problems_of(job.watch.events) == []
