@@ -50,8 +50,10 @@ class _Contestant:
         """Kill so many ranks, one after the other; what each costs."""
         costs: dict[str, list[float]] = {_NEXT: [], _ALL: []}
         self._hold.unlink()
+        held_at = self.job.watch.batches_done(self.job.watch.world)
         for _ in range(kill_count):
-            self._wait_for_all()
+            self._wait_for_all(held_at)
+            held_at = 0
             world = self.job.watch.world
             victim = self._chance.choice(self.job.watch.members)
             start = time.monotonic()
@@ -66,13 +68,16 @@ class _Contestant:
         self._hold.unlink()
         self.job.finish()
 
-    def _wait_for_all(self) -> float:
-        """Until all ranks have done some steps together; when the first of these was done."""
+    def _wait_for_all(self, done: int = 0) -> float:
+        """Until all ranks have done some steps together; when the first of these was done.
+
+        ``done`` steps of the world, if it is still the same one, do not count.
+        """
         watch = self.job.watch
 
         def is_ready() -> bool:
             is_whole = len(watch.members) == _RANK_COUNT
-            return is_whole and watch.batches_done(watch.world) >= _STEPS_BETWEEN
+            return is_whole and watch.batches_done(watch.world) >= done + _STEPS_BETWEEN
 
         self.job.wait_until(is_ready, f"there are no {_RANK_COUNT} ranks")
         return watch.first_batch_in(watch.world)

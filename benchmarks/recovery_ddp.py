@@ -99,7 +99,7 @@ def _is_over(folder: Path) -> bool:
 
 def _wait_while_held(folder: Path) -> None:
     while (folder / "hold").exists():
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 main(Path(sys.argv[1]))

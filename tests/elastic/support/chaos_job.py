@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
 import traps
 from discovery import Discovery
 from fault_plan import Limits
@@ -71,6 +73,12 @@ class ChaosJob(WatchedJob):
             names.count(name) <= hosts.get(name, 0) for name in set(names)
         )
 
+    def newcomers(self) -> list[psutil.Process]:
+        """Workers of this machine that are in no world yet, or not any more."""
+        known = {member.pid for member in self.watch.members}
+        found = [process for process in self.processes() if process.pid not in known]
+        return [process for process in found if _is_worker(process)]
+
     def _words(self, folder: Path, options: Sequence[str]) -> list[str]:
         np = self.limits.full_size(self.limits.hosts)
         launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(np)]
@@ -79,3 +87,9 @@ class ChaosJob(WatchedJob):
         cooldown = ["--blacklist-cooldown-range", *_COOLDOWN_S]
         training = [sys.executable, str(_TRAINING), str(folder)]
         return [*launcher, *limits, *discovery, *cooldown, *options, *training]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()[1:2] == [str(_TRAINING)]
+    return False

@@ -14,6 +14,7 @@ KINDS = {
     "kill": 4,
     "kill leader": 2,
     "kill two": 2,
+    "kill newcomer": 2,
     "kill at": 3,
     "kill in recovery": 3,
     "stop": 1,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import psutil
 from chaos_job import ChaosJob
 from fault_plan import Fault, safe_victims
 from histories import Event
@@ -23,7 +24,7 @@ class _ImpossibleError(Exception):
 
 @dataclass(frozen=True)
 class Recovery:
-    """``seconds`` from a fault to the next completed step, None where no worker was lost.
+    """``seconds`` from a fault to the next completed step, None where no world had to end.
 
     ``is_in_place``: the next world had enough workers without any that came anew.
     """
@@ -46,6 +47,7 @@ class FaultPlayer:
             "kill": lambda fault: self._lose(fault, self._others()),
             "kill leader": lambda fault: self._lose(fault, self._watch.members[:1]),
             "kill two": self._kill_two,
+            "kill newcomer": self._kill_newcomer,
             "kill at": self._kill_at,
             "kill in recovery": self._kill_in_recovery,
             "stop": lambda fault: self._lose(fault, self._others(), signal.SIGSTOP),
@@ -108,6 +110,16 @@ class FaultPlayer:
         for member in choices[int(fault.pick * len(choices))]:
             self.job.signal(member, signum)
         return self.job.until_next_step(start, world)
+
+    def _kill_newcomer(self, fault: Fault) -> None:
+        """One that starts or waits; the world goes on or finds another one."""
+        newcomers = self.job.newcomers()
+        if not newcomers:
+            raise _ImpossibleError
+        with contextlib.suppress(psutil.NoSuchProcess):
+            newcomers[int(fault.pick * len(newcomers))].kill()
+        done = len(self._watch.events)
+        self.job.wait_until(lambda: len(self._watch.events) > done + 100, f"nothing after {fault}")
 
     def _kill_at(self, fault: Fault) -> float | None:
         """Whoever comes to a point of the training first."""

@@ -74,7 +74,7 @@ class Diary:
 
     def wait_while_held(self) -> None:
         while (self._folder / "hold").exists():
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     def is_over(self) -> bool:
         """Agreed by all ranks."""
