@@ -39,28 +39,27 @@ class _Contestant:
         self.job = job
         self._chance = chance
         self._hold = job.folder / "hold"
+        self._done_before: dict[str, int] = {}
 
     def open(self) -> None:
         """Start it, until all ranks have done something."""
         self.job.open()
         self._wait_for_all()
-        self._hold.touch()
+        self._stand_still()
 
     def measure(self, kill_count: int) -> dict[str, list[float]]:
         """Kill so many ranks, one after the other; what each costs."""
         costs: dict[str, list[float]] = {_NEXT: [], _ALL: []}
         self._hold.unlink()
-        held_at = self.job.watch.batches_done(self.job.watch.world)
         for _ in range(kill_count):
-            self._wait_for_all(held_at)
-            held_at = 0
+            self._wait_for_all()
             world = self.job.watch.world
             victim = self._chance.choice(self.job.watch.members)
             start = time.monotonic()
             self.job.signal(victim, signal.SIGKILL)
             costs[_NEXT].append(self.job.until_next_step(start, world))
             costs[_ALL].append(self._wait_for_all() - start)
-        self._hold.touch()
+        self._stand_still()
         return costs
 
     def finish(self) -> None:
@@ -68,16 +67,19 @@ class _Contestant:
         self._hold.unlink()
         self.job.finish()
 
-    def _wait_for_all(self, done: int = 0) -> float:
-        """Until all ranks have done some steps together; when the first of these was done.
+    def _stand_still(self) -> None:
+        world = self.job.watch.world
+        self._hold.touch()
+        self._done_before = {world: self.job.watch.batches_done(world)}
 
-        ``done`` steps of the world, if it is still the same one, do not count.
-        """
+    def _wait_for_all(self) -> float:
+        """Until all ranks have moved together; when they did their first step in this world."""
         watch = self.job.watch
 
         def is_ready() -> bool:
             is_whole = len(watch.members) == _RANK_COUNT
-            return is_whole and watch.batches_done(watch.world) >= done + _STEPS_BETWEEN
+            done = watch.batches_done(watch.world) - self._done_before.get(watch.world, 0)
+            return is_whole and done >= _STEPS_BETWEEN
 
         self.job.wait_until(is_ready, f"there are no {_RANK_COUNT} ranks")
         return watch.first_batch_in(watch.world)
