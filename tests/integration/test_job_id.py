@@ -120,7 +120,6 @@ def test_workers_that_no_driver_takes_over_end(world: World) -> None:
     first.line("started rank 1")
     progress(first, 2)
     world.kill(first)
-    progress(first, 2)
     world.hosts.assert_empty()
     log = world.state / "horovod" / "jobs" / "counting" / "host-localhost" / "log"
     assert "no horovodrun has come in time; ending the 2 workers that are left" in log.read_text()
