@@ -333,11 +333,18 @@ class _ElasticJob:
 
     def _carry_out_all(self) -> None:
         while self._events and not self._stage.is_ending:
-            self._record.pending = self._events.popleft()()
+            self._record.pending = self._decisions()
             self._remember()
             for action in self._record.pending:
                 self._actions[type(action)](action)
         self._crews.keep(self._record.hostnames)
+
+    def _decisions(self) -> list[Action]:
+        """On all that has happened so far."""
+        actions: list[Action] = []
+        while self._events:
+            actions += self._events.popleft()()
+        return actions
 
     def _remember(self) -> None:
         """Before anything is done, so that nothing is done that another driver does not know."""
