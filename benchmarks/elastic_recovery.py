@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from on_chaos import ChaosJob, Limits, WatchedJob, problems_of
+from on_chaos import ChaosJob, JobError, Limits, WatchedJob, problems_of
 from report import OURS, Bar, Table, format_count, format_time, print_report
 
 _BENCHMARKS = Path(__file__).resolve().parent
@@ -30,6 +31,7 @@ _NEXT, _ALL = "to the next step", f"to the next step of {_RANK_COUNT} ranks"
 _BARS = (Bar(_NEXT, _PEER, 1 / 3), Bar(_ALL, _PEER, 1, is_aim=True))
 _WRONG = "faults"
 _STEPS_BETWEEN = 20
+_KILLS_IN_TURN = {OURS: 10, _PEER: 2}
 
 
 class _Contestant:
@@ -90,24 +92,32 @@ def main() -> int:
     names = [OURS, _PEER]
     times = Table(f"a rank of {_RANK_COUNT} is killed", names, format_time, _BARS)
     times.rows = {row: {name: [] for name in names} for row in (_NEXT, _ALL)}
-    kill_counts = {OURS: 10, _PEER: 2}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        jobs = {OURS: _ours(Path(folder, OURS)), _PEER: _torchrun(Path(folder, _PEER))}
-        contestants = {
-            name: _Contestant(job, random.Random(args.seed)) for name, job in jobs.items()
-        }
-        for name, contestant in contestants.items():
-            stack.callback(jobs[name].close)
-            contestant.open()
-        for _ in range(args.turns):
+    problems = []
+    folder = Path(tempfile.mkdtemp(prefix="recovery-"))
+    try:
+        problems = _measure(folder, times, args.turns, args.seed)
+        shutil.rmtree(folder)
+    except JobError as error:
+        problems = [f"{error}\nall files are in {folder}"]
+    print(*problems, sep="\n")
+    tables = [times, _worst(times), _faults(len(times.rows[_NEXT][OURS]), len(problems))]
+    return 0 if print_report(tables, args.json) else 1
+
+
+def _measure(folder: Path, times: Table, turn_count: int, seed: int) -> list[str]:
+    """Fill ``times``; what is wrong with our job in the end."""
+    with ExitStack() as stack:
+        contestants = {}
+        for name, job in ((OURS, _ours(folder / OURS)), (_PEER, _torchrun(folder / _PEER))):
+            stack.callback(job.close)
+            contestants[name] = _Contestant(job, random.Random(seed))
+            contestants[name].open()
+        for _ in range(turn_count):
             for name, contestant in contestants.items():
-                for row, values in contestant.measure(kill_counts[name]).items():
+                for row, values in contestant.measure(_KILLS_IN_TURN[name]).items():
                     times.rows[row][name] += values
         contestants[OURS].finish()
-        problems = problems_of(jobs[OURS].watch.events)
-    print(*problems, sep="\n")
-    tables = [times, _worst(times), _faults(args.turns * kill_counts[OURS], len(problems))]
-    return 0 if print_report(tables, args.json) else 1
+        return problems_of(contestants[OURS].job.watch.events)
 
 
 def _ours(folder: Path) -> WatchedJob:

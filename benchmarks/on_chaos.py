@@ -10,6 +10,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "elastic"
 from chaos_job import ChaosJob
 from fault_plan import Limits
 from rounds import problems_of
-from watched_job import WatchedJob
+from watched_job import JobError, WatchedJob
 
-__all__ = ["ChaosJob", "Limits", "WatchedJob", "problems_of"]
+__all__ = ["ChaosJob", "JobError", "Limits", "WatchedJob", "problems_of"]
