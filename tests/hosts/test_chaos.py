@@ -1,4 +1,4 @@
-"""Elastic jobs on hosts of their own, whose links, workers and hosts are lost in turn.
+"""Elastic jobs on hosts of their own, whose workers and links are lost in turn.
 
 Afterwards each sample is accounted for, as in ``tests/elastic``.
 """
@@ -21,7 +21,7 @@ from rounds import problems_of
 from ssh_servers import SshServers
 from watch import Member
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class ChaosOnHosts(ChaosJob):
@@ -54,6 +54,10 @@ class ChaosOnHosts(ChaosJob):
         """It can be reached again."""
         self._lab.network.connect(self._host(hostname))
 
+    def trains_together(self) -> bool:
+        """Whether all that there can be have done something in this world, so have its state."""
+        return self.is_whole() and self.watch.batches_done(self.watch.world) > 5
+
     def has_gone_on_without(self, hostname: str) -> bool:
         """Whether the world is one without that host, and does something."""
         names = [member.hostname for member in self.watch.members]
@@ -77,10 +81,12 @@ def job(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[ChaosOnHosts]:
         yield job
 
 
-def test_links_hosts_and_workers_are_lost(job: ChaosOnHosts) -> None:
+def test_a_link_and_workers_are_lost(job: ChaosOnHosts) -> None:
     player = FaultPlayer(job)
     player.play([Fault("kill in recovery", after=5, point="middle")])
 
+    # Or the host that is cut off may be the only one with the state.
+    job.wait_until(job.trains_together, "the world is not whole, or does nothing")
     world, start = job.watch.world, time.monotonic()
     job.pull_cable("host2")
     print(f"next step after a cut: {job.until_next_step(start, world):.2f} s")
@@ -88,9 +94,5 @@ def test_links_hosts_and_workers_are_lost(job: ChaosOnHosts) -> None:
     job.plug_in("host2")
     player.wait_for_all()
 
-    player.play([Fault("host gone", after=3, pick=0.5), Fault("stop", pick=0.4, is_hasty=True)])
-    for recovery in player.recoveries:
-        print(recovery)
-    assert len(player.recoveries) == 3
     job.finish()
     assert problems_of(job.watch.events) == []
