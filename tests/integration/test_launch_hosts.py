@@ -110,6 +110,7 @@ def test_the_words_of_ssh(fake: FakeHosts) -> None:
     assert status == 0
     assert fake.asked[0].startswith(
         "-o PasswordAuthentication=no -o StrictHostKeyChecking=no -o ConnectTimeout=10 "
+        "-o ServerAliveInterval=15 -o ServerAliveCountMax=8 "
         "-p 2222 -i /some key host-a exec /bin/sh -c "
     )
 

@@ -9,7 +9,14 @@ from pathlib import PurePath
 
 __all__ = ["SshOptions", "advice", "agent_command", "remote_words"]
 
-_OPTIONS = ("PasswordAuthentication=no", "StrictHostKeyChecking=no", "ConnectTimeout=10")
+_OPTIONS = (
+    "PasswordAuthentication=no",
+    "StrictHostKeyChecking=no",
+    "ConnectTimeout=10",
+    # A host that is gone without a word counts as lost after two minutes; nothing else may tell.
+    "ServerAliveInterval=15",
+    "ServerAliveCountMax=8",
+)
 # How Kubeflow's MPI operator names the program that takes the place of ssh.
 _AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 _KUBEXEC = "kubexec.sh"

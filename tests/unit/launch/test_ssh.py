@@ -11,7 +11,7 @@ from horovod.launch.ssh import SshOptions, advice, agent_command, remote_words
 
 PLAIN = [
     *("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no"),
-    *("-o", "ConnectTimeout=10"),
+    *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8"),
 ]
 
 
