@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -117,8 +118,7 @@ def meshes(size: int, action: Callable[[int], Mesh]) -> list[Mesh]:
 def open_descriptors() -> set[tuple[str, str]]:
     """Numbers and names of this process' sockets, memory files and the like.
 
-    Not its files: threads of other libraries may open one at any time. Compare with ``<=``, since
-    what an earlier test has left may go meanwhile.
+    Not its files: threads of other libraries may open one at any time.
     """
     gc.collect()
     found = set()
@@ -128,3 +128,11 @@ def open_descriptors() -> set[tuple[str, str]]:
             if ":" in name:
                 found.add((number, name))
     return found
+
+
+def check_closed(before: set[tuple[str, str]]) -> None:
+    """Whether what was opened since ``before`` is closed, if a moment later."""
+    deadline = time.monotonic() + 30
+    while not open_descriptors() <= before:
+        assert time.monotonic() < deadline, open_descriptors() - before
+        time.sleep(0.01)
