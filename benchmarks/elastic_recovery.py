@@ -92,13 +92,16 @@ def main() -> int:
     names = [OURS, _PEER]
     times = Table(f"a rank of {_RANK_COUNT} is killed", names, format_time, _BARS)
     times.rows = {row: {name: [] for name in names} for row in (_NEXT, _ALL)}
-    problems = []
     folder = Path(tempfile.mkdtemp(prefix="recovery-"))
+    has_failed = False
     try:
         problems = _measure(folder, times, args.turns, args.seed)
-        shutil.rmtree(folder)
     except JobError as error:
+        has_failed = True
         problems = [f"{error}\nall files are in {folder}"]
+    finally:
+        if not has_failed:
+            shutil.rmtree(folder)
     print(*problems, sep="\n")
     tables = [times, _worst(times), _faults(len(times.rows[_NEXT][OURS]), len(problems))]
     return 0 if print_report(tables, args.json) else 1

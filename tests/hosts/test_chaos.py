@@ -1,4 +1,4 @@
-"""Elastic jobs on hosts of their own, whose workers and links are lost in turn.
+"""Elastic jobs on hosts of their own, whose links, workers and hosts are lost in turn.
 
 Afterwards each sample is accounted for, as in ``tests/elastic``.
 """
@@ -81,7 +81,7 @@ def job(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[ChaosOnHosts]:
         yield job
 
 
-def test_a_link_and_workers_are_lost(job: ChaosOnHosts) -> None:
+def test_links_hosts_and_workers_are_lost(job: ChaosOnHosts) -> None:
     player = FaultPlayer(job)
     player.play([Fault("kill in recovery", after=5, point="middle")])
 
@@ -94,5 +94,9 @@ def test_a_link_and_workers_are_lost(job: ChaosOnHosts) -> None:
     job.plug_in("host2")
     player.wait_for_all()
 
+    player.play([Fault("host gone", after=3, pick=0.5), Fault("stop", pick=0.4, is_hasty=True)])
+    for recovery in player.recoveries:
+        print(recovery)
+    assert len(player.recoveries) == 3
     job.finish()
     assert problems_of(job.watch.events) == []

@@ -14,14 +14,14 @@ from horovod.rendezvous import mesh_root, peer_socket, region
 from horovod.rendezvous.membership import SetLinks
 from horovod.rendezvous.mesh import Mesh
 
-from .worlds import REGION_BYTES, MemoryStore, check_closed, join, meshes, open_descriptors
+from .worlds import REGION_BYTES, MemoryStore, join, meshes, open_descriptors
 
 
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
     before = open_descriptors()
     yield
-    check_closed(before)
+    assert open_descriptors() == before
 
 
 def close(world: list[Mesh]) -> None:

@@ -25,22 +25,14 @@ from horovod.rendezvous.peer_socket import new_socket, receive
 from horovod.rendezvous.place import this_place
 from horovod.rendezvous.roster import Card, encode_card
 
-from .worlds import (
-    REGION_BYTES,
-    SECRET,
-    MemoryStore,
-    check_closed,
-    join,
-    open_descriptors,
-    outcomes,
-)
+from .worlds import REGION_BYTES, SECRET, MemoryStore, join, open_descriptors, outcomes
 
 
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
     before = open_descriptors()
     yield
-    check_closed(before)
+    assert open_descriptors() == before
 
 
 def texts(found: list[Mesh | InitError]) -> list[str]:
