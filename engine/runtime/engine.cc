@@ -64,9 +64,8 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
   sets_[0] = {.members = std::move(world), .links = std::move(connections.world)};
-  recorder_.record_now({.kind = EventKind::kWorld,
-                        .subject = static_cast<std::uint32_t>(config_.generation),
-                        .value = config_.trace.has_recovered ? 1U : 0U});
+  recorder_.record_now(
+      {.kind = EventKind::kWorld, .subject = static_cast<std::uint32_t>(config_.generation)});
   note_unattended();
   open_lane(0);
   start_watching(std::move(processes), std::exchange(connections.news, {}));

@@ -160,6 +160,8 @@ void Tracer::start_timeline(const std::string& path, bool mark_cycles) {
   finish_timeline();
   try {
     begin_timeline(path, mark_cycles);
+    // Of a new world all that was before belongs to it, too: others may have been quicker.
+    for (auto& [rank, source] : sources_) source.next = scribe_.joinable() ? source.view.end() : 0;
     has_timeline_.store(true);
   } catch (const Error& error) {
     log(place_.log, LogLevel::kError, std::string("there will be no timeline: ") + error.what());
@@ -179,9 +181,7 @@ void Tracer::begin_timeline(const std::string& path, bool mark_cycles) {
                                                         .data_plane = config_.data_plane,
                                                         .rank_names = place_.rank_names});
   for (const int rank : place_.local) {
-    RecorderView view(memory_(rank));
-    const std::uint64_t next = view.end();
-    sources_.emplace(rank, Source{.view = std::move(view), .next = next});
+    sources_.emplace(rank, Source{.view = RecorderView(memory_(rank)), .next = 0});
   }
 }
 

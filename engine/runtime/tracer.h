@@ -30,7 +30,6 @@ struct TraceConfig {
   bool is_chosen_folder = false;
   std::string job = "job";  // the folder in it
   std::string world;        // a JSON object for every file
-  bool has_recovered = false;  // the world before this one of this process failed
   // How to get at Python's stacks without its lock: raising the signal writes them to the file.
   int stack_signal = 0;  // 0: not at all
   int stack_fd = -1;

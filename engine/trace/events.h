@@ -13,7 +13,7 @@ namespace hvd {
 
 enum class EventKind : std::uint8_t {
   kNone = 0,         // a place that was taken and not used
-  kWorld = 1,        // subject: generation; value: 1 where an earlier world of this process failed
+  kWorld = 1,        // a world begins; subject: how many of this process' worlds that makes
   kSubmit = 2,       // subject: label, value: bytes; detail: 1 where all ranks of the host are here
   kBucketStart = 3,  // subject: bucket, value: tensors and groups in it
   kFused = 4,        // subject: label, value: the bucket that it runs in

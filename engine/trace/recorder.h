@@ -48,6 +48,7 @@ class RecorderView {
   explicit RecorderView(std::shared_ptr<Region> region);
 
   RecorderHeader& header() const { return *header_; }
+  const std::shared_ptr<Region>& memory() const { return region_; }
   std::uint32_t capacity() const { return header_->capacity.load(std::memory_order_acquire); }
   std::uint64_t end() const { return header_->next.load(std::memory_order_acquire); }
   // All from number `begin` on that are still there. With `patiently` it stops at one that is being

@@ -25,6 +25,7 @@ from horovod.mpi_library import is_communicator
 from horovod.process_sets import ConnectSet, ProcessSet, close_registry, open_registry
 from horovod.rendezvous import Identity, Mesh, job_store, meet, recognise
 from horovod.settings import LOG_LEVELS, Settings
+from horovod.trace.setup import configure_trace, job_name
 
 __all__ = [
     "at_end",
@@ -51,6 +52,7 @@ __all__ = [
     "rank",
     "rethrow_interrupt",
     "rocm_built",
+    "settings",
     "shutdown",
     "size",
 ]
@@ -64,6 +66,7 @@ class _World:
     identity: Identity
     engine: _native.Engine
     data_plane_name: str
+    settings: Settings
     connect_set: ConnectSet | None = None  # where the world spans hosts
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
 
@@ -137,6 +140,7 @@ def init(
             raise
         _world = world
         _port.attach(world.engine, identity.local_rank, identity.local_size)
+        _native.watch_dump_signal(world.engine)
         _install_hooks()
 
 
@@ -150,6 +154,7 @@ def shutdown() -> None:
         world, _world = _world, None
         close_registry()
     if world is not None:
+        _native.leave_dump_signal()
         world.end()
         _port.detach(world.engine)
         for callback in _at_end:
@@ -164,6 +169,11 @@ def at_end(callback: Callable[[_native.Engine], None]) -> None:
 def is_initialized() -> bool:
     """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
     return _world is not None
+
+
+def settings() -> Settings:
+    """What ``init`` read from the environment. ``ValueError`` before ``init``."""
+    return _current().settings
 
 
 def engine() -> _native.Engine:
@@ -337,8 +347,9 @@ def _begin(identity: Identity, settings: Settings) -> _World:
     if identity.size == 1:
         identity = identity.placed([identity.node])
         config = _engine_config(identity, settings, _generations.total())
+        configure_trace(config, settings, job_name(os.environ, os.getpid()), plane_name)
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            return _World(identity, _native.Engine(config), plane_name)
+            return _World(identity, _native.Engine(config), plane_name, settings)
     region_bytes = _native.space_bytes(identity.size)
     mesh = meet(
         identity,
@@ -354,6 +365,8 @@ def _begin(identity: Identity, settings: Settings) -> _World:
         f"rank {peer} (pid {pid} on {hostname})"
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
     ]
+    job = job_name(os.environ, mesh.pids[0], mesh.hostnames[0])
+    configure_trace(config, settings, job, plane_name)
     data_plane = None
     try:
         if backend is not None:
@@ -370,7 +383,7 @@ def _begin(identity: Identity, settings: Settings) -> _World:
             data_plane.close()
         raise
     connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
-    return _World(identity, engine, plane_name, connect_set, data_plane)
+    return _World(identity, engine, plane_name, settings, connect_set, data_plane)
 
 
 def _engine_of(
@@ -475,6 +488,7 @@ def _abandon() -> None:
     global _world, _lock
     _lock = threading.RLock()
     close_registry()
+    _native.leave_dump_signal()
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)
