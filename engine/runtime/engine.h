@@ -31,8 +31,8 @@
 #include "runtime/lane.h"
 #include "runtime/news.h"
 #include "runtime/submission.h"
+#include "runtime/tracer.h"
 #include "runtime/watcher.h"
-#include "trace/recorder.h"
 #include "transport/presence.h"
 #include "transport/shared_space.h"
 
@@ -52,6 +52,7 @@ struct EngineConfig {
   double stall_check_time_s = 60.0;
   double stall_shutdown_time_s = 0.0;  // 0: never
   LogConfig log;
+  TraceConfig trace;
   std::vector<std::string> peer_names;  // by rank: "rank 1 (pid 4711 on localhost)"
 
   bool has_spare_cores() const { return usable_cores > local_size; }
@@ -119,7 +120,7 @@ class Engine {
   // Is this the first rank of its host?
   bool leads_host() const;
   bool has_spare_cores() const { return config_.has_spare_cores(); }
-  std::vector<Event> events() const { return recorder_.snapshot(); }
+  Tracer& tracer() { return *tracer_; }
 
  private:
   enum class Step { kProgressed, kBlocked, kIdle };
@@ -133,17 +134,22 @@ class Engine {
 
   // Of the shared space: the world's words, before one part for each process set.
   static std::size_t words_bytes(int size);
+  // Where the process sets' parts begin, behind the words and every rank's flight recorder.
+  static std::size_t sets_offset(int size);
+  std::unique_ptr<Tracer> make_tracer();
 
   // Submission, under mutex_.
   Lane& lane_for(int set, std::span<const Submission> submissions);
   Lane& open_lane(int set);
   HostMap hosts_of(const std::vector<int>& members) const;
+  void label(const Lane& lane, Entry& entry);
   Entry& prepare(Lane& lane, const Submission& submission);
   std::string running_name(Lane& lane, const Request& request) const;
   void refuse_impossible(const Lane& lane, const Submission& submission) const;
   void refuse_duplicates(std::span<Entry* const> entries);
   bool arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle);
-  bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now);
+  bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now,
+              Recorder::Batch& events);
   void wake_after_submit(const Lane& lane, bool became_ready, Intent intent);
   void throw_if_over(std::span<const Submission> submissions) const;
   void throw_if_forked() const;
@@ -155,7 +161,7 @@ class Engine {
   bool relay(Lane& lane);
   bool advance(Lane& lane, PeerWait& blocked);
   void begin_bucket(Lane& lane);
-  void resolve(Lane& lane, const BucketItem& item, std::int64_t now);
+  void resolve(Lane& lane, const BucketItem& item, std::int64_t now, Recorder::Batch& events);
   void resolve_absent(Lane& lane, const BucketItem& item);
   void add_works(Lane& lane, Entry& entry, const BucketItem& item);
   Work* add_work(Lane& lane, const Request& request, const BucketItem& item);
@@ -168,6 +174,7 @@ class Engine {
   void hear(const NewsItem& item);
   [[noreturn]] void lose(const Lane& lane, int set_rank, const std::string& reason);
   void lose_host(int leader, const std::string& reason);
+  bool speaks_for_host() const;
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
   bool may_still_answer(int departed);
@@ -182,7 +189,8 @@ class Engine {
   void tell_who_arrived(Lane& lane, Entry& entry);
   void check_leader(Lane& lane, Entry& entry, double age_s, bool must_end);
   void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
-  void note_blocked(Lane& lane, const PeerWait& wait);
+  void note_blocked(Lane& lane, const PeerWait& wait, std::int64_t resumed_ns);
+  void end_wait(Lane& lane, std::int64_t now);
 
   // Waiting.
   bool take_role(bool as_helper);
@@ -260,9 +268,10 @@ class Engine {
   const std::shared_ptr<Region> region_;       // presence and alarms
   Presence presence_;
   Alarms alarms_;
-  Recorder recorder_;
   const std::shared_ptr<OutputPool> outputs_ = std::make_shared<OutputPool>();
   const Nanoseconds spin_;
+  const std::unique_ptr<Tracer> tracer_;
+  Recorder& recorder_;
 
   std::mutex mutex_;
   std::condition_variable changed_;  // a handle is done, or the role is free

@@ -11,6 +11,14 @@ namespace {
 // Of a message between hosts, at worst.
 constexpr auto kLatency = std::chrono::seconds(2);
 
+// Worth an event of its own when it is over.
+constexpr Nanoseconds kLongWait = std::chrono::microseconds(20);
+
+WaitPhase phase_of(const PeerWait& wait) {
+  if (wait.is_polled) return WaitPhase::kDataPlane;
+  return wait.rank < 0 ? WaitPhase::kLink : static_cast<WaitPhase>(wait.counter);
+}
+
 std::string seconds(double value) {
   std::string text = std::to_string(value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -30,12 +38,21 @@ std::string Engine::title(const Lane& lane, const Entry& entry) const {
   return entry.title() + lane.suffix();
 }
 
+// Is this the lowest rank of its host that is still there?
+bool Engine::speaks_for_host() const {
+  for (int rank = 0; rank < config_.rank; ++rank) {
+    if (presence_.is_local(rank) && presence_.liveness(rank) == Liveness::kRunning) return false;
+  }
+  return true;
+}
+
 void Engine::on_peer_death(int rank) {
   if (!presence_.set_liveness(rank, Liveness::kDead) &&
       presence_.liveness(rank) != Liveness::kDead) {
     return;  // it said good-bye before
   }
-  recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(rank), 0);
+  recorder_.record_now({.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(rank)});
+  if (speaks_for_host()) tracer_->want_file("death", loss_text(rank), rank);
   // The first to notice says who it was; ranks that give up because of it are not to blame.
   alarms_.raise({.code = ErrorCode::kPeerLost, .rank = rank, .text = loss_text(rank)});
   tell_other_hosts();
@@ -133,16 +150,35 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
                                        " while it held the board of submissions");
 }
 
-void Engine::note_blocked(Lane& lane, const PeerWait& wait) {
+// `resumed_ns`: when it went on after the wait before; 0 for the first one.
+void Engine::note_blocked(Lane& lane, const PeerWait& wait, std::int64_t resumed_ns) {
   if (wait.is_polled) lane.look_at_ns = now_ns() + lane.backend->pause().count();
-  if (wait != lane.blocked_on) {
-    lane.blocked_since_ns = now_ns();
-    lane.blocked_reported = false;
-    lane.watched_rank = -1;
-    const auto rank = static_cast<std::uint32_t>(lane.awaited(wait));
-    recorder_.record(EventKind::kWait, rank, wait.target);
-  }
+  if (wait == lane.blocked_on) return;
+  if (resumed_ns != 0) end_wait(lane, resumed_ns);
+  lane.blocked_since_ns = now_ns();
+  lane.blocked_reported = false;
+  lane.watched_rank = -1;
   lane.blocked_on = wait;
+  recorder_.record({.time_ns = lane.blocked_since_ns,
+                    .kind = EventKind::kWait,
+                    .detail = static_cast<std::uint8_t>(phase_of(wait)),
+                    .process_set = static_cast<std::uint16_t>(lane.id),
+                    .subject = static_cast<std::uint32_t>(lane.awaited(wait)),
+                    .value = wait.target});
+}
+
+void Engine::end_wait(Lane& lane, std::int64_t now) {
+  const std::int64_t waited_ns = now - lane.blocked_since_ns;
+  lane.waited_ns += waited_ns;
+  if (waited_ns >= kLongWait.count()) {
+    recorder_.record({.time_ns = now,
+                      .kind = EventKind::kWaited,
+                      .detail = static_cast<std::uint8_t>(phase_of(lane.blocked_on)),
+                      .process_set = static_cast<std::uint16_t>(lane.id),
+                      .subject = static_cast<std::uint32_t>(lane.awaited(lane.blocked_on)),
+                      .value = static_cast<std::uint64_t>(waited_ns)});
+  }
+  lane.blocked_on = {};
 }
 
 void Engine::check_stalls() {

@@ -57,11 +57,6 @@ class Lane {
   std::string suffix() const;
   // The last running number of unnamed operations like this one.
   std::uint64_t& auto_name(const Request& request);
-  // A slot for the flight recorder.
-  std::uint32_t subject(std::uint32_t slot) const {
-    return static_cast<std::uint32_t>(id) * kMaxSlots + slot;
-  }
-
   // The world rank that `wait` is about; this one's where nobody knows.
   int awaited(const PeerWait& wait) const;
   // No more messages, no more data.
@@ -95,6 +90,7 @@ class Lane {
   bool must_meet = false;        // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
+  std::int64_t waited_ns = 0;   // in the running bucket
   std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
   int watched_rank = -1;            // of this host: does it beat?

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 def space_bytes(size: int) -> int: ...
 def kernel_isa() -> str: ...
+def watch_dump_signal(engine: Engine) -> bool: ...
+def leave_dump_signal() -> None: ...
 
 class Carrier(Protocol):
     """What the engine calls where another one moves the data; addresses, counts and numbers."""
@@ -21,6 +23,22 @@ class Carrier(Protocol):
     def barrier(self) -> None: ...
     def test(self) -> bool: ...
 
+class TraceConfig:
+    """What the flight recorder keeps and where its files go."""
+
+    events: int
+    folder: str
+    is_chosen_folder: bool
+    job: str
+    world: str
+    stack_signal: int
+    stack_fd: int
+    timeline_path: str
+    timeline_mark_cycles: bool
+    timeline_max_bytes: int
+    data_plane: str
+    def __init__(self) -> None: ...
+
 class Config:
     rank: int
     size: int
@@ -34,6 +52,7 @@ class Config:
     stall_check_time_s: float
     stall_shutdown_time_s: float
     peer_names: list[str]
+    trace: TraceConfig
     log_level: int
     log_hide_time: bool
     def __init__(self) -> None: ...
@@ -162,4 +181,6 @@ class Engine:
     def abandon(self) -> None: ...
     @property
     def has_spare_cores(self) -> bool: ...
-    def events(self) -> list[tuple[int, int, int, int]]: ...
+    def write_recording(self, reason: str, detail: str, path: str) -> str: ...
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
+    def stop_timeline(self) -> None: ...

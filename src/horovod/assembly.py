@@ -20,6 +20,7 @@ from horovod.errors import InitError
 from horovod.process_sets import ConnectSet
 from horovod.rendezvous import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
+from horovod.trace.setup import configure_trace, job_name
 
 __all__ = ["MPI", "World", "assemble", "usable_cores", "worlds_begun"]
 
@@ -35,6 +36,7 @@ class World:
     engine: _native.Engine
     data_plane_name: str
     names: tuple[str, ...]
+    settings: Settings
     connect_set: ConnectSet | None = None  # where the world spans hosts
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
 
@@ -71,8 +73,9 @@ def assemble(identity: Identity, settings: Settings) -> World:
     if identity.size == 1:
         identity = identity.placed([identity.node])
         config = _engine_config(identity, settings, _generations.total(), ["rank 0"])
+        configure_trace(config, settings, job_name(os.environ, os.getpid()), plane_name)
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            return World(identity, _native.Engine(config), plane_name, ("rank 0",))
+            return World(identity, _native.Engine(config), plane_name, ("rank 0",), settings)
     mesh = meet(
         identity,
         generation,
@@ -104,6 +107,8 @@ def _started(
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
     ]
     config = _engine_config(identity, settings, _generations.total(), names)
+    job = job_name(os.environ, mesh.pids[0], mesh.hostnames[0])
+    configure_trace(config, settings, job, plane_name)
     try:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
             carrier = None if data_plane is None else data_plane.world
@@ -113,7 +118,7 @@ def _started(
             data_plane.close()
         raise
     connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
-    return World(identity, engine, plane_name, tuple(names), connect_set, data_plane)
+    return World(identity, engine, plane_name, tuple(names), settings, connect_set, data_plane)
 
 
 def _engine_of(

@@ -270,6 +270,46 @@ class Settings:
         True,
         "run collectives in JAX's compiled programs as host callbacks instead of native calls",
     )
+    recorder_events: int = _setting(
+        "HOROVOD_RECORDER_EVENTS",
+        65536,
+        "events that each process keeps in memory, about 32 bytes each, for the files that say "
+        "what happened before an error; 0 records nothing",
+        unit="events",
+        maximum=262144,
+    )
+    recorder_dir: str = _setting(
+        "HOROVOD_RECORDER_DIR",
+        "",
+        "folder for those files, in which the last 16 jobs keep a folder each; unset: "
+        "horovod-<user id> in the folder for temporary files; the word none: write no files",
+    )
+    timeline: str = _setting(
+        "HOROVOD_TIMELINE",
+        "",
+        "file in which rank 0 shows what all ranks do, for Perfetto or chrome://tracing; DYNAMIC: "
+        "none until the program calls start_timeline",
+        flag=Flag("--timeline-filename", "timeline", key="timeline.filename"),
+    )
+    timeline_mark_cycles: bool = _setting(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        False,
+        "mark in the timeline where the engine begins with what is ready",
+        flag=Flag(
+            "--timeline-mark-cycles",
+            "timeline",
+            key="timeline.mark_cycles",
+            opposite="--no-timeline-mark-cycles",
+        ),
+    )
+    timeline_max_mb: int = _setting(
+        "HOROVOD_TIMELINE_MAX_MB",
+        1024,
+        "largest size of the timeline; it ends there",
+        unit="MB",
+        minimum=1,
+        maximum=1024 * 1024,
+    )
     log_level: str = _setting(
         "HOROVOD_LOG_LEVEL",
         "warning",

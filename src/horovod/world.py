@@ -51,6 +51,7 @@ __all__ = [
     "ranks_named",
     "rethrow_interrupt",
     "rocm_built",
+    "settings",
     "settle",
     "shutdown",
     "size",
@@ -143,6 +144,7 @@ def _enter(world: World) -> None:
     global _world
     _world = world
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
+    _native.watch_dump_signal(world.engine)
 
 
 def _join(
@@ -206,6 +208,7 @@ def shutdown() -> None:
         world, _world, _forecast = _world, None, None
         close_registry()
     if world is not None:
+        _native.leave_dump_signal()
         world.end()
         _port.detach(world.engine)
         for callback in _at_end:
@@ -220,6 +223,11 @@ def at_end(callback: Callable[[_native.Engine], None]) -> None:
 def is_initialized() -> bool:
     """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
     return _world is not None or _forecast is not None
+
+
+def settings() -> Settings:
+    """What ``init`` read from the environment. ``ValueError`` before ``init``."""
+    return _forecast.settings if _forecast is not None else _current().settings
 
 
 def engine() -> _native.Engine:
@@ -414,6 +422,7 @@ def _abandon() -> None:
     _lock = threading.RLock()
     _forecast = None
     close_registry()
+    _native.leave_dump_signal()
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)

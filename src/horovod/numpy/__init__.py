@@ -60,6 +60,11 @@ from horovod.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -113,6 +118,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -142,5 +148,7 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

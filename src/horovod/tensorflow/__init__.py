@@ -58,6 +58,11 @@ from horovod.tensorflow.reductions import (
     reducescatter,
 )
 from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -116,6 +121,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "elastic",
     "global_process_set",
     "gloo_built",
@@ -144,6 +150,8 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 # Keras takes as long to import as TensorFlow, and session hooks are gone from some TensorFlow.

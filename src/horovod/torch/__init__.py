@@ -50,6 +50,7 @@ from horovod.torch.mpi_ops import (
     cross_size,
     cuda_built,
     ddl_built,
+    dump_recorder,
     global_process_set,
     gloo_built,
     gloo_enabled,
@@ -79,6 +80,8 @@ from horovod.torch.mpi_ops import (
     shutdown,
     size,
     sparse_allreduce_async,
+    start_timeline,
+    stop_timeline,
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
@@ -122,6 +125,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "elastic",
     "global_process_set",
     "gloo_built",
@@ -152,6 +156,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

@@ -56,6 +56,11 @@ from horovod.torch.differentiable_groups import (
     grouped_reducescatter,
 )
 from horovod.torch.sparse import sparse_allreduce_async
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -107,6 +112,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -137,6 +143,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 
