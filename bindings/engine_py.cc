@@ -314,6 +314,31 @@ nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) 
   }
 }
 
+// Times in nanoseconds.
+nb::dict counts_of(Engine& engine) {
+  const Counters& counters = engine.counters();
+  nb::dict counts;
+  for (int kind = 0; kind < kKindCount; ++kind) {
+    const KindCounts& of_kind = counters.kinds[static_cast<std::size_t>(kind)];
+    const std::string name = name_of(static_cast<Kind>(kind));
+    counts[(name + "_operations").c_str()] = of_kind.operations.get();
+    counts[(name + "_tensors").c_str()] = of_kind.tensors.get();
+    counts[(name + "_bytes").c_str()] = of_kind.bytes.get();
+  }
+  counts["in_flight"] = engine.flights_in_all();
+  counts["buckets"] = counters.buckets.get();
+  counts["fused_tensors"] = counters.fused_tensors.get();
+  counts["queued_ns"] = counters.queued_ns.get();
+  counts["waited_ns"] = counters.waited_ns.get();
+  counts["blocked_ns"] = counters.blocked_ns.get();
+  counts["errors"] = counters.errors.get();
+  counts["stalls"] = counters.stalls.get();
+  counts["steps"] = counters.pacemaker.steps.get();
+  counts["stepped_ns"] = counters.pacemaker.stepped_ns.get();
+  counts["last_step_ns"] = counters.pacemaker.last_step_ns.get();
+  return counts;
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& module) {
@@ -364,12 +389,11 @@ void bind_engine(nb::module_& module) {
              self.inc_ref();  // its locks may be held by threads that are gone: never destroy it
            })
       .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
+      .def("counts", &counts_of)
       .def(
           "write_recording",
           [](Engine& engine, const std::string& reason, const std::string& detail,
-             const std::string& path) {
-            return engine.tracer().write_file(reason, detail, path);
-          },
+             const std::string& path) { return engine.tracer().write_file(reason, detail, path); },
           "reason"_a, "detail"_a, "path"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "start_timeline",

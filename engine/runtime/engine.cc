@@ -204,6 +204,8 @@ bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t posit
                     std::int64_t now, Recorder::Batch& events) {
   const bool is_ready =
       lane.board.arrive(entry.key, entry.requests, entry.splits, entry.signature, entry.ref);
+  const std::size_t size_bytes = entry.size_bytes();
+  count_arrival(lane, entry, size_bytes, now);
   entry.handle = handle;
   entry.position = position;
   entry.submitted_ns = now;
@@ -216,8 +218,19 @@ bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t posit
               .detail = static_cast<std::uint8_t>(is_ready),
               .process_set = static_cast<std::uint16_t>(lane.id),
               .subject = entry.label,
-              .value = entry.size_bytes()});
+              .value = size_bytes});
   return is_ready;
+}
+
+void Engine::count_arrival(const Lane& lane, const Entry& entry, std::size_t size_bytes,
+                           std::int64_t now) {
+  KindCounts& counts = counters_.kinds[static_cast<std::size_t>(entry.request().kind)];
+  counts.operations.add(1);
+  counts.tensors.add(entry.requests.size());
+  counts.bytes.add(size_bytes);
+  if (entry.submitted_ns == 0) return;
+  counters_.pacemaker.beat(entry.key.low + static_cast<std::uint64_t>(lane.id), entry.submitted_ns,
+                           now);
 }
 
 void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent intent) {
@@ -265,6 +278,13 @@ bool Engine::is_enough(std::size_t ready_bytes) const {
 Nanoseconds Engine::linger() const {
   if (config_.cycle_time_s <= 0) return eagerness_of(config_, is_unattended_.load()).linger;
   return Nanoseconds(static_cast<std::int64_t>(config_.cycle_time_s * 1e9));
+}
+
+int Engine::flights_in_all() {
+  int count = 0;
+  const std::lock_guard guard(mutex_);
+  for_each_lane([&](const Lane& lane) { count += lane.flights.load(); });
+  return count;
 }
 
 void Engine::throw_if_forked() const {

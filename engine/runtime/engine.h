@@ -27,6 +27,7 @@
 
 #include "control/alarms.h"
 #include "core/log.h"
+#include "runtime/counters.h"
 #include "runtime/handle_table.h"
 #include "runtime/lane.h"
 #include "runtime/news.h"
@@ -121,6 +122,9 @@ class Engine {
   bool leads_host() const;
   bool has_spare_cores() const { return config_.has_spare_cores(); }
   Tracer& tracer() { return *tracer_; }
+  const Counters& counters() const { return counters_; }
+  // Operations of this rank in flight, on all sets.
+  int flights_in_all();
 
  private:
   enum class Step { kProgressed, kBlocked, kIdle };
@@ -148,6 +152,8 @@ class Engine {
   void refuse_impossible(const Lane& lane, const Submission& submission) const;
   void refuse_duplicates(std::span<Entry* const> entries);
   bool arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle);
+  void count_arrival(const Lane& lane, const Entry& entry, std::size_t size_bytes,
+                     std::int64_t now);
   bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now,
               Recorder::Batch& events);
   void wake_after_submit(const Lane& lane, bool became_ready, Intent intent);
@@ -280,6 +286,8 @@ class Engine {
   std::atomic<bool> has_landed_{false};     // handles_ has
   std::atomic<bool> is_unattended_{false};  // handles are under way that nobody will wait for
   std::optional<Error> fatal_;
+  Counters counters_;
+  std::atomic<std::int64_t> last_done_ns_{0};  // when a bucket ended
   std::atomic<bool> is_over_{false};  // fatal_ is set: what was begun is never touched again
   bool role_taken_ = false;
   std::vector<Entry*> submitted_;

@@ -157,6 +157,8 @@ void Engine::begin_bucket(Lane& lane) {
   lane.blocked_on = {};
   lane.waited_ns = 0;
   const auto works = std::span(lane.works).first(lane.works_count);
+  counters_.buckets.add(1);
+  if (works.size() > 1) counters_.fused_tensors.add(works.size());
   lane.bucket_bytes = 0;
   for (const Work& work : works) lane.bucket_bytes += work.request->size_bytes();
   lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
@@ -170,6 +172,7 @@ void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now,
     return;
   }
   Entry& entry = lane.tensors.by_slot(item.slot);
+  counters_.queued_ns.add_ns(now - entry.submitted_ns);
   events.add({.time_ns = now,
               .kind = EventKind::kFused,
               .process_set = static_cast<std::uint16_t>(lane.id),
@@ -255,6 +258,8 @@ void Engine::end_bucket(Lane& lane) {
                     .process_set = static_cast<std::uint16_t>(lane.id),
                     .subject = lane.cursor,
                     .value = static_cast<std::uint64_t>(lane.waited_ns)});
+  counters_.waited_ns.add_ns(lane.waited_ns);
+  last_done_ns_.store(now, std::memory_order_relaxed);
   ++lane.cursor;
   lane.bucket_done_ns = now;
   const std::lock_guard guard(mutex_);
@@ -265,6 +270,7 @@ void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
   lane.tensors.land(entry);
   lane.flights.fetch_sub(1);
   if (error) {
+    counters_.errors.add(1);
     recorder_.record({.time_ns = now,
                       .kind = EventKind::kError,
                       .process_set = static_cast<std::uint16_t>(lane.id),

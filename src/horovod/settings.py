@@ -310,6 +310,26 @@ class Settings:
         minimum=1,
         maximum=1024 * 1024,
     )
+    metrics_port: int = _setting(
+        "HOROVOD_METRICS_PORT",
+        0,
+        "port of rank 0's machine at which Prometheus finds the metrics of the job; 0: none",
+        maximum=65535,
+        flag=Flag("--metrics-port", "metrics", key="metrics.port"),
+    )
+    metrics_address: str = _setting(
+        "HOROVOD_METRICS_ADDRESS",
+        "127.0.0.1",
+        "address of that port; one that others reach needs a token",
+        flag=Flag("--metrics-address", "metrics", key="metrics.address"),
+    )
+    metrics_token_file: str = _setting(
+        "HOROVOD_METRICS_TOKEN_FILE",
+        "",
+        "file of rank 0's machine that only you can read, with the token that questions have to "
+        "bring; none: the environment variable HOROVOD_METRICS_TOKEN, if it is set",
+        flag=Flag("--metrics-token-file", "metrics", key="metrics.token_file"),
+    )
     log_level: str = _setting(
         "HOROVOD_LOG_LEVEL",
         "warning",

@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod.collectives import barrier, join
+from horovod.counters import metrics
 from horovod.errors import HorovodInternalError
 from horovod.jax import elastic
 from horovod.jax.collectives import (
@@ -101,6 +102,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

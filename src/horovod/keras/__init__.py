@@ -22,6 +22,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod._keras.front import Front
+from horovod.counters import metrics
 from horovod.gradient_groups import Groups
 from horovod.keras import callbacks, elastic
 from horovod.operations import (
@@ -86,6 +87,7 @@ __all__ = [
     "load_model",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

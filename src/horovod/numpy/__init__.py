@@ -13,6 +13,7 @@ from horovod.collectives import (
     barrier,
     join,
 )
+from horovod.counters import metrics
 from horovod.errors import (
     HorovodInternalError,
 )
@@ -136,6 +137,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod.compatibility import gpu_available as gpu_available
+from horovod.counters import metrics
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.process_sets import (
     ProcessSet,
@@ -137,6 +138,7 @@ __all__ = [
     "local_rank_op",
     "local_size",
     "local_size_op",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

@@ -10,6 +10,7 @@ from horovod.collectives import (
     barrier,
     join,
 )
+from horovod.counters import metrics
 from horovod.errors import HorovodInternalError
 from horovod.operations import (
     Adasum,
@@ -130,6 +131,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

@@ -11,6 +11,7 @@ results. ``tf.keras`` is Keras 3 or Keras 2, whichever TensorFlow brings.
 import tensorflow as tf
 
 from horovod._keras.front import Front
+from horovod.counters import metrics
 from horovod.operations import (
     Average,
     Sum,
@@ -76,6 +77,7 @@ __all__ = [
     "load_model",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
