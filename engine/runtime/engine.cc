@@ -1,6 +1,6 @@
 // Construction, submission, results and the end. Process sets are in process_sets.cc, what runs
-// collectives is in progress.cc, what waits in waiting.cc, what looks after stalled tensors and
-// lost peers in health.cc.
+// collectives is in progress.cc, what waits in waiting.cc, what looks after lost peers in health.cc
+// and after stalled tensors in stalls.cc.
 #include "runtime/engine.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       spin_(config_.usable_cores >= config_.local_size && config_.usable_cores > 1
                 ? Nanoseconds(kSpin)
                 : Nanoseconds(0)),
-      tracer_(make_tracer()),
+      tracer_(make_tracer(processes)),
       recorder_(tracer_->recorder()),
       handles_(config_.generation),
       departures_ns_(static_cast<std::size_t>(config_.size)) {
@@ -69,6 +69,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
   note_unattended();
   open_lane(0);
   start_watching(std::move(processes), std::exchange(connections.news, {}));
+  tracer_->start();
   background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
 }
 

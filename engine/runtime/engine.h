@@ -140,7 +140,7 @@ class Engine {
   static std::size_t words_bytes(int size);
   // Where the process sets' parts begin, behind the words and every rank's flight recorder.
   static std::size_t sets_offset(int size);
-  std::unique_ptr<Tracer> make_tracer();
+  std::unique_ptr<Tracer> make_tracer(const std::vector<WatchedProcess>& processes);
 
   // Submission, under mutex_.
   Lane& lane_for(int set, std::span<const Submission> submissions);
@@ -194,7 +194,14 @@ class Engine {
   void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
   void tell_who_arrived(Lane& lane, Entry& entry);
   void check_leader(Lane& lane, Entry& entry, double age_s, bool must_end);
-  void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
+  void check_stalled_entries(Lane& lane, std::int64_t now);
+  void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, bool is_look);
+  std::vector<int> missing_at(Lane& lane, Entry& entry);
+  bool speaks_for(const Lane& lane, const std::vector<int>& missing) const;
+  std::string names_of(const std::vector<int>& ranks) const;
+  std::string stall_text(const std::string& what, const std::vector<int>& missing,
+                         double age_s) const;
+  void report(const Lane& lane, const std::vector<int>& missing, const StallLog::Stall& stall);
   void note_blocked(Lane& lane, const PeerWait& wait, std::int64_t resumed_ns);
   void end_wait(Lane& lane, std::int64_t now);
 

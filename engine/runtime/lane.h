@@ -18,6 +18,7 @@
 #include "control/board.h"
 #include "control/relay.h"
 #include "runtime/connections.h"
+#include "runtime/stall_log.h"
 #include "runtime/tensor_table.h"
 #include "transport/peers.h"
 #include "transport/region.h"
@@ -93,6 +94,8 @@ class Lane {
   std::int64_t waited_ns = 0;   // in the running bucket
   std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
+  StallLog stalls;
+  std::int64_t stalls_looked_ns = 0;
   int watched_rank = -1;            // of this host: does it beat?
   std::uint32_t beats_seen = 0;     // of that one
   std::int64_t beat_ns = 0;         // when they moved last

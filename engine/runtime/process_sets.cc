@@ -24,14 +24,16 @@ std::size_t Engine::space_bytes(int size) {
   return sets_offset(size) + kMaxProcessSets * Lane::region_bytes(size);
 }
 
-std::unique_ptr<Tracer> Engine::make_tracer() {
+std::unique_ptr<Tracer> Engine::make_tracer(const std::vector<WatchedProcess>& processes) {
   Tracer::Place place{.rank = config_.rank,
                       .local = {},
+                      .pids = {},
                       .rank_names = config_.peer_names,
                       .log = config_.log};
   for (int rank = 0; rank < config_.size; ++rank) {
     if (presence_.is_local(rank)) place.local.push_back(rank);
   }
+  for (const WatchedProcess& process : processes) place.pids[process.rank] = process.pid;
   const auto memory = [this](int rank) {
     const std::size_t bytes = Recorder::region_bytes();
     return space_->map(words_bytes(config_.size) + static_cast<std::size_t>(rank) * bytes, bytes);

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "runtime/activity.h"
 #include "runtime/quiet_thread.h"
 
 namespace hvd {
@@ -21,6 +22,11 @@ constexpr Nanoseconds kBusyInterval = std::chrono::milliseconds(2);
 // For the other ranks to reach the end of a bucket that this one has left.
 constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
 constexpr std::size_t kMostStackBytes = 256 * 1024;
+// Of a stall report.
+constexpr std::size_t kMostDescribed = 4;
+constexpr int kMostStackLines = 12;
+constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
+constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -29,11 +35,13 @@ Tracer::Tracer(TraceConfig config, Place place, Memory memory)
       place_(std::move(place)),
       memory_(std::move(memory)),
       recorder_(memory_(place_.rank), config_.events) {
-  if (!recorder_.is_on()) return;
   if (!config_.timeline_path.empty()) {
     start_timeline(config_.timeline_path, config_.timeline_mark_cycles);
   }
-  scribe_ = quiet_thread([this] { run(); });
+}
+
+void Tracer::start() {
+  if (recorder_.is_on()) scribe_ = quiet_thread([this] { run(); });
 }
 
 Tracer::~Tracer() { stop(); }
@@ -77,9 +85,11 @@ void Tracer::run() {
     const std::uint32_t seen = header.calls.load();
     const bool is_last = stopping_.load();  // what was wanted before that is still to be done
     std::vector<Wish> wishes;
+    std::vector<Report> reports;
     {
       const std::lock_guard guard(mutex_);
       wishes.swap(wishes_);
+      reports.swap(reports_);
     }
     if (const std::uint32_t wanted = header.dumps_wanted.load(); wanted != dumps_done_) {
       dumps_done_ = wanted;
@@ -87,6 +97,7 @@ void Tracer::run() {
     }
     for (const Wish& wish : wishes) carry_out(wish);
     answer();
+    for (const Report& report : reports) log_report(report);
     const bool is_busy = has_timeline_.load() && drain();
     if (is_last) return;
     const Nanoseconds nap = is_busy                ? kBusyInterval
@@ -111,9 +122,8 @@ void Tracer::carry_out(const Wish& wish) {
 std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, const std::string& path,
                             bool with_stacks) {
   const std::lock_guard guard(files_mutex_);
-  const auto index = static_cast<std::size_t>(wish.rank);
   RecordingHead head{.rank = wish.rank,
-                     .name = index < place_.rank_names.size() ? place_.rank_names[index] : "",
+                     .name = name_of(wish.rank),
                      .written_by = place_.rank,
                      .reason = wish.reason,
                      .detail = wish.detail,
@@ -149,9 +159,70 @@ void Tracer::answer() {
   RecorderHeader& header = recorder_.header();
   const std::uint32_t questions = header.questions.load();
   if (questions == header.answers.load()) return;
-  copy_text(header.answer, stacks());
+  // Its end: the main thread comes last.
+  const std::string all = stacks();
+  const std::size_t most = RecorderHeader::kAnswerBytes - 1;
+  copy_text(header.answer, all.size() > most ? all.substr(all.size() - most) : all);
   header.answers.store(questions);
   futex_wake_all(header.answers);
+}
+
+void Tracer::report(const std::string& text, const std::vector<int>& ranks) {
+  if (!scribe_.joinable()) {
+    log(place_.log, LogLevel::kWarning, text);
+    return;
+  }
+  {
+    const std::lock_guard guard(mutex_);
+    reports_.push_back({text, ranks});
+  }
+  call_scribe();
+}
+
+void Tracer::log_report(const Report& report) {
+  std::string text = report.text;
+  for (std::size_t i = 0; i < std::min(report.ranks.size(), kMostDescribed); ++i) {
+    const std::string lines = describe(report.ranks[i]);
+    if (!lines.empty()) text.append("\n").append(lines);
+  }
+  log(place_.log, LogLevel::kWarning, text);
+}
+
+std::string Tracer::describe(int rank) {
+  if (std::ranges::find(place_.local, rank) == place_.local.end()) return {};
+  const RecorderView view(memory_(rank));
+  std::string text = "  ";
+  text.append(name_of(rank)).append(" ").append(last_operations(view, now_ns()));
+  const auto pid = place_.pids.find(rank);
+  if (pid != place_.pids.end() && is_stopped(pid->second)) return text + "; its process is stopped";
+  const std::string stack = main_stack(ask(view.header()), "    ", kMostStackLines);
+  if (stack.empty()) return text;
+  text.append("; its main thread, the last call first:\n").append(stack);
+  text.pop_back();
+  return text;
+}
+
+// What the scribe of another rank says about Python's stacks; nothing, if it does not answer soon.
+std::string Tracer::ask(RecorderHeader& header) {
+  if (stopping_.load() || header.capacity.load() == 0) return {};
+  const std::uint32_t question = header.questions.fetch_add(1) + 1;
+  header.calls.fetch_add(1);
+  futex_wake_all(header.calls);
+  const std::int64_t deadline_ns = now_ns() + kAnswerPatience.count();
+  for (;;) {
+    const std::uint32_t answered = header.answers.load();
+    if (static_cast<std::int32_t>(answered - question) >= 0) return header.answer;
+    const Nanoseconds left(deadline_ns - now_ns());
+    if (left.count() <= 0) return {};
+    futex_wait(header.answers, answered, std::min(left, kMutualAnswer));
+    answer();  // the other one may be asking, too
+  }
+}
+
+std::string Tracer::name_of(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < place_.rank_names.size() ? place_.rank_names[index]
+                                          : "rank " + std::to_string(rank);
 }
 
 void Tracer::start_timeline(const std::string& path, bool mark_cycles) {

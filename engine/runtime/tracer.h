@@ -44,6 +44,7 @@ class Tracer {
   struct Place {
     int rank = 0;
     std::vector<int> local;               // ranks of this host
+    std::map<int, int> pids;              // of those that are known, by rank
     std::vector<std::string> rank_names;  // of the world
     LogConfig log;
   };
@@ -55,6 +56,8 @@ class Tracer {
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
+  // The thread begins.
+  void start();
   Recorder& recorder() { return recorder_; }
 
   // Has a file written soon, of this rank's or another one's recorder. Any thread, never blocks.
@@ -62,6 +65,11 @@ class Tracer {
   // Writes one now; returns its path. Throws Error. An empty path: where files go.
   std::string write_file(const std::string& reason, const std::string& detail,
                          const std::string& path);
+
+  // Logs a warning, with what these ranks are doing. Any thread, never blocks.
+  void report(const std::string& text, const std::vector<int>& ranks);
+  // What a rank of this host is doing, in lines. Takes a moment.
+  std::string describe(int rank);
 
   // Rank 0 writes, on others these have no effect. An error is logged.
   void start_timeline(const std::string& path, bool mark_cycles);
@@ -78,6 +86,10 @@ class Tracer {
     std::string detail;
     int rank;
   };
+  struct Report {
+    std::string text;
+    std::vector<int> ranks;
+  };
   struct Source {
     RecorderView view;
     std::uint64_t next;  // event to read
@@ -90,6 +102,9 @@ class Tracer {
   std::string file_of(const RecorderView& recorder, const Wish& wish, const std::string& path,
                       bool with_stacks);
   std::string stacks();
+  void log_report(const Report& report);
+  std::string ask(RecorderHeader& header);
+  std::string name_of(int rank) const;
 
   void begin_timeline(const std::string& path, bool mark_cycles);
   bool drain();
@@ -104,6 +119,7 @@ class Tracer {
   std::mutex files_mutex_;
   std::mutex mutex_;
   std::vector<Wish> wishes_;
+  std::vector<Report> reports_;
   std::uint32_t dumps_done_ = 0;
 
   std::mutex timeline_mutex_;
