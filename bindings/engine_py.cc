@@ -177,6 +177,8 @@ void bind_config(nb::module_& module) {
       .def_rw("stall_check", &EngineConfig::stall_check)
       .def_rw("stall_check_time_s", &EngineConfig::stall_check_time_s)
       .def_rw("stall_shutdown_time_s", &EngineConfig::stall_shutdown_time_s)
+      .def_rw("is_debug", &EngineConfig::is_debug)
+      .def_rw("debug_interval", &EngineConfig::debug_interval)
       .def_rw("peer_names", &EngineConfig::peer_names)
       .def_rw("trace", &EngineConfig::trace)
       .def_prop_rw(

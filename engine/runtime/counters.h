@@ -72,7 +72,7 @@ struct Counters {
   std::array<KindCounts, kKindCount> kinds;
   Pacemaker pacemaker;
   Count errors;  // operations that failed
-  Count stalls;  // warnings
+  Count stalls;  // operations and collectives that waited for longer than they should
   // In the progress role.
   Count queued_ns;  // from submission to start, of all operations together
   Count buckets;

@@ -132,6 +132,7 @@ Entry& Engine::prepare(Lane& lane, const Submission& submission) {
   if (request.kind == Kind::kAlltoall && entry.splits.empty()) {
     entry.splits.assign(lane.members.size(), request.dims[0] / lane.size());
   }
+  if (config_.is_debug) entry.objection = objection_to(entry);
   return entry;
 }
 
@@ -203,8 +204,8 @@ bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId ha
 // Under the board's lock.
 bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position,
                     std::int64_t now, Recorder::Batch& events) {
-  const bool is_ready =
-      lane.board.arrive(entry.key, entry.requests, entry.splits, entry.signature, entry.ref);
+  const bool is_ready = lane.board.arrive(entry.key, entry.requests, entry.splits, entry.signature,
+                                          entry.ref, entry.objection);
   const std::size_t size_bytes = entry.size_bytes();
   count_arrival(lane, entry, size_bytes, now);
   entry.handle = handle;
@@ -341,6 +342,7 @@ HandleTable::Result Engine::take(HandleId handle) {
 
 void Engine::shutdown() {
   if (is_abandoned_ || is_shut_down_.exchange(true)) return;
+  let_comparisons_end();
   stopping_.store(true);
   ring_background();
   {

@@ -52,6 +52,8 @@ struct EngineConfig {
   bool stall_check = true;
   double stall_check_time_s = 60.0;
   double stall_shutdown_time_s = 0.0;  // 0: never
+  bool is_debug = false;               // look into tensors; alike on all ranks
+  std::uint32_t debug_interval = 100;  // compare every so many results
   LogConfig log;
   TraceConfig trace;
   std::vector<std::string> peer_names;  // by rank: "rank 1 (pid 4711 on localhost)"
@@ -159,6 +161,17 @@ class Engine {
   void wake_after_submit(const Lane& lane, bool became_ready, Intent intent);
   void throw_if_over(std::span<const Submission> submissions) const;
   void throw_if_forked() const;
+
+  // Debug mode.
+  std::string objection_to(const Entry& entry) const;
+  bool is_to_be_compared(Lane& lane, const BucketItem& item) const;
+  std::optional<Error> examine(Lane& lane, Entry& entry);
+  void compare_later(Lane& lane, const std::string& title, std::uint64_t hash);
+  void compare(int set, const std::string& name, const std::string& title, std::uint64_t hash,
+               const std::shared_ptr<void>& ticket);
+  void let_comparisons_end();
+  void complain(const std::string& title, const std::vector<int>& others,
+                const std::vector<int>& members);
 
   // Holder of the progress role.
   Step step(bool may_form);

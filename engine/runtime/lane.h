@@ -87,8 +87,12 @@ class Lane {
   std::vector<Entry*> entries;
   std::vector<Work> works;  // grows only; the bucket has the first works_count
   std::size_t works_count = 0;
-  std::size_t bucket_bytes = 0;  // of those, on this rank
-  bool must_meet = false;        // some rank is absent: no rank may run ahead of it
+  std::uint64_t comparisons = 0;  // debug mode: begun
+  // Comparisons that are not over; whoever runs one may outlive this.
+  const std::shared_ptr<std::atomic<int>> comparing = std::make_shared<std::atomic<int>>(0);
+  std::uint64_t common_results = 0;  // debug mode: so far
+  std::size_t bucket_bytes = 0;      // of those, on this rank
+  bool must_meet = false;            // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
   std::int64_t waited_ns = 0;   // in the running bucket

@@ -167,6 +167,7 @@ void Engine::begin_bucket(Lane& lane) {
 void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now,
                      Recorder::Batch& events) {
   lane.must_meet = lane.must_meet || lane.board.has_absent(item);
+  const bool must_compare = config_.is_debug && is_to_be_compared(lane, item);
   if (lane.board.is_absent(item)) {
     resolve_absent(lane, item);
     return;
@@ -182,6 +183,7 @@ void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now,
     finish(lane, entry, Error(ErrorCode::kMismatch, title(lane, entry) + ": " + *text), now);
     return;
   }
+  entry.must_compare = must_compare;
   lane.entries.push_back(&entry);
   add_works(lane, entry, item);
 }
@@ -263,7 +265,9 @@ void Engine::end_bucket(Lane& lane) {
   ++lane.cursor;
   lane.bucket_done_ns = now;
   const std::lock_guard guard(mutex_);
-  for (Entry* entry : lane.entries) finish(lane, *entry, std::nullopt, now);
+  for (Entry* entry : lane.entries) {
+    finish(lane, *entry, config_.is_debug ? examine(lane, *entry) : std::nullopt, now);
+  }
 }
 
 void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error, std::int64_t now) {

@@ -41,8 +41,7 @@ void Engine::check_stalls() {
 
 void Engine::check_stalled_entries(Lane& lane, std::int64_t now) {
   const double interval_s = std::min(kMostLookInterval, config_.stall_check_time_s / 2);
-  const bool is_look =
-      static_cast<double>(now - lane.stalls_looked_ns) / 1e9 >= interval_s;
+  const bool is_look = static_cast<double>(now - lane.stalls_looked_ns) / 1e9 >= interval_s;
   for (Entry* entry : lane.tensors.in_flight()) {
     std::int64_t since = entry->submitted_ns;
     // A rank that has joined waits as long as the others have data: only their silence counts.
@@ -72,7 +71,10 @@ void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
       lane.entries.empty() ? "a collective" : title(lane, *lane.entries.front());
   const std::string text =
       who + " has not moved for " + seconds_text(age_s) + " in the middle of " + what;
-  if (!std::exchange(lane.blocked_reported, true)) tracer_->report(text, {rank});
+  if (!std::exchange(lane.blocked_reported, true)) {
+    counters_.stalls.add(1);
+    tracer_->report(text, {rank});
+  }
   if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
   if (!may_be_to_blame(lane, age_s, config_.stall_shutdown_time_s)) return;
   alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text});
@@ -119,6 +121,7 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, 
   const double limit_s = must_end ? config_.stall_shutdown_time_s : config_.stall_check_time_s;
   if (is_far && !is_due_from_afar(age_s, limit_s)) return;
   if (!std::exchange(entry.stall_reported, true)) {
+    counters_.stalls.add(1);
     recorder_.record_now({.kind = EventKind::kStall,
                           .process_set = static_cast<std::uint16_t>(lane.id),
                           .subject = entry.label,
@@ -152,9 +155,8 @@ std::vector<int> Engine::missing_at(Lane& lane, Entry& entry) {
 
 // One voice of this host is enough: the lowest rank that did submit.
 bool Engine::speaks_for(const Lane& lane, const std::vector<int>& missing) const {
-  const auto speaker = std::ranges::find_if(lane.local, [&](int rank) {
-    return std::ranges::find(missing, rank) == missing.end();
-  });
+  const auto speaker = std::ranges::find_if(
+      lane.local, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
   return speaker != lane.local.end() && *speaker == config_.rank;
 }
 

@@ -43,6 +43,8 @@ struct Entry {
   bool stall_reported = false;
   bool has_told_arrivals = false;  // to the board above
   std::int64_t submitted_ns = 0;
+  std::string objection;      // debug mode: what is wrong with the input
+  bool must_compare = false;  // and whether the result is to be compared
   std::size_t flight_index = 0;
   std::vector<Output> outputs;
 

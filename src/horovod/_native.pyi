@@ -51,6 +51,8 @@ class Config:
     stall_check: bool
     stall_check_time_s: float
     stall_shutdown_time_s: float
+    is_debug: bool
+    debug_interval: int
     peer_names: list[str]
     trace: TraceConfig
     log_level: int

@@ -75,7 +75,8 @@ def assemble(identity: Identity, settings: Settings) -> World:
         config = _engine_config(identity, settings, _generations.total(), ["rank 0"])
         configure_trace(config, settings, job_name(os.environ, os.getpid()), plane_name)
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            return World(identity, _native.Engine(config), plane_name, ("rank 0",), settings)
+            engine = _engine_class(config)(config)
+            return World(identity, engine, plane_name, ("rank 0",), settings)
     mesh = meet(
         identity,
         generation,
@@ -127,7 +128,7 @@ def _engine_of(
     """The engine takes over all descriptors of the mesh."""
     hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
     try:
-        return _native.Engine(
+        return _engine_class(config)(
             config,
             mesh.region_fd,
             list(mesh.pidfds),
@@ -143,6 +144,15 @@ def _engine_of(
         raise InitError(f"init: initialization failed: {error}") from error
     finally:
         os.close(mesh.region_fd)  # it has one of its own
+
+
+def _engine_class(config: _native.Config) -> type[_native.Engine]:
+    if not config.is_debug:
+        return _native.Engine
+    # Here, because few worlds need it.
+    from horovod.debugging import WatchedEngine
+
+    return WatchedEngine
 
 
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
@@ -193,6 +203,8 @@ def _engine_config(
     config.stall_check = not settings.stall_check_disable
     config.stall_check_time_s = settings.stall_check_time_s
     config.stall_shutdown_time_s = settings.stall_shutdown_time_s
+    config.is_debug = settings.debug
+    config.debug_interval = settings.debug_interval
     config.log_level = LOG_LEVELS.index(settings.log_level)
     config.log_hide_time = settings.log_hide_time
     config.peer_names = list(names)

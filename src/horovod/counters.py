@@ -23,8 +23,9 @@ def metrics() -> dict[str, float]:
       had submitted, and for earlier collectives.
     - ``waited_seconds``: in the middle of collectives, for other ranks.
     - ``blocked_seconds``: threads of this program, for results.
-    - ``errors``: operations that failed. ``stalls``: warnings of the stall check.
-      ``resets``: worlds after the first one.
+    - ``errors``: operations that failed. ``stalls``: operations, and collectives under way, that
+      waited for other ranks until the stall check's warning time. ``resets``: worlds after the
+      first one.
     - ``steps``, ``step_seconds``, ``last_step_seconds``: training steps and their time. A step is
       from one submission of a named tensor to the next; it is the first name that came twice, until
       it stays away for ten steps. 0 where no name comes again.

@@ -330,6 +330,19 @@ class Settings:
         "bring; none: the environment variable HOROVOD_METRICS_TOKEN, if it is set",
         flag=Flag("--metrics-token-file", "metrics", key="metrics.token_file"),
     )
+    debug: bool = _setting(
+        "HOROVOD_DEBUG",
+        False,
+        "look for NaN and infinity before and after each reduction, compare results between ranks, "
+        "and say in mismatch errors where an operation was submitted; slow",
+    )
+    debug_interval: int = _setting(
+        "HOROVOD_DEBUG_INTERVAL",
+        100,
+        "compare every so many results, with HOROVOD_DEBUG=1",
+        unit="results",
+        minimum=1,
+    )
     log_level: str = _setting(
         "HOROVOD_LOG_LEVEL",
         "warning",

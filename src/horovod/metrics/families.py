@@ -25,7 +25,7 @@ _COUNTERS = {
     "waited_seconds": "time in which running collectives waited for other ranks",
     "blocked_seconds": "time that threads of the program waited for results",
     "errors": "operations that failed",
-    "stalls": "warnings that something does not move",
+    "stalls": "operations that waited for longer than the stall check allows",
     "resets": "worlds after the first one",
     "steps": "steps of training, as far as they can be told",
     "step_seconds": "time of these steps",
