@@ -74,10 +74,10 @@ def train_on(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.N
         loss = train_epoch(state, loader, args)
         state.epoch, state.batch = state.epoch + 1, 0
         state.sampler.set_epoch(state.epoch)  # 6: all images are to be done again
+        say(f"epoch {state.epoch:2d}/{args.epochs}  {hvd.size()} rank(s)  loss {loss:.4f}")
         state.commit()
         if args.checkpoint:
             state.save(args.checkpoint)
-        say(f"epoch {state.epoch:2d}/{args.epochs}  {hvd.size()} rank(s)  loss {loss:.4f}")
     return weights_are_equal(state.model)
 
 

@@ -72,10 +72,10 @@ def train_on(state, train_step, train: tuple, args: argparse.Namespace) -> bool:
     while state.epoch < args.epochs:
         loss = train_epoch(state, train_step, *train, args)
         state.epoch, state.done = state.epoch + 1, 0
+        say(f"epoch {state.epoch:2d}/{args.epochs}  {hvd.size()} rank(s)  loss {loss:.4f}")
         state.commit()
         if args.checkpoint:
             state.save(args.checkpoint)
-        say(f"epoch {state.epoch:2d}/{args.epochs}  {hvd.size()} rank(s)  loss {loss:.4f}")
     return weights_are_equal(state.model)
 
 

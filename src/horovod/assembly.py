@@ -26,6 +26,8 @@ __all__ = ["MPI", "World", "assemble", "usable_cores", "worlds_begun"]
 
 # The name of MPI as a data plane.
 MPI = "mpi"
+# What the engine says of ranks that have ended their part; see loss_text in runtime/health.cc.
+_LEFT = (" has shut down", " has given up")
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,19 @@ class World:
         if self.data_plane is not None:
             self.data_plane.close()
 
-    def ranks_named(self, text: str) -> list[int]:
-        """The other ranks that an error of this world is about."""
+    def missing_in(self, text: str) -> list[int]:
+        """The other ranks that are dead, silent or out of reach, as an error of this world says.
+
+        Not those that have left it by themselves: they may be on their way to the next one.
+        """
         own = self.identity.rank
-        return [rank for rank, name in enumerate(self.names) if rank != own and name in text]
+        return [
+            rank for rank, name in enumerate(self.names) if rank != own and _is_missing(name, text)
+        ]
+
+
+def _is_missing(name: str, text: str) -> bool:
+    return any(not rest.startswith(_LEFT) for rest in text.split(name)[1:])
 
 
 _generations: Counter[str] = Counter()  # worlds begun, by scope

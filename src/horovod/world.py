@@ -45,13 +45,13 @@ __all__ = [
     "local_rank",
     "local_size",
     "metrics",
+    "missing_in",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
     "port_address",
     "rank",
-    "ranks_named",
     "rethrow_interrupt",
     "rocm_built",
     "settings",
@@ -280,9 +280,9 @@ def generation() -> int:
     return worlds_begun()
 
 
-def ranks_named(text: str) -> list[int]:
-    """The other ranks of the world that the error ``text`` is about; none outside of a world."""
-    return [] if _world is None else _world.ranks_named(text)
+def missing_in(text: str) -> list[int]:
+    """See ``World.missing_in``; nobody outside of a world."""
+    return [] if _world is None else _world.missing_in(text)
 
 
 def rank() -> int:

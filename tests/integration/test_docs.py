@@ -29,6 +29,7 @@ def test_example_runs_on_two_ranks(tmp_path, code):
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
     job = subprocess.run(
         [*launcher, sys.executable, str(script)],
+        cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -5,56 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launching import TIMEOUT_S, run, start
+from elastic_jobs import Job, counts
+from launching import TIMEOUT_S, run
 
-WORKER = Path(__file__).with_name("workers") / "elastic_counter.py"
 COOLDOWN = ["--blacklist-cooldown-range", "1", "2"]
 
 pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.usefixtures("no_child_is_left")]
-
-
-class Job:
-    """``horovodrun --verbose`` of the counter, its lines read one by one."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder = folder
-        words = ["--verbose", *options, sys.executable, str(WORKER), str(folder)]
-        self.process = start(*words, stderr=subprocess.STDOUT)
-        self.pids: dict[int, int] = {}  # by rank at the start, the newest
-        self.lines: list[str] = []
-
-    def line(self, pattern: str) -> re.Match[str]:
-        """The next line with this in it."""
-        assert self.process.stdout is not None
-        while True:
-            line = self.process.stdout.readline().decode()
-            assert line, f"no {pattern!r} in:\n{''.join(self.lines)}"
-            self.lines.append(line)
-            if started := re.search(r"started rank (\d+) on \S+ \(pid (\d+)\)", line):
-                self.pids[int(started[1])] = int(started[2])
-            if found := re.search(pattern, line):
-                return found
-
-    def history(self, worker: int) -> list[str]:
-        path = self.folder / f"{worker}.txt"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def watch(self, worker: int, is_there: Callable[[list[str]], bool]) -> list[str]:
-        """What the worker has noted, once that is so; the test's deadline ends the wait."""
-        while not is_there(found := self.history(worker)):
-            os.sched_yield()
-        return found
-
-    def end(self) -> tuple[int, str]:
-        (self.folder / "enough").touch()
-        out, _ = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, "".join(self.lines) + out.decode()
 
 
 @pytest.fixture
@@ -69,11 +29,6 @@ def jobs(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     for job in started:
         job.process.kill()
         job.process.communicate()
-
-
-def counts(history: list[str], size: int) -> int:
-    """How many batches were counted by so many."""
-    return sum(1 for line in history if re.fullmatch(rf"batch \d+ {size}", line))
 
 
 def test_who_comes_later_keeps_nobody_waiting(jobs: Callable[..., Job], tmp_path: Path) -> None:

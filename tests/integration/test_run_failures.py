@@ -207,8 +207,9 @@ def assert_gone(pids: list[int]) -> None:
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
-def test_ctrl_c_ends_the_job_and_is_raised_in_the_caller() -> None:
-    caller, pids = start_caller("once")
+@pytest.mark.parametrize("mode", ["once", "elastic"])
+def test_ctrl_c_ends_the_job_and_is_raised_in_the_caller(mode: str) -> None:
+    caller, pids = start_caller(mode)
     with caller:
         caller.send_signal(signal.SIGINT)
         out, err = caller.communicate(timeout=60)

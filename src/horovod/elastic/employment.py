@@ -15,6 +15,7 @@ from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous import Member, launcher_store, new_launcher_store
 from horovod.rendezvous.elastic_messages import Standing
+from horovod.rendezvous.store import Store
 
 __all__ = ["Employment"]
 
@@ -52,7 +53,7 @@ class Employment:
         """The world is over because of ``error``; call it before that world is left."""
         if self._member is not None:
             self._take_standing(self._member, state)
-            self._member.note_failure(str(error), world.ranks_named(str(error)))
+            self._member.note_failure(str(error), world.missing_in(str(error)))
 
     def note_update(self, state: State, *, keeps_state: bool) -> None:
         """The world is left because of an update; all that stay have the same state."""
@@ -70,16 +71,19 @@ class Employment:
     def end(self) -> None:
         """The training function has returned."""
         if self._member is not None:
-            with contextlib.suppress(InitError):  # the exit status will say it, too
-                self._member.note_done(launcher_store(os.environ, _PATIENCE_S))
+            self._member.note_done(_store)
 
     def end_job(self, text: str) -> None:
         """An error that every restart would only bring again."""
         if self._member is not None:
             with contextlib.suppress(InitError):
-                self._member.note_fatal(launcher_store(os.environ, _PATIENCE_S), text)
+                self._member.note_fatal(_store, text)
 
     @staticmethod
     def _take_standing(member: Member, state: State) -> None:
         member.standing = Standing(member.standing.world, state._commits)
         member.checkpoint = state._checkpoint
+
+
+def _store() -> Store:
+    return launcher_store(os.environ, _PATIENCE_S)

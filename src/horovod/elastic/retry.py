@@ -85,16 +85,27 @@ def _call_until_done(
             return func(state, *args, **kwargs)
         except MismatchError:
             raise
-        except HorovodInternalError as error:
-            _log.warning("going back to the last commit and starting again: %s", error)
-            state.restore()
-            employment.note_failure(state, error)
-            should_sync = True
-        except HostsUpdatedInterrupt as interrupt:
-            # What was not committed stays valid: sync sends what was saved.
-            state.save()
-            employment.note_update(state, keeps_state=interrupt.skip_sync)
-            should_sync = not interrupt.skip_sync
+        except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
+            should_sync = _leave(reason, employment, state)
         reset()
         should_sync = employment.must_sync(should_sync)
         is_reset = True
+
+
+def _leave(
+    reason: HorovodInternalError | HostsUpdatedInterrupt, employment: Employment, state: State
+) -> bool:
+    """Make ``state`` what the next call begins with; whether it has to be sent then."""
+    if isinstance(reason, HostsUpdatedInterrupt):
+        try:
+            # What was not committed stays valid: sync sends what was saved.
+            state.save()
+        except HorovodInternalError as error:  # values that a lost rank still owed
+            reason = error
+        else:
+            employment.note_update(state, keeps_state=reason.skip_sync)
+            return not reason.skip_sync
+    _log.warning("going back to the last commit and starting again: %s", reason)
+    state.restore()
+    employment.note_failure(state, reason)
+    return True

@@ -2,8 +2,9 @@
 
 Started through ssh without an argument of its own. The plan comes through standard input, as does
 every later order; all that it has to say leaves through standard output, in frames. When standard
-input ends, whatever the reason, all workers end and then the agent. It imports little: a launcher
-waits for all its agents at once.
+input ends, whatever the reason, all workers end and then the agent; but that of a ``keeper`` holds
+them for a while, and greets the launcher that comes back. It imports little: a launcher waits for
+all its agents at once.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.channel import FrameWriter
+from horovod.launch.backlog import Backlog
 from horovod.launch.crew import GRACE_S, Crew, LocalCrew, Trouble, Worker
 from horovod.launch.environment import Rendezvous
-from horovod.launch.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
+from horovod.launch.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.host_plan import HostPlan, Place, place_of, plan_of
+from horovod.launch.line import Line
 from horovod.launch.output import Output, Sink
 from horovod.launch.processes import adopt_orphans, reaped
 from horovod.launch.remote_call import ReceivedCall
@@ -30,9 +32,8 @@ from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
 from horovod.rendezvous.reach import find_store
 
-__all__ = ["main"]
+__all__ = ["Agent", "forget_signal_settings", "main"]
 
-_READ_BYTES = 256 * 1024
 _BLOCKED = (
     "TCP connections from there to the machine of horovodrun have to get through: is there a "
     "firewall? --network-interfaces names the interfaces to use"
@@ -45,18 +46,26 @@ _NO_ORDERS = (
 
 def main() -> NoReturn:
     """Serve the launcher at the other end of standard input and output until it is done."""
-    _forget_signal_settings()
+    forget_signal_settings()
     orders_fd, reports_fd = _take_standard_files()
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
-        agent = _Agent(selector, wakeups, orders_fd, reports_fd)
+        agent = Agent(selector, wakeups, say=_say)
         try:
+            try:
+                agent.attach(orders_fd, reports_fd)
+            except PermissionError:  # a file or /dev/null, which nobody can wait for
+                sys.exit(_NO_ORDERS)
             agent.run()
         finally:
             agent.close()
     sys.exit(0)
 
 
-def _forget_signal_settings() -> None:
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def forget_signal_settings() -> None:
     """What starts an agent may ignore or block what ends it, and children inherit that."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -76,7 +85,7 @@ def _take_standard_files() -> tuple[int, int]:
 class _FrameSink:
     """One stream of one worker on its way to the launcher, which says what it has passed on."""
 
-    def __init__(self, agent: _Agent, worker: int, stream: int) -> None:
+    def __init__(self, agent: Agent, worker: int, stream: int) -> None:
         self._agent = agent
         self._worker = worker
         self._stream = stream
@@ -88,100 +97,171 @@ class _FrameSink:
 
     def feed(self, data: bytes) -> None:
         """See ``Sink``."""
-        self._agent.untaken[self._stream] += len(data)
-        frame = encode(Kind.OUTPUT, data, worker=self._worker, stream=self._stream)
-        self._agent.report(frame)
+        self._agent.pass_on(self._worker, self._stream, data)
 
     def flush(self) -> None:
         """See ``Sink``; the launcher takes it when it can."""
 
     def close(self) -> None:
         """See ``Sink``."""
-        self._agent.report(encode(Kind.CLOSED, worker=self._worker, stream=self._stream))
+        self._agent.note_closed(self._worker, self._stream)
 
 
-class _Agent:
+class Agent:
+    """``say`` takes a line for whoever looks after this host; ``farewell`` is called when nothing
+    is left to do here, before the launcher hears of it.
+    """
+
     def __init__(
-        self, selector: selectors.BaseSelector, wakeups: Wakeups, orders_fd: int, reports_fd: int
+        self,
+        selector: selectors.BaseSelector,
+        wakeups: Wakeups,
+        *,
+        say: Callable[[str], None],
+        farewell: Callable[[], None] = lambda: None,
     ) -> None:
         self.untaken = [0, 0]  # bytes of output that the launcher still has, by stream
-        self._selector = selector
+        self._say = say
+        self._farewell = farewell
         self._wakeups = wakeups
-        self._orders_fd = orders_fd
-        self._writer = FrameWriter(reports_fd, selector)
-        self._reader = FrameReader()
+        self._selector = selector
+        self._line = Line(selector, self._on_frame, self._on_line_end)
         self._watchdog = Watchdog()
         self._output = Output(selector)
         self._crew = LocalCrew(self._output, self._watchdog, sinks=self._sinks, listener=self)
+        self._closed: set[tuple[int, int]] = set()  # streams of workers
+        self._backlog = Backlog()
         self._plan: HostPlan | None = None
         self._is_prepared = False  # the crew, for the plan
         self._call: ReceivedCall | None = None
         self._kill_at: float | None = None
         self._give_up_at = float("inf")
-        self._is_ending = False
+        self._let_go_at: float | None = None  # unless a launcher comes
+        self.is_ending = False
+        self.has_let_go = False
         self._has_reported_end = False
-        self._is_alone = False  # the launcher has gone
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
 
+    @property
+    def has_launcher(self) -> bool:
+        """Whether a launcher is there, as far as can be known."""
+        return self._line.is_open
+
+    def wait_for_launcher(self, timeout_s: float) -> None:
+        """The first one has so long to come."""
+        self._let_go_at = time.monotonic() + timeout_s
+
+    def attach(self, orders_fd: int, reports_fd: int) -> None:
+        """A launcher is there, perhaps in place of another one: tell it what it may not know.
+
+        Raises:
+            PermissionError: see ``Line.open``.
+        """
+        self._line.open(orders_fd, reports_fd)
+        self._let_go_at = None
+        self._line.send(MAGIC)
+        self._line.send(encode_json(Kind.HELLO, self._greeting()))
+        self.untaken = [0, 0]
+        for (worker, stream), data in self._backlog.take():
+            self.pass_on(worker, stream, data)
+        self._forget_closed()
+        for worker, stream in sorted(self._closed):
+            self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+        for known in self._crew.workers.values():
+            if known.exit_code is not None:
+                self._line.send(encode(Kind.EXITED, known.exit_code, worker=known.number))
+
     def run(self) -> None:
-        """Until all workers have ended and the launcher knows, or has gone."""
-        try:
-            self._selector.register(self._orders_fd, selectors.EVENT_READ, self._on_orders)
-        except PermissionError:  # a file or /dev/null, which nobody can wait for
-            sys.exit(_NO_ORDERS)
-        self._writer.send(MAGIC)
-        self.report(encode_json(Kind.HELLO, {"launcher_address": _launcher_address()}))
+        """Until all workers have ended and the launcher knows, or has gone for good."""
         while not self._is_over():
             for key, _ in self._selector.select(self._seconds_to_deadline()):
                 key.data()
             self._output.balance()
             self._crew.balance()
-            self._writer.refill()
-            if self._writer.is_broken:
-                self._be_alone()
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._line.balance()
+            now = time.monotonic()
+            if self._let_go_at is not None and now >= self._let_go_at:
+                self.let_go("no horovodrun has come in time")
+            if self._kill_at is not None and now >= self._kill_at:
                 self._kill()
 
-    def report(self, frame: bytes) -> None:
-        """Tell the launcher, if it is there."""
-        self._writer.send(frame)
+    def let_go(self, reason: str) -> None:
+        """End all workers, since there is no launcher for them."""
+        self._let_go_at = None
+        if not self.is_ending:
+            self.has_let_go = True
+            self._say(f"{reason}; ending the {self._crew.living} workers that are left")
+            self._end(reaches_strays=True)
+
+    def pass_on(self, worker: int, stream: int, data: bytes) -> None:
+        """A worker has written ``data``."""
+        if self._line.is_open:
+            self.untaken[stream] += len(data)
+            self._line.send(encode(Kind.OUTPUT, data, worker=worker, stream=stream))
+        else:
+            self._backlog.add((worker, stream), data)
+
+    def note_closed(self, worker: int, stream: int) -> None:
+        """It will write no more."""
+        self._closed.add((worker, stream))
+        self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+
+    def _forget_closed(self) -> None:
+        """Nobody asks about streams of workers that are forgotten."""
+        workers = self._crew.workers
+        self._closed = {(number, stream) for number, stream in self._closed if number in workers}
 
     def close(self) -> None:
         """Whatever happened: leave no worker behind."""
         self._crew.kill_groups()
         self._watchdog.close()
 
+    def _greeting(self) -> dict[str, Any]:
+        workers = [
+            {"number": worker.number, "slot": asdict(worker.slot), "pid": worker.pid}
+            for worker in self._crew.workers.values()
+        ]
+        return {
+            "launcher_address": _launcher_address(),
+            "workers": workers,
+            "dropped_lines": self._backlog.dropped_lines,
+        }
+
     def _is_over(self) -> bool:
-        if not self._is_ending or not (self._crew.is_gone or time.monotonic() > self._give_up_at):
+        if not self.is_ending or not (self._crew.is_gone or time.monotonic() > self._give_up_at):
             return False
         if not self._has_reported_end:
             self._has_reported_end = True
             self._kill_at = None
             self._output.drain()
-            self._writer.send_from(iter((encode(Kind.GONE),)))
-        return self._is_alone
+            self._farewell()
+            self._line.send_from(iter((encode(Kind.GONE),)))
+        return not self._line.is_open
 
     def _seconds_to_deadline(self) -> float | None:
         if self._has_reported_end:
             return None
-        times = (self._give_up_at if self._kill_at is None else self._kill_at, self._crew.deadline)
+        ending = self._give_up_at if self._kill_at is None else self._kill_at
+        times = (ending, self._let_go_at, self._crew.deadline)
         deadline = min(t for t in times if t is not None)
         return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
 
-    def _on_orders(self) -> None:
-        data = os.read(self._orders_fd, _READ_BYTES)
-        if not data:
-            if self._plan is None:
-                sys.stderr.write(f"{_NO_ORDERS}\n")
-            self._selector.unregister(self._orders_fd)
-            self._be_alone()
-        for frame in self._reader.feed(data):
-            self._on_frame(frame)
+    def _on_line_end(self) -> None:
+        if self._plan is None:
+            sys.stderr.write(f"{_NO_ORDERS}\n")
+        patience_s = self._plan.patience_s if self._plan else 0.0
+        self.untaken = [0, 0]
+        if self.is_ending or not patience_s or not self._crew.workers:
+            self._end(reaches_strays=True)
+        else:
+            self._let_go_at = time.monotonic() + patience_s
+            self._say(f"horovodrun has gone; its workers wait for it for {patience_s:g} s")
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
-            self._plan = plan_of(frame.fields)
-            self._call = ReceivedCall() if self._plan.has_call else None
+            if not self._is_prepared:
+                self._plan = plan_of(frame.fields)
+                self._call = ReceivedCall() if self._plan.has_call else None
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
@@ -198,9 +278,10 @@ class _Agent:
             self._crew.kill_worker(frame.worker)
         elif frame.kind == Kind.FORGET:
             self._crew.forget(frame.worker)
+            self._forget_closed()
 
     def _start(self, plan: HostPlan, places: Sequence[Place]) -> None:
-        if self._is_ending or not (self._is_prepared or self._prepare(plan)):
+        if self.is_ending or not (self._is_prepared or self._prepare(plan)):
             return
         for place in places:
             self._crew.start_worker(place)
@@ -230,7 +311,7 @@ class _Agent:
     # See crew.StartListener.
 
     def started(self, worker: Worker) -> None:
-        self.report(encode(Kind.STARTED, worker.pid, worker=worker.number))
+        self._line.send(encode(Kind.STARTED, worker.pid, worker=worker.number))
 
     def troubled(self, crew: Crew, trouble: Trouble) -> None:
         if self._call and trouble.number is not None:
@@ -238,7 +319,7 @@ class _Agent:
         self._report_trouble(trouble)
 
     def _report_trouble(self, trouble: Trouble) -> None:
-        self.report(encode_json(Kind.TROUBLE, asdict(trouble)))
+        self._line.send(encode_json(Kind.TROUBLE, asdict(trouble)))
 
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         return _FrameSink(self, worker.number, 0), _FrameSink(self, worker.number, 1)
@@ -257,23 +338,17 @@ class _Agent:
 
     def _report_exit(self, worker: int, exit_code: int) -> None:
         if self._call:
-            self._writer.send_from(self._call.answer_of(worker, exit_code))
+            self._line.send_from(self._call.answer_of(worker, exit_code))
         else:
-            self.report(encode(Kind.EXITED, exit_code, worker=worker))
-
-    def _be_alone(self) -> None:
-        if not self._is_alone:
-            self._is_alone = True
-            self._writer.close()
-            self._end(reaches_strays=True)
+            self._line.send(encode(Kind.EXITED, exit_code, worker=worker))
 
     def _end(self, *, reaches_strays: bool) -> None:
-        self._is_ending = True
+        self.is_ending = True
         self._kill_at = time.monotonic() + GRACE_S
         self._crew.end(reaches_strays=reaches_strays)
 
     def _kill(self) -> None:
-        self._is_ending = True
+        self.is_ending = True
         self._kill_at = None
         self._give_up_at = time.monotonic() + GRACE_S
         self._crew.kill()

@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 __all__ = [
     "ANSWER_FD",
@@ -29,7 +29,9 @@ __all__ = [
     "Call",
     "CallFiles",
     "Failure",
+    "WorkerFiles",
     "failure_of",
+    "is_failure",
     "is_result",
     "memory_file",
     "read_call",
@@ -49,6 +51,20 @@ _RESULT = b"R"
 _FAILURE = b"F"
 
 
+class WorkerFiles(Protocol):
+    """The descriptors of one job as its launcher needs them; workers are known by number."""
+
+    @property
+    def call_fd(self) -> int:
+        """The call."""
+
+    def answer_fd(self, worker: int) -> int:
+        """Where the answer of this worker is, or comes to be."""
+
+    def for_worker(self, worker: int) -> dict[int, int]:
+        """What this worker finds under which number."""
+
+
 @dataclass(frozen=True)
 class CallFiles:
     """The descriptors of one job: the call, and an answer for each rank."""
@@ -56,13 +72,17 @@ class CallFiles:
     call_fd: int
     answer_fds: tuple[int, ...]
 
-    def for_worker(self, rank: int) -> dict[int, int]:
-        """What this worker finds under which number."""
-        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fds[rank]}
+    def answer_fd(self, worker: int) -> int:
+        """See ``WorkerFiles``; here numbers are ranks."""
+        return self.answer_fds[worker]
 
-    def has_result(self, rank: int) -> bool:
+    def for_worker(self, worker: int) -> dict[int, int]:
+        """See ``WorkerFiles``."""
+        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
+
+    def has_result(self, worker: int) -> bool:
         """Whether this worker has done what it was started for."""
-        return is_result(self.answer_fds[rank])
+        return is_result(self.answer_fd(worker))
 
 
 @dataclass(frozen=True)
@@ -155,6 +175,11 @@ def write_failure(fd: int, failure: Failure) -> None:
 def is_result(fd: int) -> bool:
     """Whether the answer in ``fd`` is complete and a result."""
     return os.pread(fd, 1, 0) == _RESULT
+
+
+def is_failure(fd: int) -> bool:
+    """Whether the answer in ``fd`` is complete and a failure."""
+    return os.pread(fd, 1, 0) == _FAILURE
 
 
 def read_result(file: BinaryIO) -> Any:

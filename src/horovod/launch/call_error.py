@@ -6,15 +6,23 @@ import signal
 from collections.abc import Sequence
 
 from horovod.launch.call import Failure
-from horovod.launch.job import JobOutcome
+from horovod.launch.job_plan import JobOutcome
 from horovod.launch.processes import describe_exit
 
-__all__ = ["job_error", "unpickling_error"]
+__all__ = ["elastic_error", "job_error", "unpickling_error"]
 
 _BEGINNING = "Horovod detected that one or more processes exited with an error; "
 # Failures of other ranks are mentioned in one line each, so many at most.
 _MOST_OTHERS = 8
 _LINE_LENGTH = 300
+# What the launcher advises, in the caller's words.
+_PARAMETERS = {
+    "--min-np": "min_num_proc",
+    "--elastic-timeout": "HOROVOD_ELASTIC_TIMEOUT",
+    "--slots-per-host": "slots",
+    "--start-timeout": "start_timeout",
+    "--network-interfaces": "network_interfaces",
+}
 
 
 def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> RuntimeError:
@@ -24,7 +32,7 @@ def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> Runtim
     what others tell then is mostly that they have lost it. Else the one that failed first is.
     """
     if outcome.has_lost_host:
-        return RuntimeError(outcome.text.strip())
+        return RuntimeError(_why_ended(outcome))
     told = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
     slot = outcome.slot
     if slot is not None and slot.rank not in told:
@@ -40,6 +48,17 @@ def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> Runtim
         error.__cause__ = first.exception()
         return error
     return RuntimeError(f"{_BEGINNING}{_why_ended(outcome)}")
+
+
+def elastic_error(outcome: JobOutcome, failure: Failure | None) -> RuntimeError:
+    """The error for an elastic job; ``failure`` is what the worker told that it is about."""
+    text = _why_ended(outcome)
+    if failure is None or outcome.slot is None:
+        return RuntimeError(text)
+    who = f"rank {outcome.slot.rank} on {outcome.slot.hostname}"
+    error = RuntimeError(f"{text}\n{who} {failure.what}\n\n{failure.traceback.rstrip()}")
+    error.__cause__ = failure.exception()
+    return error
 
 
 def unpickling_error(rank: int, error: Exception) -> RuntimeError:
@@ -65,7 +84,10 @@ def _first_line(text: str) -> str:
 
 def _why_ended(outcome: JobOutcome) -> str:
     if outcome.text:
-        return outcome.text.strip()
+        text = outcome.text.strip().removeprefix("horovodrun: ")
+        for option, parameter in _PARAMETERS.items():
+            text = text.replace(option, parameter)
+        return text
     try:
         name = signal.Signals(outcome.status - 128).name
     except ValueError:

@@ -123,9 +123,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         parser.error(str(error))
     try:
         if isinstance(plan, ElasticPlan):
-            from horovod.launch.elastic.job import run_elastic_job
-
-            return run_elastic_job(plan, environ).status
+            return _run_elastic(parser, plan, environ)
         return run_job(plan, environ).status
     except OSError as error:
         if plan.output_directory is None:
@@ -133,6 +131,19 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         parser.error(f"--output-filename: {error}")
     except KeyboardInterrupt:
         return 130
+
+
+def _run_elastic(
+    parser: argparse.ArgumentParser, plan: ElasticPlan, environ: Mapping[str, str]
+) -> int:
+    # Here, because other jobs need none of it.
+    from horovod.launch.elastic.job import run_elastic_job
+    from horovod.launch.elastic.memory import JobRefusedError
+
+    try:
+        return run_elastic_job(plan, environ).status
+    except JobRefusedError as error:
+        parser.error(f"--job-id: {error}")
 
 
 def _print_manifest(given: argparse.Namespace, form: PodForm, command: Sequence[str]) -> int:

@@ -11,6 +11,8 @@ from horovod.launch.hosts import Slot
 
 __all__ = ["Rendezvous", "is_passed_on", "worker_environment"]
 
+# What a launcher that is itself a worker has from its own job.
+_OF_A_WORKER = frozenset({"_HOROVOD_SECRET_KEY", "_HOROVOD_WORKER"})
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -62,4 +64,5 @@ def worker_environment(
 
 def is_passed_on(name: str) -> bool:
     """Whether workers get the launcher's variable ``name``."""
-    return name not in ("OLDPWD", "_HOROVOD_SECRET_KEY") and not name.startswith("BASH_FUNC_")
+    is_of_the_shell = name == "OLDPWD" or name.startswith("BASH_FUNC_")
+    return not is_of_the_shell and name not in _OF_A_WORKER

@@ -25,7 +25,7 @@ __all__ = [
     "encode_json",
 ]
 
-MAGIC = b"\0horovod agent 2\n"  # the number is the protocol's version
+MAGIC = b"\0horovod agent 3\n"  # the number is the protocol's version
 CHUNK_BYTES = 64 * 1024
 # A plan carries the launcher's whole environment, and a system takes no more than this of it.
 _MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
@@ -45,7 +45,7 @@ class Kind(IntEnum):
     KILL_WORKER = 8
     FORGET = 9  # nobody asks about this worker any more: end and close what is left of it
 
-    HELLO = 16  # JSON: here I am
+    HELLO = 16  # JSON: here I am, with these workers
     STARTED = 17  # a worker, and its pid
     TROUBLE = 18  # JSON: why a worker, or any at all, cannot be started (crew.Trouble)
     OUTPUT = 19  # bytes that a worker has written to stream 0 (stdout) or 1 (stderr)

@@ -24,7 +24,8 @@ from horovod.launch.call import (
     read_result,
     write_call,
 )
-from horovod.launch.call_error import job_error, unpickling_error
+from horovod.launch.call_error import elastic_error, job_error, unpickling_error
+from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.job_plan import JobPlan
 from horovod.launch.run_options import RunOptions, check_options
 from horovod.launch.supervision import python_words, read_outcome, send_assignment
@@ -75,24 +76,40 @@ def run(
     and go through memory that only this process and its children can open, and to other machines
     through ssh.
 
+    ``min_num_proc`` or ``host_discovery_script`` makes the job elastic: workers that are lost are
+    replaced, and hosts are used while they are there. ``func`` then calls a function that
+    ``hvd.elastic.run`` decorates. There are as many results as workers are needed at least, those
+    of the first ranks in the end.
+
     Args:
-        num_proc: processes to start; ``np`` is its deprecated name.
+        num_proc: processes to start; ``np`` is its deprecated name. An elastic job starts as many
+            as there are slots, from this number on.
+        min_num_proc: an elastic job goes on with so many, and waits with fewer, for the seconds of
+            ``HOROVOD_ELASTIC_TIMEOUT`` (600); default ``num_proc``. ``min_np`` is its deprecated
+            name.
+        max_num_proc: an elastic job uses no more than this; what further slots run waits to take
+            over. Default all slots. ``max_np`` is its deprecated name.
+        slots: of hosts that ``host_discovery_script`` names without a number.
+        reset_limit: end an elastic job instead of making a new world more often; default never.
+        cooldown_range: ``(1, 60)``: use a host where a worker failed again after a while that grows
+            between these seconds with each failure; default never.
         hosts: ``"localhost:2,node-1:4"``: machines and their slots, filled in this order;
             ``hostfile`` is a file of the same with lines ``name slots=N``.
+        host_discovery_script: a command that prints a line ``name`` or ``name:slots`` for each host
+            that there is, asked every second.
         ssh_port, ssh_identity_file: for ssh to other machines; its configuration says the rest.
         network_interfaces: names, or a comma string: those that machines may use to reach each
             other; default all. ``network_interface`` is its deprecated name.
         start_timeout: seconds (30) that other machines may take to start their processes, and
             that the processes wait for each other in ``init``.
-        output_filename: folder that keeps each rank's lines in ``rank.<R>/stdout`` and ``stderr``.
+        output_filename: folder that keeps each rank's lines in ``rank.<R>/stdout`` and ``stderr``;
+            in an elastic job each worker's, by its number.
         verbose: true says on standard error which processes start and end.
         executable: the workers' Python, on all machines; default this one. Another one finds
             modules by its own search path and must have the same versions of Python and of what
             travels.
         use_gloo: accepted, the native engine needs no MPI; so is ``disable_cache``, since nothing
             is remembered between jobs.
-        min_num_proc: refused, with ``max_num_proc``, ``slots``, ``reset_limit``,
-            ``cooldown_range`` and ``host_discovery_script``: no elastic training in this version.
         use_mpi: let ``mpirun`` start the processes, on hosts that it reaches itself; their data
             goes over MPI. ``mpi_args`` are more words for it, in one text.
 
@@ -104,7 +121,8 @@ def run(
             with 0) or died before it had a result, or its result cannot be pickled. The text names
             rank, exception and traceback of the first; the exception itself is ``__cause__`` if it
             can be pickled. The others are ended, and none is left. KeyboardInterrupt ends them in
-            the same way.
+            the same way. An elastic job fails when it cannot go on after such a failure, and in
+            any case when ranks disagree about a collective.
     """
     given = dict(locals())  # nothing but the parameters
     function, arguments = given.pop("func"), tuple(given.pop("args"))
@@ -146,7 +164,7 @@ def _run(call: Call, options: RunOptions) -> list[Any]:
         options.output_directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_files:
         call_file, report, *answers = [
-            open_files.enter_context(memory_file()) for _ in range(2 + len(options.slots))
+            open_files.enter_context(memory_file()) for _ in range(2 + options.result_count)
         ]
         write_call(call, call_file)
         files = CallFiles(call_file.fileno(), tuple(answer.fileno() for answer in answers))
@@ -155,13 +173,31 @@ def _run(call: Call, options: RunOptions) -> list[Any]:
         outcome = read_outcome(report, exit_code)
         if outcome.status != 0 or not all(map(is_result, files.answer_fds)):
             failures = [read_failure(answer) for answer in answers]
+            if options.elastic is not None:
+                raise elastic_error(outcome, failures[0])
             raise job_error(outcome, failures)
         return [_result(rank, answer) for rank, answer in enumerate(answers)]
 
 
-def _plan(options: RunOptions, files: CallFiles) -> JobPlan:
+def _plan(options: RunOptions, files: CallFiles) -> JobPlan | ElasticPlan:
+    command = tuple(python_words(options.executable, "function_worker"))
+    if options.elastic is not None:
+        return ElasticPlan(
+            command=command,
+            limits=options.elastic.limits,
+            script=options.elastic.script,
+            hosts=options.hosts,
+            slots_per_host=options.elastic.slots_per_host,
+            extra_environment=_variables(options),
+            is_verbose=options.is_verbose,
+            output_directory=options.output_directory,
+            ssh=options.others.ssh,
+            interfaces=options.others.interfaces,
+            start_timeout_s=options.others.start_timeout_s,
+            call=files,
+        )
     return JobPlan(
-        command=tuple(python_words(options.executable, "function_worker")),
+        command=command,
         slots=options.slots,
         extra_environment=_variables(options),
         is_verbose=options.is_verbose,

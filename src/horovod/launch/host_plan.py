@@ -45,7 +45,7 @@ class HostPlan:
 
     The first of ``stores``, addresses and ports, that can be reached from the host and knows
     ``secret``, within ``store_timeout_s``, is the job's store. ``interfaces``: see
-    ``worker_environment``.
+    ``worker_environment``. Workers are kept for ``patience_s`` if the launcher goes without a word.
     """
 
     hostname: str
@@ -56,6 +56,7 @@ class HostPlan:
     store_timeout_s: float = 10.0
     interfaces: tuple[str, ...] | None = None
     has_call: bool = False
+    patience_s: float = 0.0
 
 
 def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -92,6 +93,7 @@ def plan_of(fields: Mapping[str, Any]) -> HostPlan:
         store_timeout_s=float(fields["store_timeout_s"]),
         interfaces=None if interfaces is None else tuple(interfaces),
         has_call=fields["has_call"],
+        patience_s=float(fields["patience_s"]),
     )
 
 

@@ -21,6 +21,7 @@ from horovod.launch.job_outcomes import host_loss, worker_failure
 from horovod.launch.job_plan import JobOutcome, JobPlan
 from horovod.launch.logs import Logs
 from horovod.launch.processes import describe_exit, open_standard_files, words_to_run
+from horovod.launch.python_words import words_there
 from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.stage import Manner, Stage, counted, open_stage
 from horovod.rendezvous.authentication import SECRET_BYTES
@@ -106,8 +107,8 @@ class _Job:
         return hostname in self._plan.others.addresses
 
     def _remote_crew(self, hostname: str) -> RemoteCrew:
-        ssh, call = self._plan.others.ssh, self._plan.call
-        return self._stage.crew_there(hostname, ssh, self._environ, listener=self, call=call)
+        words = words_there(hostname, self._plan.others.ssh, self._environ, "agent")
+        return self._stage.crew_there(hostname, words, listener=self, call=self._plan.call)
 
     def _begin(self) -> None:
         """All hosts are there: start the workers."""

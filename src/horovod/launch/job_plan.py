@@ -73,7 +73,8 @@ class JobPlan:
 class JobOutcome:
     """How a job ended: the launcher's exit status, and why in words if that is not 0.
 
-    ``slot``, ``pid`` and ``exit_code`` are those of the worker that failed first, if one did.
+    ``slot``, ``worker`` (its number), ``pid`` and ``exit_code`` are those of the worker that failed
+    first, if one did.
     ``has_lost_host``: the connection to a host ended first; the text says which.
     """
 
@@ -83,3 +84,4 @@ class JobOutcome:
     pid: int = 0
     exit_code: int = 0
     has_lost_host: bool = False
+    worker: int | None = None

@@ -17,11 +17,19 @@ _STREAMS = ("stdout", "stderr")
 class LogFile:
     """One copy; ``problem`` says why it has stopped."""
 
-    def __init__(self, path: Path) -> None:
-        """Create or empty ``path``. Raises OSError."""
+    def __init__(self, path: Path, *, is_continued: bool = False) -> None:
+        """Create or empty ``path``, unless it ``is_continued``. Raises OSError."""
         self.path = path
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("ab" if is_continued else "wb", buffering=0)
         self.problem = ""
+
+    def go_on(self) -> None:
+        """It was closed although more comes."""
+        if self._file.closed and not self.problem:
+            try:
+                self._file = self.path.open("ab", buffering=0)
+            except OSError as error:
+                self._stop(error)
 
     def write(self, data: bytes) -> None:
         """Append ``data``; files take it at once."""
@@ -50,13 +58,17 @@ class LogFile:
 class Logs:
     """All files of a job: ``rank.<N>/stdout`` and ``stderr``, or none without a directory.
 
-    Without elastic training a worker's number is its rank.
+    Without elastic training a worker's number is its rank. Files of a job that ``is_continued``
+    keep what is in them.
     """
 
-    def __init__(self, directory: Path | None, numbers: Sequence[int]) -> None:
+    def __init__(
+        self, directory: Path | None, numbers: Sequence[int], *, is_continued: bool = False
+    ) -> None:
         """Create or empty the files of these workers. Raises OSError."""
         self._directory = directory
-        self._width = len(str(max(numbers)))  # of the largest number, so names sort
+        self._is_continued = is_continued
+        self._width = len(str(max(numbers, default=0)))  # of the largest number, so names sort
         self._files: dict[tuple[int, str], LogFile] = {}
         self._told: LogFile | None = None
         try:
@@ -73,11 +85,14 @@ class Logs:
         folder = self._directory / f"rank.{number:0{self._width}}"
         folder.mkdir(parents=True, exist_ok=True)
         for stream in _STREAMS:
-            self._files[number, stream] = LogFile(folder / stream)
+            self._files[number, stream] = LogFile(folder / stream, is_continued=self._is_continued)
 
     def of(self, number: int) -> tuple[LogFile | None, LogFile | None]:
         """Where the standard output and error of a worker are kept."""
         stdout, stderr = (self._files.get((number, stream)) for stream in _STREAMS)
+        for file in (stdout, stderr):
+            if file is not None:
+                file.go_on()
         return stdout, stderr
 
     def close(self) -> None:

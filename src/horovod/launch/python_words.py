@@ -1,10 +1,15 @@
-"""How another Python process is told to run a part of this package."""
+"""How another Python process, here or on another host, is told to run a part of this package."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["python_arguments", "python_words"]
+from horovod.launch.ssh import SshOptions, agent_command, remote_words
+
+__all__ = ["python_words", "words_there"]
 
 # Whatever the first entry of the search path is, it must not replace a module of the interpreter;
 # the package is found where this process has found it, unless the other Python has its own.
@@ -14,12 +19,24 @@ _START = (
 )
 
 
-def python_words(executable: str, module: str) -> list[str]:
-    """The command that calls ``main`` of ``horovod.launch.<module>``."""
-    return [executable, *python_arguments(module)]
+def python_words(executable: str, module: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that calls ``main`` of ``horovod.launch.<module>``; see ``sys.argv[1:]``."""
+    return [executable, *_arguments(module, arguments)]
 
 
-def python_arguments(module: str) -> list[str]:
-    """The same without the interpreter."""
+def words_there(
+    hostname: str,
+    ssh: SshOptions,
+    environ: Mapping[str, str],
+    module: str,
+    arguments: Sequence[str] = (),
+) -> list[str]:
+    """The same on ``hostname``, in this folder and by this interpreter where they exist."""
+    words = _arguments(module, arguments)
+    command = agent_command(os.getcwd(), sys.executable or "python3", words)
+    return remote_words(hostname, command, ssh, environ)
+
+
+def _arguments(module: str, arguments: Sequence[str]) -> list[str]:
     package_root = str(Path(__file__).resolve().parents[2])
-    return ["-c", _START.format(module=module), package_root]
+    return ["-c", _START.format(module=module), *arguments, package_root]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO
 from horovod.launch.frames import CHUNK_BYTES, Kind, encode
 
 if TYPE_CHECKING:
-    from horovod.launch.call import CallFiles
+    from horovod.launch.call import WorkerFiles
 
 __all__ = ["ReceivedCall", "RemoteAnswers", "answer_frames", "call_frames"]
 
 
-def call_frames(call: CallFiles | None) -> Iterator[bytes]:
+def call_frames(call: WorkerFiles | None) -> Iterator[bytes]:
     """The call, if there is one; it follows the plan."""
     if call is not None:
         yield from _pieces(call.call_fd, Kind.CALL)
@@ -44,7 +44,7 @@ class RemoteAnswers:
     The first byte, which makes an answer complete, is written last here, too.
     """
 
-    def __init__(self, call: CallFiles | None) -> None:
+    def __init__(self, call: WorkerFiles | None) -> None:
         self._call = call
         self._begun: dict[int, tuple[bytes, int]] = {}  # by worker: the first byte, bytes so far
 
@@ -56,13 +56,13 @@ class RemoteAnswers:
         data = piece if offset else b"\0" + piece[1:]
         self._begun[worker] = (first, offset + len(data))
         while data:
-            written = os.pwrite(self._call.answer_fds[worker], data, offset)
+            written = os.pwrite(self._call.answer_fd(worker), data, offset)
             data, offset = data[written:], offset + written
 
     def complete(self, worker: int) -> None:
         """Nothing of it is missing."""
         if self._call is not None and worker in self._begun:
-            os.pwrite(self._call.answer_fds[worker], self._begun.pop(worker)[0], 0)
+            os.pwrite(self._call.answer_fd(worker), self._begun.pop(worker)[0], 0)
 
 
 class ReceivedCall:

@@ -13,18 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from horovod.launch.crew import GRACE_S, StartListener, Trouble, Worker
 from horovod.launch.frames import MAGIC, Frame, FrameError, FrameReader, Kind, encode, encode_json
 from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields
+from horovod.launch.hosts import Slot
 from horovod.launch.output import Console, Sink
 from horovod.launch.remote_call import RemoteAnswers, call_frames
 from horovod.launch.ssh_child import SshChild
 from horovod.launch.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from horovod.launch.call import CallFiles
+    from horovod.launch.call import WorkerFiles
 
 __all__ = ["Listener", "RemoteCrew"]
 
@@ -80,7 +81,7 @@ class RemoteCrew:
         watchdog: Watchdog,
         consoles: tuple[Console, Console],
         sinks: Callable[[Worker], tuple[Sink, Sink]],
-        call: CallFiles | None,
+        call: WorkerFiles | None,
         listener: Listener,
     ) -> None:
         self.hostname = hostname
@@ -88,6 +89,7 @@ class RemoteCrew:
         self.words = tuple(words)
         self.problem = ""
         self.launcher_address = ""  # where the host sees the launcher come from, if it knows
+        self.dropped_lines = 0  # of output, while nobody was connected with the host
         self.is_greeted = False
         self.is_gone = False
         self.retry_at: float | None = None
@@ -158,6 +160,13 @@ class RemoteCrew:
         self._has_plan = True
         self._send(encode_json(Kind.PLAN, fields_of(plan)))
         self._send_in_order(call_frames(self._call))
+
+    def expect_workers(self) -> None:
+        """Before it is connected: there may be workers, which ``greeted`` will show.
+
+        From then on they are this crew's, also those that have ended.
+        """
+        self._has_plan = True
 
     def start_worker(self, place: Place) -> None:
         """See ``Crew``; needs ``prepare`` before."""
@@ -317,15 +326,24 @@ class RemoteCrew:
         elif kind == Kind.GONE:
             self._on_gone()
         elif kind == Kind.HELLO:
-            self.launcher_address = str(frame.fields["launcher_address"])
+            self._on_hello(frame.fields)
             return partial(self._listener.greeted, self)
         return None
 
+    def _on_hello(self, fields: Mapping[str, Any]) -> None:
+        self.launcher_address = str(fields["launcher_address"])
+        self.dropped_lines = int(fields["dropped_lines"])
+        for found in fields["workers"]:
+            self._add(Worker(int(found["number"]), Slot(**found["slot"]), int(found["pid"])))
+
     def _on_started(self, number: int, pid: int) -> Callable[[], None]:
         worker = Worker(number, self._awaited.pop(number).slot, pid)
-        self.workers[number] = worker
-        self._streams[number] = _Streams(self._make_sinks(worker))
+        self._add(worker)
         return partial(self._listener.started, worker)
+
+    def _add(self, worker: Worker) -> None:
+        self.workers[worker.number] = worker
+        self._streams[worker.number] = _Streams(self._make_sinks(worker))
 
     def _on_trouble(self, status: int, text: str, number: int | None) -> Callable[[], None]:
         if number is None:

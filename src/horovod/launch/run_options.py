@@ -1,12 +1,11 @@
 """The parameters of ``horovod.run``, checked before anything is started. Reads a hostfile at most.
 
-The interface has parameters whose meaning belongs to elastic training. What asks for nothing that
-is missing is accepted, the rest is refused by name.
+Those of elastic training are in ``elastic/run_options.py``. What contradicts another or makes no
+sense is refused by name.
 """
 
 from __future__ import annotations
 
-import operator
 import shlex
 import shutil
 import sys
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from horovod.launch.argument_checks import check_count, check_integer, check_seconds
+from horovod.launch.elastic.run_options import ElasticRun, elastic_run, is_elastic_run
 from horovod.launch.hosts import (
     HostSlots,
     Slot,
@@ -24,28 +25,19 @@ from horovod.launch.hosts import (
     parse_hosts,
 )
 from horovod.launch.job_plan import OtherHosts
-from horovod.launch.machine import place
+from horovod.launch.machine import Placement, place
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings
 
 __all__ = ["RunOptions", "check_options"]
 
-_ELASTIC = "elastic training is not supported by this version; leave it out"
-_MISSING = {
-    "min_num_proc": _ELASTIC,
-    "max_num_proc": _ELASTIC,
-    "slots": _ELASTIC,
-    "reset_limit": _ELASTIC,
-    "cooldown_range": _ELASTIC,
-    "host_discovery_script": _ELASTIC,
-}
 # Frames between the caller of horovod.run and the warning.
 _STACKLEVEL = 5
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What ``horovod.run`` was asked for."""
+    """What ``horovod.run`` was asked for; ``slots`` are those of a job of fixed size."""
 
     slots: tuple[Slot, ...]
     executable: str
@@ -56,6 +48,12 @@ class RunOptions:
     hosts: tuple[HostSlots, ...] = ()
     uses_mpi: bool = False
     mpi_words: tuple[str, ...] = ()
+    elastic: ElasticRun | None = None
+
+    @property
+    def result_count(self) -> int:
+        """How many results are wanted: one of each rank, or of as many as are always there."""
+        return self.elastic.limits.min_np if self.elastic else len(self.slots)
 
     @property
     def is_same_python(self) -> bool:
@@ -73,14 +71,12 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     """
     values = _resolve_aliases(given)
     _refuse_conflicts(values)
-    for name, reason in _MISSING.items():
-        if values[name] is not None and values[name] is not False:
-            raise ValueError(f"{name}={values[name]!r}: {reason}")
+    is_elastic = is_elastic_run(values)
     ssh, interfaces = _ssh(values), _interfaces(values)
-    process_count = _count("num_proc", values["num_proc"])
+    process_count = check_count("num_proc", values["num_proc"])
     hosts = _hosts(values, process_count)
-    placement = place(hosts, process_count)
-    start_timeout_s = _seconds("start_timeout", values["start_timeout"])
+    placement = Placement(()) if is_elastic else place(hosts, process_count)
+    start_timeout_s = check_seconds("start_timeout", values["start_timeout"])
     return RunOptions(
         slots=placement.slots,
         executable=_executable(values["executable"]),
@@ -96,6 +92,7 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
         hosts=hosts,
         uses_mpi=bool(values["use_mpi"]),
         mpi_words=_mpi_words(values),
+        elastic=elastic_run(values, process_count, hosts) if is_elastic else None,
     )
 
 
@@ -141,7 +138,7 @@ def _mpi_words(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _ssh(values: Mapping[str, Any]) -> SshOptions:
     port, identity_file = values["ssh_port"], values["ssh_identity_file"]
-    if port is not None and not 0 < _integer("ssh_port", port) < 65536:
+    if port is not None and not 0 < check_integer("ssh_port", port) < 65536:
         raise ValueError(f"ssh_port={port!r}: expected a port number")
     return SshOptions(port, None if identity_file is None else str(Path(identity_file)))
 
@@ -161,7 +158,9 @@ def _hosts(values: Mapping[str, Any], process_count: int) -> tuple[HostSlots, ..
         return parse_hostfile(Path(values["hostfile"]).read_text(encoding="utf-8"))
     if values["hosts"] is not None:
         return parse_hosts(values["hosts"])
-    return (HostSlots("localhost", process_count),)
+    if values["host_discovery_script"] is not None:
+        return ()
+    return (HostSlots("localhost", values["max_num_proc"] or process_count),)
 
 
 def _executable(executable: str | None) -> str:
@@ -171,29 +170,6 @@ def _executable(executable: str | None) -> str:
     if shutil.which(name) is None:
         raise ValueError(f"executable={name!r}: there is no such program that can be run")
     return name
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r}: expected an integer") from None
-
-
-def _count(name: str, value: Any) -> int:
-    count = _integer(name, value)
-    if count < 1:
-        raise ValueError(f"{name}={value!r}: expected a number of processes, 1 or more")
-    return count
-
-
-def _seconds(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    seconds = float(value)
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"{name}={value!r}: expected a number of seconds above 0")
-    return seconds
 
 
 def _directory(path: Any) -> Path | None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -23,14 +22,12 @@ from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.output import Output, Sink, consoles
 from horovod.launch.processes import adopt_orphans, reaped, signal_group
-from horovod.launch.python_words import python_arguments
 from horovod.launch.remote_crew import Listener, RemoteCrew
-from horovod.launch.ssh import SshOptions, agent_command, remote_words
 from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from horovod.launch.call import CallFiles
+    from horovod.launch.call import WorkerFiles
 
 __all__ = ["Manner", "Play", "Stage", "counted", "open_stage"]
 
@@ -122,20 +119,18 @@ class Stage:
     def crew_there(
         self,
         hostname: str,
-        ssh: SshOptions,
-        environ: Mapping[str, str],
+        words: Sequence[str],
         *,
         listener: Listener,
-        call: CallFiles | None = None,
+        call: WorkerFiles | None = None,
     ) -> RemoteCrew:
-        """A crew on another host, at any time; it is not connected yet.
+        """A crew on another host, at any time; it is not connected yet. ``words`` start its agent.
 
         It leaves by itself once it ``is_closed``: after a loss, or ``dismiss``.
         """
-        command = agent_command(os.getcwd(), sys.executable or "python3", python_arguments("agent"))
         crew = RemoteCrew(
             hostname,
-            remote_words(hostname, command, ssh, environ),
+            words,
             selector=self.selector,
             watchdog=self.watchdog,
             consoles=(self._stdout, self._stderr),

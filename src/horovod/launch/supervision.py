@@ -10,7 +10,7 @@ import pickle
 import subprocess
 from typing import BinaryIO
 
-from horovod.launch.job import JobOutcome
+from horovod.launch.job_plan import JobOutcome
 from horovod.launch.processes import describe_exit
 from horovod.launch.python_words import python_words
 from horovod.launch.supervisor import Assignment

@@ -15,10 +15,13 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from horovod.launch.call import CallFiles
-from horovod.launch.job import JobOutcome, JobPlan, run_job
+from horovod.launch.job_plan import JobOutcome, JobPlan
+
+if TYPE_CHECKING:
+    from horovod.launch.elastic.plan import ElasticPlan
 
 __all__ = ["Assignment", "main"]
 
@@ -27,7 +30,7 @@ __all__ = ["Assignment", "main"]
 class Assignment:
     """What the caller asks for; the outcome is pickled into ``report_fd``."""
 
-    plan: JobPlan
+    plan: JobPlan | ElasticPlan
     files: CallFiles | None
     report_fd: int
 
@@ -51,12 +54,23 @@ def main() -> NoReturn:
         target=_end_with_caller, args=lifeline, name="horovod-lifeline", daemon=True
     ).start()
     try:
-        outcome = run_job(assignment.plan, os.environ)
+        outcome = _run(assignment.plan)
     except OSError as error:  # no descriptors left, a log that cannot be written
         outcome = JobOutcome(1, f"the launcher cannot start them: {error}")
     with open(assignment.report_fd, "wb", closefd=False) as report:
         pickle.dump(outcome, report)
     sys.exit(outcome.status)
+
+
+def _run(plan: JobPlan | ElasticPlan) -> JobOutcome:
+    # Of the two, a process needs one.
+    if isinstance(plan, JobPlan):
+        from horovod.launch.job import run_job
+
+        return run_job(plan, os.environ)
+    from horovod.launch.elastic.job import run_elastic_job
+
+    return run_elastic_job(plan, os.environ)
 
 
 def _forget_signal_settings() -> None:

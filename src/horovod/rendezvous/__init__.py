@@ -106,7 +106,8 @@ def recognise(
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
     if (member := this_member(environ)) is not None:
-        identity = identity_in(member.take_seat(launcher_store(environ, timeout_s)), environ)
+        seat = member.take_seat(lambda: launcher_store(environ, timeout_s))
+        identity = identity_in(seat, environ)
     elif not is_ours and _is_step(environ):
         from horovod.rendezvous.slurm import identify_by_slurm
 

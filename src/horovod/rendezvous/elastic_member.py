@@ -7,10 +7,13 @@ worker asks for its next seat; ``init`` asks. Keys and messages are those of ``e
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 
 from horovod.errors import InitError
 from horovod.rendezvous.elastic_messages import (
@@ -23,6 +26,7 @@ from horovod.rendezvous.elastic_messages import (
     world_scope,
 )
 from horovod.rendezvous.identity import Identity, hostname_of
+from horovod.rendezvous.patience import Patience, patience_in
 from horovod.rendezvous.store import Store
 
 __all__ = ["Member", "RemovedError", "identity_in", "ranks_in", "this_member"]
@@ -30,6 +34,7 @@ __all__ = ["Member", "RemovedError", "identity_in", "ranks_in", "this_member"]
 _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
 _LONG_S = 3600.0
+_MOMENT_S = 1.0  # in which a driver that is back, or a dead connection, shows
 _RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
 
 
@@ -38,15 +43,20 @@ class RemovedError(InitError):
 
 
 class Member:
-    """Worker ``number`` of its job. One thread at a time, but for ``watch_updates``."""
+    """Worker ``number`` of its job. One thread at a time, but for ``watch_updates``.
 
-    def __init__(self, number: int) -> None:
+    ``patience`` is for a driver that has gone and may come back, with an empty store.
+    """
+
+    def __init__(self, number: int, patience: Patience | None = None) -> None:
         self.standing = Standing()
         self.checkpoint = ""
         self.seat = Seat()
         self._keys = WorkerKeys(number)
+        self._patience = patience or Patience()
         self._count = 0
         self._is_waiting = False
+        self._has_asked = False
         self._reason = ""
         self._lost: tuple[int, ...] = ()
         self._keeps_state = False
@@ -62,7 +72,7 @@ class Member:
         """An update is why; ``keeps_state`` as in ``Ready``."""
         self._reason, self._lost, self._keeps_state = "", (), keeps_state
 
-    def take_seat(self, store: Store) -> Seat:
+    def take_seat(self, open_store: Callable[[], Store]) -> Seat:
         """Ask for a seat in the next world, and wait for it as long as the driver lives.
 
         The first answer may be a forecast only.
@@ -73,37 +83,65 @@ class Member:
         """
         if not self._is_waiting:
             self._count += 1
-            ready = Ready(
-                standing=self.standing,
-                reason=self._reason,
-                lost=self._lost,
-                keeps_state=self._keeps_state,
-                is_early=self._count == 1,
-                checkpoint=self.checkpoint,
-            )
-            store.set(self._keys.ready(self._count), ready.encoded())
-            self._is_waiting = True
-        seat = Seat.decoded(_await(store, self._keys.seat(self._count)))
+            self._is_waiting, self._has_asked = True, False
+        seat = self._patience.with_store(open_store, self._ask)
         self._is_waiting, self._reason, self._lost = False, "", ()
         if seat.removal:
+            _be_brief()
             raise RemovedError(f"init: {seat.removal}")
         self.seat = seat
         return seat
 
-    def note_done(self, store: Store) -> None:
-        """The training function has returned."""
+    def _ask(self, store: Store) -> Seat:
+        try:
+            if not self._has_asked:
+                ready = Ready(
+                    standing=self.standing,
+                    reason=self._reason,
+                    lost=self._lost,
+                    keeps_state=self._keeps_state,
+                    is_early=self._count == 1,
+                    checkpoint=self.checkpoint,
+                )
+                store.set(self._keys.ready(self._count), ready.encoded())
+                self._has_asked = True
+            return Seat.decoded(_await(store, self._keys.seat(self._count)))
+        except InitError:
+            self._has_asked = False  # another driver knows nothing of it
+            raise
+
+    def note_done(self, open_store: Callable[[], Store]) -> None:
+        """The training function has returned; a driver that is away hears of it when it is back."""
+        briefly = Patience(min(self._patience.limit_s, _MOMENT_S))
+        try:
+            briefly.with_store(open_store, self._say_done)
+        except InitError:
+            arguments = (open_store, self._say_done)
+            threading.Thread(
+                target=self._say_late, args=arguments, name="horovod-done", daemon=True
+            ).start()
+
+    def _say_done(self, store: Store) -> None:
         store.set(self._keys.done, b"")
 
-    def note_fatal(self, store: Store, text: str) -> None:
-        """An error that would come again after every restart: the job has to end."""
-        store.set(self._keys.fatal, text.encode(errors="replace")[:4096])
+    def _say_late(self, open_store: Callable[[], Store], say: Callable[[Store], None]) -> None:
+        with contextlib.suppress(InitError):  # the exit status will say it, too
+            self._patience.with_store(open_store, say)
+
+    def note_fatal(self, open_store: Callable[[], Store], text: str) -> None:
+        """An error that would come again after every restart: the job has to end.
+
+        Raises:
+            InitError: the store is gone.
+        """
+        value = text.encode(errors="replace")[:4096]
+        self._patience.with_store(open_store, lambda store: store.set(self._keys.fatal, value))
 
     def watch_updates(
         self, open_store: Callable[[], Store], tell: Callable[[int, int], None]
     ) -> None:
         """Call ``tell`` with timestamp and kind of each update, from a thread of its own."""
-        count = self.seat.updates
-        arguments = (open_store, tell, count)
+        arguments = (open_store, tell, self.seat.updates)
         threading.Thread(
             target=self._watch, args=arguments, name="horovod-updates", daemon=True
         ).start()
@@ -111,15 +149,34 @@ class Member:
     def _watch(
         self, open_store: Callable[[], Store], tell: Callable[[int, int], None], count: int
     ) -> None:
-        try:
-            store = open_store()
+        def watch(store: Store) -> None:
+            nonlocal count
             while True:
+                update = Update.decoded(_await(store, update_key(count + 1)))
                 count += 1
-                update = Update.decoded(_await(store, update_key(count)))
                 if count > self.seat.updates:  # else this world was made because of it
                     tell(update.timestamp, update.kind)
-        except InitError:
-            return  # The driver has gone; ``take_seat`` says so where it matters.
+
+        def reopen() -> Store:
+            nonlocal count
+            count = max(count, self.seat.updates)  # a new store has no older ones
+            return open_store()
+
+        with contextlib.suppress(InitError):  # ``take_seat`` says so where it matters
+            self._patience.with_store(reopen, watch)
+
+
+def _be_brief() -> None:
+    """If removal ends the process, which is as it should be, a line is enough to say so."""
+    others = sys.excepthook
+
+    def say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, RemovedError):
+            sys.stderr.write(f"horovod: {error}\n")
+        else:
+            others(kind, error, trace)
+
+    sys.excepthook = say
 
 
 def _await(store: Store, key: str) -> bytes:
@@ -166,5 +223,5 @@ def this_member(environ: Mapping[str, str]) -> Member | None:
     if environ.get(_ELASTIC) != "1" or not number.isdecimal():
         return None
     if not _members:
-        _members[os.getpid()] = Member(int(number))
+        _members[os.getpid()] = Member(int(number), patience_in(environ))
     return _members.get(os.getpid())

@@ -103,7 +103,9 @@ def _from_horovodrun(environ: Mapping[str, str]) -> Identity:
     rank, size = position_of(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
     local_rank, local_size = position_of(environ, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", size)
     cross_rank, cross_size = position_of(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", size)
-    _check_local_rank(rank, size, local_rank, local_size, "HOROVOD_LOCAL_RANK", "HOROVOD_RANK")
+    # Of an elastic job the variables are a guess, and rank 0 need not have the lowest slot.
+    if environ.get("HOROVOD_ELASTIC") != "1":
+        _check_local_rank(rank, size, local_rank, local_size, "HOROVOD_LOCAL_RANK", "HOROVOD_RANK")
     hostname = hostname_of(environ)
     return Identity(
         rank, size, local_rank, local_size, cross_rank, cross_size, hostname, "horovodrun"

@@ -318,8 +318,9 @@ class StoreServer:
                 self._put(request.key, request.value)
             except FullError as error:
                 raise _DropError(str(error)) from None
-            self._answer(connection, wire.Status.DONE)
+            # Before the client goes on, and perhaps ends.
             self._on_set(request.key.decode(errors="replace"), request.value)
+            self._answer(connection, wire.Status.DONE)
         elif (value := self._shelf.get(request.key)) is not None:
             self._answer(connection, wire.Status.DONE, value)
         else:

@@ -23,6 +23,7 @@ from horovod.launch.hosts import Slot
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.processes import spawn
+from horovod.launch.python_words import words_there
 from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.ssh import SshOptions
 from horovod.launch.stage import Manner, Stage, open_stage
@@ -102,7 +103,8 @@ class ChangingJob:
         self._stage.adopt(stays.pid, exits.append)
 
     def _connect(self, hostname: str) -> RemoteCrew:
-        crew = self._stage.crew_there(hostname, SshOptions(), os.environ, listener=self)
+        words = words_there(hostname, SshOptions(), os.environ, "agent")
+        crew = self._stage.crew_there(hostname, words, listener=self)
         crew.connect(os.environ)
         return crew
 

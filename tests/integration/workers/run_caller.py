@@ -21,7 +21,9 @@ def stuck(is_stubborn: bool) -> None:
 def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     try:
-        horovod.run(stuck, (sys.argv[1] == "stubborn",), num_proc=2)
+        hosts = {"min_num_proc": 1, "hosts": "localhost:1,127.0.0.1:1"}
+        options = hosts if sys.argv[1] == "elastic" else {}
+        horovod.run(stuck, (sys.argv[1] == "stubborn",), num_proc=2, **options)
     except KeyboardInterrupt:
         is_same = signal.getsignal(signal.SIGINT) is handler
         children = psutil.Process().children(recursive=True)

@@ -21,7 +21,7 @@ FOR_BINDINGS = {
     "has_spare_cores",
     "settle",
     "port_address",
-    "ranks_named",
+    "missing_in",
     "rethrow_interrupt",
     "data_plane_name",
 }

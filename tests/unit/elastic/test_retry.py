@@ -140,3 +140,14 @@ def test_wrapper_is_named_as_the_function():
 
     wrapped = run_fn(train, lambda: None)
     assert (wrapped.__name__, wrapped.__doc__) == ("train", "Trains.")
+
+
+def test_values_that_cannot_be_saved_are_those_of_the_last_commit(noted):
+    class Owing(NotedState):
+        def save(self) -> None:
+            super().save()
+            raise PeerLostError("rank 1 died")
+
+    owing = Owing()
+    assert run(owing, [HostsUpdatedInterrupt(skip_sync=True), "result"]) == "result"
+    assert owing.notes[-6:] == ["save", "restore", "reset", "state.reset", "sync", "train"]

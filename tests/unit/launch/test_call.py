@@ -18,7 +18,7 @@ import pytest
 from horovod.launch import call
 from horovod.launch.by_value import dumps
 from horovod.launch.call import Call, CallFiles, Failure, failure_of
-from horovod.launch.call_error import job_error, unpickling_error
+from horovod.launch.call_error import elastic_error, job_error, unpickling_error
 from horovod.launch.hosts import HostSlots, assign_ranks
 from horovod.launch.job import JobOutcome
 
@@ -170,6 +170,19 @@ def test_a_rank_that_died_is_named_before_those_that_lost_it() -> None:
 def test_ends_without_a_word(outcome: JobOutcome, text: str) -> None:
     with pytest.raises(RuntimeError, match=text):
         raise job_error(outcome, [None, None, None])
+
+
+def test_why_an_elastic_job_ended() -> None:
+    cause = cloudpickle.dumps(KeyError("x"))
+    failure = Failure("raised KeyError: 'x'", "Traceback\nKeyError: 'x'\n", 1, 10, cause)
+    advice = "horovodrun: too few; see --min-np and --elastic-timeout\nProcess name: 1\n"
+    error = elastic_error(JobOutcome(1, advice, SLOTS[1], worker=7), failure)
+    assert str(error) == (
+        "too few; see min_num_proc and HOROVOD_ELASTIC_TIMEOUT\nProcess name: 1\n"
+        "rank 1 on here raised KeyError: 'x'\n\nTraceback\nKeyError: 'x'"
+    )
+    assert isinstance(error.__cause__, KeyError)
+    assert "the launcher got SIGTERM" in str(elastic_error(JobOutcome(143), None))
 
 
 def test_a_result_that_cannot_be_read() -> None:

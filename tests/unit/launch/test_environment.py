@@ -41,10 +41,11 @@ def test_the_launchers_own_environment_is_passed_on_but_for_what_belongs_to_its_
         "BASH_FUNC_module%%": "() { :; }",
         "HOROVOD_RANK": "7",
         "_HOROVOD_SECRET_KEY": "of another job",
+        "_HOROVOD_WORKER": "3",
         "NCCL_SOCKET_IFNAME": "eth0",
     }
     environment = worker_environment(base, SLOT, RENDEZVOUS, {"HOROVOD_START_TIMEOUT": "5"})
-    assert "OLDPWD" not in environment
+    assert not {"OLDPWD", "_HOROVOD_WORKER"} & set(environment)
     assert not any(name.startswith("BASH_FUNC_") for name in environment)
     for name in ("PATH", "CUDA_VISIBLE_DEVICES", "HOROVOD_CPU_OPERATIONS", "NCCL_SOCKET_IFNAME"):
         assert environment[name] == base[name]

@@ -30,6 +30,19 @@ def test_files_of_an_earlier_job_are_emptied(tmp_path: Path) -> None:
     assert (tmp_path / "rank.0" / "stdout").read_bytes() == b""
 
 
+def test_a_job_that_is_continued_adds_to_its_files(tmp_path: Path) -> None:
+    for text in (b"a", b"b"):
+        with closing(Logs(tmp_path, [0], is_continued=text == b"b")) as logs:
+            out, _ = logs.of(0)
+            assert out
+            out.write(text)
+            out.close()
+            again, _ = logs.of(0)
+            assert again is out
+            out.write(text)
+    assert (tmp_path / "rank.0" / "stdout").read_bytes() == b"aabb"
+
+
 def test_without_a_folder_nothing_is_kept() -> None:
     logs = Logs(None, [0, 1])
     assert logs.of(1) == (None, None)

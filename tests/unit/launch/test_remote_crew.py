@@ -22,7 +22,8 @@ from horovod.launch.remote_crew import RemoteCrew
 from horovod.launch.watchdog import Watchdog
 
 SLOTS = assign_ranks([HostSlots("here", 1), HostSlots("there", 2)], 3)[1:]
-HELLO = MAGIC + encode_json(Kind.HELLO, {"launcher_address": "192.0.2.1"})
+GREETING = {"launcher_address": "192.0.2.1", "workers": [], "dropped_lines": 0}
+HELLO = MAGIC + encode_json(Kind.HELLO, GREETING)
 PLAN = HostPlan(
     hostname="there",
     words=("true",),

@@ -12,9 +12,14 @@ import pytest
 import horovod
 from horovod.launch import function
 from horovod.launch.call import Call
+from horovod.launch.elastic.limits import Limits
+from horovod.launch.elastic.run_options import ElasticRun
+from horovod.launch.hosts import HostSlots
 from horovod.launch.job_plan import OtherHosts
 from horovod.launch.run_options import RunOptions
 from horovod.launch.ssh import SshOptions
+
+SCRIPT = {"host_discovery_script": "./hosts.sh"}
 
 
 @pytest.fixture
@@ -104,16 +109,44 @@ def test_old_names_still_work_and_say_so(asked: list[tuple[Call, RunOptions]]) -
     assert caught[0].filename == __file__
     with pytest.warns(DeprecationWarning, match="network_interface is deprecated"):
         assert options_of(asked, network_interface="lo,eth0").slots
-    with (
-        pytest.warns(DeprecationWarning, match="min_np is deprecated; use min_num_proc"),
-        pytest.raises(ValueError, match="min_num_proc=1: elastic training is not supported"),
-    ):
-        horovod.run(print, min_np=1)
+    with pytest.warns(DeprecationWarning, match="min_np is deprecated; use min_num_proc"):
+        elastic = options_of(asked, min_np=1, num_proc=2, hosts="a:1,b:1").elastic
+    assert elastic is not None
+    assert elastic.limits.min_np == 1
     with (
         pytest.warns(DeprecationWarning, match="max_np is deprecated"),
         pytest.raises(ValueError, match="max_num_proc=2"),
     ):
         horovod.run(print, max_np=2)
+
+
+def test_an_elastic_job(
+    asked: list[tuple[Call, RunOptions]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "7.5")
+    options = options_of(
+        asked,
+        num_proc=4,
+        min_num_proc=np.int64(2),
+        max_num_proc=6,
+        slots=3,
+        reset_limit=0,
+        cooldown_range=[1, 60.5],
+        host_discovery_script=Path("hosts.sh"),
+    )
+    limits = Limits(4, 2, 6, 0, 7.5, (1.0, 60.5))
+    assert options.elastic == ElasticRun(limits, "hosts.sh", 3)
+    assert (options.result_count, options.slots, options.hosts) == (2, (), ())
+
+
+def test_an_elastic_job_on_hosts_that_stay(asked: list[tuple[Call, RunOptions]]) -> None:
+    options = options_of(asked, num_proc=3, min_num_proc=2, hosts="a:2,b:2")
+    assert options.elastic == ElasticRun(Limits(3, 2, None, None, 600.0, None))
+    assert options.hosts == (HostSlots("a", 2), HostSlots("b", 2))
+    here = options_of(asked, min_num_proc=1, max_num_proc=3, cooldown_range=(1, 9))
+    assert here.hosts == (HostSlots("localhost", 3),)
+    by_script = options_of(asked, num_proc=2, host_discovery_script="cat hosts")
+    assert by_script.result_count == 2
 
 
 @pytest.mark.parametrize(
@@ -125,12 +158,21 @@ def test_old_names_still_work_and_say_so(asked: list[tuple[Call, RunOptions]]) -
         ({"hosts": "localhost:1", "host_discovery_script": "x"}, "host_discovery_script, not bo"),
         ({"use_gloo": True, "use_mpi": True}, "give use_gloo or use_mpi, not both"),
         ({"network_interface": "lo", "network_interfaces": "eth0"}, "not both"),
-        ({"min_num_proc": 1}, "min_num_proc=1: elastic training is not supported by this version"),
-        ({"max_num_proc": 1}, "max_num_proc=1: elastic"),
-        ({"slots": 2}, "slots=2: elastic"),
-        ({"reset_limit": 0}, "reset_limit=0: elastic"),
-        ({"cooldown_range": (1, 2)}, "cooldown_range=.1, 2.: elastic"),
-        ({"host_discovery_script": "./x.sh"}, "host_discovery_script='./x.sh': elastic"),
+        ({"min_num_proc": 2}, "min_num_proc=2: expected 1 to 1, which is num_proc"),
+        ({"min_num_proc": 0}, "min_num_proc=0: expected a number of processes, 1 or more"),
+        ({"min_num_proc": 1}, "localhost alone has fewer than 2 hosts.*cooldown_range=.1, 60."),
+        ({"min_num_proc": 1, "num_proc": 5, "hosts": "a:2,b:2"}, "5 processes .* have 4 slots"),
+        ({"min_num_proc": 1, "use_mpi": True}, "use_mpi=True and an elastic job"),
+        ({"max_num_proc": 1}, "max_num_proc=1: goes with min_num_proc or host_discovery_script"),
+        ({"num_proc": 3, "max_num_proc": 2, **SCRIPT}, "max_num_proc=2: expected 3, which is num"),
+        ({"slots": 2, "min_num_proc": 1}, "slots=2: goes with host_discovery_script"),
+        ({"slots": 0, **SCRIPT}, "slots=0: expected a number of processes, 1 or more"),
+        ({"reset_limit": 0}, "reset_limit=0: goes with"),
+        ({"reset_limit": -1, **SCRIPT}, "reset_limit=-1: expected a number of resets, 0 or more"),
+        ({"cooldown_range": (1, 2)}, "cooldown_range=.1, 2.: goes with"),
+        ({"cooldown_range": (0, 2), **SCRIPT}, "cooldown_range=.0, 2.: .* expected at least 1"),
+        ({"cooldown_range": 5, **SCRIPT}, "cooldown_range=5: expected two numbers of seconds"),
+        ({"host_discovery_script": " "}, "host_discovery_script=' ': expected a command"),
         ({"mpi_args": "-x A"}, "mpi_args='-x A': goes with use_mpi=True"),
         ({"hosts": "localhost:1", "num_proc": 2}, "2 processes were asked for"),
         ({"hosts": "localhost"}, "expected name:slots"),
@@ -154,7 +196,12 @@ def test_what_is_refused(
 
 @pytest.mark.parametrize(
     ("given", "text"),
-    [({"num_proc": 1.5}, "num_proc=1.5: expected an integer"), ({"ssh_port": "22"}, "ssh_port")],
+    [
+        ({"num_proc": 1.5}, "num_proc=1.5: expected an integer"),
+        ({"ssh_port": "22"}, "ssh_port"),
+        ({"reset_limit": 1.5, **SCRIPT}, "reset_limit=1.5: expected an integer"),
+        ({"host_discovery_script": 3}, "int"),
+    ],
 )
 def test_wrong_types(given: dict[str, Any], text: str) -> None:
     with pytest.raises(TypeError, match=text):

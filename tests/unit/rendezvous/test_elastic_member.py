@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,8 @@ from horovod.rendezvous.elastic_messages import (
     WorkerKeys,
     update_key,
 )
-from horovod.rendezvous.store import AbandonedError, StoreClient
+from horovod.rendezvous.patience import Patience, patience_in
+from horovod.rendezvous.store import AbandonedError, StoreClient, StoreUnreachableError
 from horovod.rendezvous.store_server import StoreServer
 
 from .worlds import SECRET, MemoryStore
@@ -79,7 +81,7 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
     seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7))
     store.set(KEYS.seat(1), seat.encoded())
     member = Member(5)
-    identity = identity_in(member.take_seat(store), {"HOROVOD_HOSTNAME": "node"})
+    identity = identity_in(member.take_seat(lambda: store), {"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
     # As the driver said it, whatever the ranks' order on the machine.
@@ -92,12 +94,12 @@ def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore)
     member = Member(5)
     for count in (1, 2, 3):
         store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
-    member.take_seat(store)
+    member.take_seat(lambda: store)
     member.standing = Standing(1, 4)
     member.note_failure("rank 2 died", [2])
-    member.take_seat(store)
+    member.take_seat(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(Standing(1, 4), "rank 2 died", (7,))
-    member.take_seat(store)
+    member.take_seat(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(Standing(1, 4))
 
 
@@ -109,17 +111,28 @@ class InterruptedStore(MemoryStore):
 def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) -> None:
     member, interrupted = Member(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
-        member.take_seat(interrupted)
+        member.take_seat(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
     store.set(KEYS.seat(1), Seat(world=9).encoded())
-    assert member.take_seat(store).world == 9
+    assert member.take_seat(lambda: store).world == 9
     assert list(store._values) == [KEYS.seat(1)]
 
 
-def test_no_seat_any_more(store: MemoryStore) -> None:
+def test_no_seat_any_more(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = []
+    monkeypatch.setattr("sys.excepthook", lambda *error: others.append(error))
     store.set(KEYS.seat(1), Seat(removal="node[1] was removed from the elastic job").encoded())
-    with pytest.raises(RemovedError, match=r"init: node\[1\] was removed from the elastic job"):
-        Member(5).take_seat(store)
+    with pytest.raises(
+        RemovedError, match=r"init: node\[1\] was removed from the elastic job"
+    ) as it:
+        Member(5).take_seat(lambda: store)
+    sys.excepthook(it.type, it.value, it.tb)
+    assert capsys.readouterr().err == "horovod: init: node[1] was removed from the elastic job\n"
+    error = ValueError("another")
+    sys.excepthook(ValueError, error, None)
+    assert others == [(ValueError, error, None)]
 
 
 def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
@@ -184,7 +197,7 @@ def test_the_launcher_hears_and_says(
     server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
 ) -> None:
     with ThreadPoolExecutor() as pool:
-        seat = pool.submit(Member(5).take_seat, client)
+        seat = pool.submit(Member(5).take_seat, lambda: client)
         key, value = heard.get(timeout=30)
         assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
         server.set(KEYS.seat(1), Seat(world=2).encoded())
@@ -204,3 +217,79 @@ def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> N
     for thread in threads:
         thread.join(30)
     assert [client.get(f"key/{n}", 30) for n in range(50)] == [b"%d" % n for n in range(50)]
+
+
+class Drivers:
+    """Stores that follow each other at one address, each empty."""
+
+    def __init__(self) -> None:
+        self.heard: Queue[tuple[str, bytes]] = Queue()
+        self.server = self._new(("127.0.0.1", 0))
+        self.clients: list[StoreClient] = []
+
+    def _new(self, address: tuple[str, int]) -> StoreServer:
+        server = StoreServer(
+            SECRET, addresses=[address], on_set=lambda key, value: self.heard.put((key, value))
+        )
+        server.start()
+        return server
+
+    def open_store(self) -> StoreClient:
+        self.clients.append(StoreClient(self.server.address, SECRET, timeout_s=30))
+        return self.clients[-1]
+
+    def follow(self) -> None:
+        self.server.close()
+        self.server = self._new(self.server.address)
+
+    def close(self) -> None:
+        self.server.close()
+        for client in self.clients:
+            client.close()
+
+
+@pytest.fixture
+def drivers() -> Iterator[Drivers]:
+    with closing(Drivers()) as drivers:
+        yield drivers
+
+
+def test_another_driver_is_asked_again(drivers: Drivers) -> None:
+    member = Member(5, Patience(30))
+    with ThreadPoolExecutor() as pool:
+        seat = pool.submit(member.take_seat, drivers.open_store)
+        first = drivers.heard.get(timeout=30)
+        drivers.follow()
+        assert drivers.heard.get(timeout=30) == first
+        assert first[0] == KEYS.ready(1)
+        drivers.server.set(KEYS.seat(1), Seat(world=2).encoded())
+        assert seat.result(timeout=30).world == 2
+
+
+def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
+    member = Member(5, Patience(30))
+    told: Queue[tuple[int, int]] = Queue()
+    drivers.server.set(update_key(1), Update(10, 1).encoded())
+    member.watch_updates(drivers.open_store, lambda *update: told.put(update))
+    assert told.get(timeout=30) == (10, 1)
+    member.seat = Seat(updates=3)
+    drivers.follow()
+    drivers.server.set(update_key(4), Update(40, 2).encoded())
+    assert told.get(timeout=30) == (40, 2)
+
+
+def test_the_end_of_training_waits_for_no_driver(drivers: Drivers) -> None:
+    member = Member(5, Patience(30))
+    drivers.server.close()
+    member.note_done(drivers.open_store)
+    drivers.follow()
+    assert drivers.heard.get(timeout=30) == (KEYS.done, b"")
+
+
+def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
+    drivers.server.close()
+    for limit_s in (0.0, 0.3):
+        with pytest.raises(StoreUnreachableError, match="is horovodrun still running"):
+            Member(5, Patience(limit_s)).take_seat(drivers.open_store)
+    assert patience_in({}).limit_s == 0
+    assert patience_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5

@@ -40,6 +40,13 @@ def test_horovodrun() -> None:
     assert identify(HOROVODRUN) == Identity(1, 4, 1, 2, 0, 2, "alpha", "horovodrun")
 
 
+def test_an_elastic_worker_may_have_another_rank_than_slot() -> None:
+    alone = {**HOROVODRUN, "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}
+    with pytest.raises(InitError, match="both are the same"):
+        identify(alone)
+    assert identify({**alone, "HOROVOD_ELASTIC": "1"}).rank == 1
+
+
 def test_torchrun() -> None:
     expected = Identity(1, 2, 1, 2, 0, 1, os.uname().nodename, "torchrun", group="0")
     assert identify(TORCHRUN) == expected

@@ -1,17 +1,20 @@
 """The workers of an elastic job on whatever hosts: the crew of each is there when it is needed.
 
 A name of this machine needs nothing; another one is connected with by ssh, and what is to start
-there waits for that. A crew goes when its host does. What the ends of workers and connections mean
-is decided elsewhere.
+there waits for that. In a job with an id every host, this machine included, has a keeper, which is
+connected with through a bridge and may have workers already. A crew goes when its host does. What
+the ends of workers and connections mean is decided elsewhere.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horovod.launch.addresses import is_own_address, resolve, store_addresses
+from horovod.launch.call import WorkerFiles
 from horovod.launch.crew import Crew, Trouble
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.environment import Rendezvous
@@ -19,6 +22,7 @@ from horovod.launch.host_plan import HostPlan, Place, remote_environment
 from horovod.launch.hosts import Slot
 from horovod.launch.machine import is_this_machine
 from horovod.launch.processes import words_to_run
+from horovod.launch.python_words import python_words, words_there
 from horovod.launch.remote_crew import Listener, RemoteCrew
 from horovod.launch.stage import Stage
 from horovod.rendezvous.elastic_messages import Seat
@@ -31,15 +35,24 @@ _MOST_STORE_S = 10.0  # for an agent to find a way to the store
 
 @dataclass
 class _Connection:
-    """Another host; ``waiting`` is what will start there once it has answered."""
+    """Another host, or any with a keeper.
+
+    Once it has answered, what is ``waiting`` starts there and what is ``doomed`` ends;
+    ``is_again``: it has or had workers of this job.
+    """
 
     crew: RemoteCrew
     answer_by: float
+    is_again: bool = False
     waiting: dict[int, Place] = field(default_factory=dict)
+    doomed: set[int] = field(default_factory=set)
 
 
 class Crews:
-    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used."""
+    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
+
+    ``files`` are those of the call of ``horovod.run``, if it is one.
+    """
 
     def __init__(
         self,
@@ -48,22 +61,23 @@ class Crews:
         stage: Stage,
         server: StoreServer,
         secret: bytes,
+        run: str,
         *,
         listener: Listener,
         failed: Callable[[str, str], None],
+        files: WorkerFiles | None,
     ) -> None:
         self._plan = plan
         self._environ = environ
         self._stage = stage
         self._server = server
         self._secret = secret
+        self._run = run
         self._listener = listener
         self._failed = failed
-        self._here = stage.crew_here(listener)
-        self._here.prepare(
-            self._host_plan("localhost", environ, server.addresses),
-            Rendezvous(*server.address, secret),
-        )
+        self._files = files
+        self.has_found = False  # a worker that was started before this driver
+        self._here = None if plan.job_id else self._crew_here()
         self._is_here: dict[str, bool] = {}
         self._connections: dict[str, _Connection] = {}
         self._crews: dict[int, Crew] = {}
@@ -74,18 +88,36 @@ class Crews:
         late = [c.answer_by for c in self._connections.values() if not c.crew.is_greeted]
         return min(late, default=None)
 
+    @property
+    def is_searching(self) -> bool:
+        """Whether a host that may have workers of this job has yet to answer."""
+        connections = self._connections.values()
+        return any(c.is_again and not c.crew.is_greeted for c in connections)
+
     def tick(self, now: float) -> None:
         """Give up hosts that do not answer."""
         limit = f"no answer within {self._plan.start_timeout_s:g} s (--start-timeout)"
         for hostname, connection in list(self._connections.items()):
             if not connection.crew.is_greeted and now >= connection.answer_by:
-                self._connections.pop(hostname).crew.dismiss()
+                self._drop(hostname)
+                connection.crew.dismiss()
                 self._failed(hostname, _with_lines(limit, connection.crew))
+
+    def take_over(self, workers: Mapping[int, str]) -> None:
+        """Connect with the hosts of ``workers``, which another driver has started.
+
+        ``greeted`` says which of them are gone; ``has_found`` tells whether there is any.
+        """
+        for hostname in dict.fromkeys(workers.values()):
+            self._connect(hostname, [n for n, name in workers.items() if name == hostname])
 
     def start(self, number: int, slot: Slot) -> None:
         """Start a worker, at once or when its host has answered."""
-        place = Place(number, slot, {**self._plan.extra_environment, **_elastic(number)})
-        if self._on_this_machine(slot.hostname):
+        extra = {**self._plan.extra_environment, **_elastic(number)}
+        if self._plan.job_id:
+            extra["_HOROVOD_PATIENCE"] = f"{self._patience_s:g}"
+        place = Place(number, slot, extra)
+        if self._here is not None and self._on_this_machine(slot.hostname):
             self._crews[number] = self._here
             self._here.start_worker(place)
             return
@@ -103,15 +135,18 @@ class Crews:
             for connection in self._connections.values():
                 connection.waiting.pop(number, None)
             return False
-        if is_urgent:
+        if isinstance(crew, RemoteCrew) and not crew.is_greeted:
+            self._connections[crew.hostname].doomed.add(number)
+        elif is_urgent:
             crew.kill_worker(number)
         else:
             crew.end_worker(number)
         return True
 
     def has(self, number: int) -> bool:
-        """Whether a worker was started and nobody has forgotten it."""
-        return number in self._crews
+        """Whether a worker was started, or will be, and nobody has forgotten it."""
+        connections = self._connections.values()
+        return number in self._crews or any(number in c.waiting for c in connections)
 
     def forget(self, number: int) -> None:
         """A worker has ended."""
@@ -119,64 +154,107 @@ class Crews:
         if crew is not None:
             crew.forget(number)
 
-    def name_seat(self, number: int, seat: Seat) -> None:
-        """What a worker prints goes on under the rank that it has now."""
-        worker = self._crews[number].workers.get(number)
-        if worker is not None:
-            worker.slot = Slot(
-                hostname=worker.slot.hostname,
-                rank=seat.rank,
-                size=seat.size,
-                local_rank=seat.local_rank,
-                local_size=seat.local_size,
-                cross_rank=seat.cross_rank,
-                cross_size=seat.cross_size,
-            )
+    def name_seat(self, number: int, seat: Seat) -> Slot | None:
+        """What a worker prints goes on under the rank that it has now; its place, if it lives."""
+        crew = self._crews.get(number)
+        worker = None if crew is None else crew.workers.get(number)
+        if worker is None:
+            return None
+        worker.slot = Slot(
+            hostname=worker.slot.hostname,
+            rank=seat.rank,
+            size=seat.size,
+            local_rank=seat.local_rank,
+            local_size=seat.local_size,
+            cross_rank=seat.cross_rank,
+            cross_size=seat.cross_size,
+        )
+        return worker.slot
 
     def keep(self, hostnames: Collection[str]) -> None:
         """Part with other hosts than these, where nothing runs."""
         for hostname, connection in list(self._connections.items()):
-            is_idle = not connection.waiting and connection.crew.living == 0
+            is_idle = connection.crew.living == 0 and not connection.waiting
+            is_idle = is_idle and (connection.crew.is_greeted or not connection.is_again)
             if hostname not in hostnames and is_idle:
                 self._connections.pop(hostname).crew.dismiss()
 
     # What happens to hosts.
 
-    def greeted(self, crew: RemoteCrew) -> None:
-        """A host has answered: start what waits for it."""
+    def greeted(self, crew: RemoteCrew) -> list[int]:
+        """A host has answered: start what waits for it.
+
+        Returns:
+            The workers that it was expected to have and knows nothing of.
+        """
         connection = self._connections.get(crew.hostname)
         if connection is None or connection.crew is not crew:
             crew.dismiss()
-            return
+            return []
         try:
             stores = self._stores_for(crew)
         except (OSError, ValueError) as error:
-            self._connections.pop(crew.hostname).crew.dismiss()
+            self._drop(crew.hostname)
+            crew.dismiss()
             self._failed(crew.hostname, f"cannot open the job's store for it: {error}")
-            return
-        crew.prepare(self._host_plan(crew.hostname, remote_environment(self._environ), stores))
+            return []
+        environment = self._environ
+        if not self._on_this_machine(crew.hostname):
+            environment = remote_environment(environment)
+        crew.prepare(self._host_plan(crew.hostname, environment, stores))
+        return self._compare(connection)
+
+    def _compare(self, connection: _Connection) -> list[int]:
+        """What should be there with what is."""
+        crew, found = connection.crew, set(connection.crew.workers)
+        known = {number for number, other in self._crews.items() if other is crew}
         waiting, connection.waiting = connection.waiting, {}
+        self.has_found = self.has_found or bool(found & (known | waiting.keys()))
         for number, place in waiting.items():
             self._crews[number] = crew
-            crew.start_worker(place)
+            if number not in found:
+                crew.start_worker(place)
+        doomed, connection.doomed = connection.doomed, set()
+        for number in doomed & found:
+            crew.end_worker(number)
+        for number in found - known - waiting.keys():
+            crew.kill_worker(number)
+            crew.forget(number)
+        return sorted(known - found)
 
     def lost(self, crew: RemoteCrew) -> list[int]:
-        """A connection has ended; whose workers nobody can say anything about any more."""
-        connection = self._connections.get(crew.hostname)
-        if connection is not None and connection.crew is crew:
-            del self._connections[crew.hostname]
-            self._failed(crew.hostname, _with_lines(crew.problem, crew))
+        """A connection has ended. A keeper still has its workers: it is connected with once more.
+
+        Returns:
+            The workers that nobody can say anything about any more.
+        """
         numbers = [number for number, found in self._crews.items() if found is crew]
+        connection = self._connections.get(crew.hostname)
+        is_current = connection is not None and connection.crew is crew
+        may_return = self._plan.job_id and crew.is_greeted and not self._stage.is_ending
+        if is_current and may_return and numbers:
+            self._stage.say(f"{crew.hostname}: connecting again, since {crew.problem}")
+            self._connect(crew.hostname, numbers)
+            return []
         for number in numbers:
             del self._crews[number]
+        if is_current:
+            del self._connections[crew.hostname]
+            self._failed(crew.hostname, _with_lines(crew.problem, crew))
         return numbers
+
+    def _drop(self, hostname: str) -> None:
+        """A host, and its workers, are none of this job's any more."""
+        crew = self._connections.pop(hostname).crew
+        for number in [number for number, found in self._crews.items() if found is crew]:
+            del self._crews[number]
 
     def troubled(self, crew: Crew, trouble: Trouble) -> None:
         """A worker cannot be started; without a number the whole host cannot be used."""
         if trouble.number is not None:
             self._crews.pop(trouble.number, None)
         elif isinstance(crew, RemoteCrew) and crew.hostname in self._connections:
-            del self._connections[crew.hostname]
+            self._drop(crew.hostname)
             crew.dismiss()
             self._failed(crew.hostname, trouble.text)
 
@@ -185,17 +263,44 @@ class Crews:
             self._is_here[hostname] = is_this_machine(hostname)
         return self._is_here[hostname]
 
-    def _connect(self, hostname: str) -> _Connection:
-        crew = self._stage.crew_there(
-            hostname, self._plan.ssh, self._environ, listener=self._listener
+    def _crew_here(self) -> Crew:
+        crew = self._stage.crew_here(self._listener)
+        crew.prepare(
+            self._host_plan("localhost", self._environ, self._server.addresses),
+            Rendezvous(*self._server.address, self._secret),
+            descriptors=self._files.for_worker if self._files else lambda number: {},
         )
+        return crew
+
+    def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
+        """Connect with a host, whose keeper should have the workers of these ``numbers``."""
+        words = self._words_for(hostname)
+        crew = self._stage.crew_there(hostname, words, listener=self._listener, call=self._files)
+        if numbers:
+            crew.expect_workers()
+            self._crews.update(dict.fromkeys(numbers, crew))
         answer_by = time.monotonic() + self._plan.start_timeout_s
-        connection = self._connections[hostname] = _Connection(crew, answer_by)
+        connection = self._connections[hostname] = _Connection(crew, answer_by, bool(numbers))
         crew.connect(self._environ)
         return connection
 
+    def _words_for(self, hostname: str) -> list[str]:
+        if not self._plan.job_id:
+            return words_there(hostname, self._plan.ssh, self._environ, "agent")
+        arguments = (self._plan.job_id, hostname, self._run)
+        if self._on_this_machine(hostname):
+            return python_words(sys.executable, "bridge", arguments)
+        return words_there(hostname, self._plan.ssh, self._environ, "bridge", arguments)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long workers wait for another driver."""
+        return self._plan.limits.elastic_timeout_s if self._plan.job_id else 0.0
+
     def _stores_for(self, crew: RemoteCrew) -> Sequence[tuple[str, int]]:
         """Where the host finds the job's store; what it needs for that is opened now."""
+        if self._on_this_machine(crew.hostname):
+            return self._server.addresses[:1]
         known = {crew.hostname: resolve(crew.hostname)}
         seen = {crew.hostname: crew.launcher_address} if crew.launcher_address else {}
         wanted = store_addresses(known, seen, self._plan.interfaces)
@@ -215,6 +320,8 @@ class Crews:
             secret=self._secret,
             store_timeout_s=min(_MOST_STORE_S, self._plan.start_timeout_s / 2),
             interfaces=self._plan.interfaces,
+            patience_s=self._patience_s,
+            has_call=self._files is not None,
         )
 
 

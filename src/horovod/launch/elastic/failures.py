@@ -25,6 +25,7 @@ class Penalty(Enum):
 class Failure:
     """A worker that failed, and how. ``exit_code``: None if it had to be ended."""
 
+    number: int
     name: str
     what: str
     slot: Slot

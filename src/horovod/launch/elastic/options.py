@@ -9,6 +9,7 @@ from pathlib import Path
 from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.plan import ElasticPlan, check_hosts
 from horovod.launch.hosts import HostSlots
+from horovod.launch.job_folder import check_job_id
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings
 
@@ -16,7 +17,7 @@ __all__ = ["add_discovery_option", "add_elastic_options", "elastic_plan", "is_el
 
 _LARGEST_COUNT = 100_000
 # What makes no sense without the options that make a job elastic.
-_OF_ELASTIC = ("max_np", "reset_limit", "blacklist_cooldown_range")
+_OF_ELASTIC = ("max_np", "reset_limit", "blacklist_cooldown_range", "job_id")
 
 
 def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
@@ -62,6 +63,13 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
         metavar=("MIN", "MAX"),
         help="use a machine where a worker failed again after a while that grows from MIN to MAX "
         "seconds with each failure; default: never",
+    )
+    add(
+        "--job-id",
+        type=_job_id,
+        metavar="NAME",
+        help="a name for the job: if horovodrun dies, workers go on and wait for it, for the "
+        "elastic timeout; the same command line takes them over",
     )
 
 
@@ -112,7 +120,7 @@ def elastic_plan(
     script = given.host_discovery_script or ""
     if given.host_discovery_script is None:
         hosts = hosts or (HostSlots("localhost", given.max_np or count),)
-        check_hosts(hosts, limits.cooldown)
+        check_hosts(hosts, limits, "--blacklist-cooldown-range 1 60")
     elif not script.strip():
         raise ValueError("--host-discovery-script: expected a command, for example ./hosts.sh")
     directory = given.output_filename
@@ -129,6 +137,7 @@ def elastic_plan(
         ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
         interfaces=interfaces,
         start_timeout_s=settings.start_timeout_s,
+        job_id=given.job_id or "",
     )
 
 
@@ -142,3 +151,10 @@ def _limit(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number of resets, 0 or more")
     return int(text)
+
+
+def _job_id(text: str) -> str:
+    try:
+        return check_job_id(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from horovod.launch.call import CallFiles
 from horovod.launch.elastic.limits import Limits
 from horovod.launch.hosts import HostSlots
 from horovod.launch.ssh import SshOptions
@@ -18,8 +19,9 @@ class ElasticPlan:
     """What to run, on what comes and goes.
 
     Hosts come from ``script``, a command for the shell, or are ``hosts`` for good.
-    ``slots_per_host`` is for hosts that the script names without a number. The other fields are
-    those of ``JobPlan`` and ``OtherHosts``.
+    ``slots_per_host`` is for hosts that the script names without a number. A job with a ``job_id``
+    outlives the launcher. The other fields are those of ``JobPlan`` and ``OtherHosts``; the answers
+    of ``call`` are for the first ranks of the last world.
     """
 
     command: tuple[str, ...]
@@ -34,14 +36,28 @@ class ElasticPlan:
     ssh: SshOptions = field(default_factory=SshOptions)
     interfaces: tuple[str, ...] = ()
     start_timeout_s: float = 30.0
+    job_id: str = ""
+    call: CallFiles | None = None
 
 
-def check_hosts(hosts: tuple[HostSlots, ...], cooldown: tuple[float, float] | None) -> None:
-    """Raises ValueError if one failure would leave a job on ``hosts`` with no host to go on."""
-    if len(hosts) < 2 and cooldown is None:
+def check_hosts(hosts: tuple[HostSlots, ...], limits: Limits, example: str) -> None:
+    """Whether a job on ``hosts`` could begin, and go on after a failure.
+
+    ``example`` says with which words hosts are used again.
+
+    Raises:
+        ValueError: it could not.
+    """
+    available = sum(host.slots for host in hosts)
+    if available < limits.np:
+        raise ValueError(
+            f"{limits.np} processes were asked for, but the hosts have {available} slots: "
+            + ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
+        )
+    if len(hosts) < 2 and limits.cooldown is None:
         names = ", ".join(host.hostname for host in hosts)
         raise ValueError(
             f"an elastic job on {names} alone has fewer than 2 hosts: a host where a worker fails "
-            "is not used again; name more of them, or say with --blacklist-cooldown-range after "
-            "how many seconds it may be, for example --blacklist-cooldown-range 1 60"
+            "is not used again; name more of them, or say after how many seconds it may be, for "
+            f"example with {example}"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from horovod.launch.elastic.capacity import Spot
+from horovod.launch.hosts import Slot
 from horovod.rendezvous.elastic_messages import Ready
 
 __all__ = ["Entry", "Phase", "Roll"]
@@ -47,6 +48,11 @@ class Entry:
         """How messages call it."""
         rank = f"rank {self.rank}, " if self.world else ""
         return f"worker {self.number} ({rank}{self.spot.hostname})"
+
+    @property
+    def slot(self) -> Slot:
+        """Where it is in its last world, or would be, as far as is known."""
+        return Slot(self.spot.hostname, self.rank, 0, self.local_rank, 0, 0, 0)
 
     @property
     def is_staying(self) -> bool:

@@ -17,6 +17,7 @@ __all__ = [
     "newest_state",
     "over_limit",
     "too_few",
+    "waiting",
     "workers",
 ]
 
@@ -51,7 +52,7 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
     """The minimum was not there in time."""
     return (
         f"horovodrun: timed out waiting for the minimum number of slots: {needed}; after "
-        f"{waited_s:g} s there are {workers(living)} that can go on, and the discovery's last "
+        f"{waited_s:g} s {_there_are(living)} that can go on, and the discovery's last "
         f"answer is {found}\n{_ADVICE}\n"
     )
 
@@ -78,9 +79,9 @@ def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
     )
 
 
-def newest_state(ready: Ready | None, name: str, is_alive: bool) -> str:
+def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
     """Where the newest state is that the director has heard of."""
-    if ready is None or not ready.standing.has_state:
+    if not ready.standing.has_state:
         return "No worker has reported a committed state.\n"
     had = "was" if not is_alive else "is"
     commits = ready.standing.commits
@@ -90,6 +91,18 @@ def newest_state(ready: Ready | None, name: str, is_alive: bool) -> str:
     )
     file = f"its checkpoint is {ready.checkpoint}" if ready.checkpoint else "without a checkpoint"
     return f"{text}; {file}\n"
+
+
+def waiting(needed: int, count: int) -> str:
+    """Why there is no next world yet: too few workers, or only such without the state."""
+    if count >= needed:
+        return f"waiting: {_there_are(count)}, and none of them has the state"
+    return f"waiting: {needed} are needed to go on, {_there_are(count)}"
+
+
+def _there_are(count: int) -> str:
+    """``there is 1 worker``, ``there are 2 workers``."""
+    return f"there {'is' if count == 1 else 'are'} {workers(count)}"
 
 
 def workers(count: int) -> str:

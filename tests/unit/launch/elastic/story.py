@@ -72,10 +72,10 @@ class Story:
     def done(self, *workers: int) -> Story:
         return self._note([o for w in workers for o in self.director.worker_done(self.now, w)])
 
-    def exits(self, *workers: int, code: int = 1) -> Story:
+    def exits(self, *workers: int, code: int = 1, is_complete: bool = True) -> Story:
         orders: list[Action] = []
         for worker in workers:
-            orders += self.director.worker_exited(self.now, worker, code)
+            orders += self.director.worker_exited(self.now, worker, code, is_complete=is_complete)
         return self._note(orders)
 
     def fatal(self, worker: int, text: str) -> Story:
@@ -103,7 +103,11 @@ class Story:
             if isinstance(order, Start):
                 self.where[order.worker] = (order.slot.hostname, order.slot_index)
             elif isinstance(order, Seats):
-                given = {w: seat for w, seat in order.seats.items() if not seat.removal}
+                given = {
+                    w: seat
+                    for w, seat in order.seats.items()
+                    if not (seat.removal or seat.is_forecast)
+                }
                 self.seats.update(given)
                 if given:
                     self.worlds.append(Seats(order.world, given))
@@ -120,7 +124,7 @@ class Story:
 
     @property
     def ended(self) -> list[int]:
-        return [order.worker for order in self.of(End)]
+        return sorted(order.worker for order in self.of(End))
 
     @property
     def abandoned(self) -> list[int]:
@@ -134,6 +138,12 @@ class Story:
     def removed(self) -> dict[int, str]:
         given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
         return {worker: seat.removal for worker, seat in given.items() if seat.removal}
+
+    @property
+    def forecasts(self) -> dict[int, tuple[int, int]]:
+        """Rank and size that newcomers will probably have."""
+        given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
+        return {w: (seat.rank, seat.size) for w, seat in given.items() if seat.is_forecast}
 
     @property
     def members(self) -> tuple[int, ...]:

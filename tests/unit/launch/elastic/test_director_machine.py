@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -32,6 +32,7 @@ class Process:
 
     spot: tuple[str, int]
     is_waiting: bool = False
+    has_asked: bool = False
     is_ending: bool = False
     is_done: bool = False
     was_removed: bool = False
@@ -173,7 +174,9 @@ class Jobs(RuleBasedStateMachine):
         return [n for n in numbers if self.processes[n] in asking]
 
     def ask(self, number: int, ready: Ready) -> None:
-        self.processes[number].is_waiting = True
+        process = self.processes[number]
+        ready = replace(ready, is_early=not process.has_asked)
+        process.is_waiting = process.has_asked = True
         self.world.gone.add(number)
         self.obey(self.director.worker_ready(self.now, number, ready))
 
@@ -239,13 +242,15 @@ class Jobs(RuleBasedStateMachine):
         assert self.max_np is None or len(usable) <= 2 * self.max_np
 
     def hand_out(self, order: Seats) -> None:
-        seats = {n: seat for n, seat in order.seats.items() if not seat.removal}
-        for number in order.seats:
+        for number, seat in order.seats.items():
             process = self.processes[number]
             assert process.is_waiting
             assert not process.is_ending
+            assert not seat.is_forecast or process.seat is None
             process.is_waiting = False
-            process.was_removed = number not in seats
+            process.was_removed = bool(seat.removal)
+        kept = {n: seat for n, seat in order.seats.items() if not seat.removal}
+        seats = {n: seat for n, seat in kept.items() if not seat.is_forecast}
         if seats:
             self.form(order.world, seats)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from horovod.launch.job_plan import JobOutcome
 from horovod.rendezvous.elastic_messages import HostUpdate
 
 from .story import TIMEOUT_S, Story, running
@@ -51,7 +52,7 @@ def test_the_second_of_two_resets_is_not_allowed() -> None:
     story = _three_schedules(Story(2, reset_limit=1))
     assert story.sizes == [2, 4]
     assert story.outcome is not None
-    assert story.outcome.status == 1
+    assert (story.outcome.status, story.outcome.worker) == (1, None)
     assert story.outcome.text.endswith(
         "number of resets during elastic job exceeded limit: 1\n",
     )
@@ -72,6 +73,7 @@ def test_a_failure_where_all_slots_are_needed_ends_the_job_after_the_timeout() -
     assert "a:2 (blacklisted for good), b:2" in text
     assert "one or more processes exited with non-zero status" in text
     assert text.endswith("Process name: 1\nExit code: 1\n")
+    assert story.outcome.worker == 1
 
 
 def test_all_workers_failed() -> None:
@@ -97,3 +99,20 @@ def test_what_happens_after_the_end_changes_nothing(code: int) -> None:
     assert story.exits(0, 1, code=code).new == []
     assert story.hosts(a=9).new == []
     assert story.director.deadline is None
+
+
+def test_a_failure_that_there_may_be_no_reset_for_is_named() -> None:
+    story = running(Story(2, min_np=1, reset_limit=0), a=1, b=1)
+    story.exits(1)
+    outcome = story.failed(0).outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.worker) == (1, 1)
+
+
+def test_a_worker_that_leaves_less_than_was_expected_has_failed() -> None:
+    story = running(Story(2, min_np=1), a=1, b=1)
+    story.done(0, 1)
+    story.exits(1, code=0, is_complete=False)
+    assert "worker 1 (rank 1, b) exited with code 0 and left no result" in story.said
+    assert story.outcome is None
+    assert story.exits(0, code=0).outcome == JobOutcome(0)

@@ -1,0 +1,114 @@
+"""What the workers of an elastic ``horovod.run`` answer, until it is known whose answers count.
+
+Workers come and go by number and change their ranks, while the caller waits for the results of some
+ranks of the last world. So each worker answers into a file that is made when it starts. It is let
+go when the worker ends without a result, but for the last failures, one of which may turn out to be
+why the job failed. In the end the caller's own files get what it waits for.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import BinaryIO
+
+from horovod.launch.call import ANSWER_FD, CALL_FD, CallFiles, is_failure, is_result, memory_file
+from horovod.launch.hosts import Slot
+from horovod.launch.job_plan import JobOutcome
+
+__all__ = ["Answers"]
+
+_MOST_FAILURES = 16
+
+
+class Answers:
+    """See ``WorkerFiles``. ``caller``: its files, one answer for each of the wanted ranks."""
+
+    def __init__(self, caller: CallFiles) -> None:
+        self._caller = caller
+        self._files: dict[int, BinaryIO] = {}  # of those that live, and of those with a result
+        self._failures: dict[int, BinaryIO] = {}
+        self._world = 0
+        self._places: dict[int, Slot] = {}  # in that world
+
+    @property
+    def call_fd(self) -> int:
+        """See ``WorkerFiles``."""
+        return self._caller.call_fd
+
+    def answer_fd(self, worker: int) -> int:
+        """See ``WorkerFiles``."""
+        if worker not in self._files:
+            self._files[worker] = memory_file()
+        return self._files[worker].fileno()
+
+    def for_worker(self, worker: int) -> dict[int, int]:
+        """See ``WorkerFiles``."""
+        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
+
+    def note_place(self, world: int, worker: int, slot: Slot) -> None:
+        """A worker has this place in a world; before the first one, in world 0, it may get it."""
+        if world > self._world:
+            self._world = world
+            self._places.clear()
+        if world == self._world:
+            self._places[worker] = slot
+
+    def note_end(self, worker: int, exit_code: int) -> bool:
+        """A worker has ended; whether with a result."""
+        file = self._files.pop(worker, None)
+        if file is None:
+            return False
+        if exit_code == 0 and is_result(file.fileno()):
+            self._files[worker] = file
+            return True
+        if is_failure(file.fileno()):
+            self._failures[worker] = file
+            file = self._failures.pop(next(iter(self._failures))) if self._is_full else None
+        if file is not None:
+            file.close()
+        return False
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._failures) > _MOST_FAILURES
+
+    def judged(self, success: JobOutcome) -> JobOutcome:
+        """The outcome of a job whose workers have finished: a failure if a result is missing."""
+        by_rank = self._by_rank()
+        for rank in range(len(self._caller.answer_fds)):
+            worker = by_rank.get(rank)
+            if worker is None or not self._has_result(worker):
+                slot = None if worker is None else self._places[worker]
+                text = f"horovodrun: training has ended, but rank {rank} has left no result\n"
+                return JobOutcome(1, text, slot, worker=worker)
+        return success
+
+    def deliver(self, outcome: JobOutcome) -> None:
+        """Give the caller the results, or the failure that ``outcome`` is about, if it was told."""
+        wanted = self._caller.answer_fds
+        if outcome.status != 0:
+            if outcome.worker is not None and outcome.worker in self._failures:
+                _copy(self._failures[outcome.worker], wanted[0])
+            return
+        by_rank = self._by_rank()
+        for rank, fd in enumerate(wanted):
+            with self._files.pop(by_rank[rank]) as file:
+                _copy(file, fd)
+
+    def close(self) -> None:
+        """Nothing is wanted any more."""
+        for file in (*self._files.values(), *self._failures.values()):
+            file.close()
+
+    def _by_rank(self) -> dict[int, int]:
+        """The last world's workers; where places are foretold, the first to have one has it."""
+        return {slot.rank: worker for worker, slot in reversed(self._places.items())}
+
+    def _has_result(self, worker: int) -> bool:
+        return worker in self._files and is_result(self._files[worker].fileno())
+
+
+def _copy(source: BinaryIO, fd: int) -> None:
+    source.seek(0)
+    with open(fd, "wb", closefd=False) as target:
+        shutil.copyfileobj(source, target, 1024 * 1024)

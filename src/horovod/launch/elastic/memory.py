@@ -1,0 +1,160 @@
+"""What the driver of a job with an id leaves for the one that comes after its crash.
+
+A file in the driver's folder: a line that says what it is, then the pickled ``Record``. It is read
+only if it is the user's alone and this version's own. Times in it are those of the machine's
+monotonic clock, so it means nothing after a reboot. Atomic for the crash of the driver, not of the
+machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import platform
+import random
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from horovod import __version__
+from horovod.launch.elastic.actions import Abandon, Action
+from horovod.launch.elastic.director import Director
+from horovod.launch.elastic.plan import ElasticPlan
+from horovod.launch.job_folder import DRIVER, Home, HomeTakenError, check_private, home_path
+from horovod.rendezvous.authentication import SECRET_BYTES
+from horovod.rendezvous.elastic_messages import Seat, Update
+
+__all__ = ["JobRefusedError", "Memory", "Record", "new_record"]
+
+_STATE = "state"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class JobRefusedError(Exception):
+    """A job of this id cannot be begun or taken over; the text says why."""
+
+
+@dataclass
+class Record:
+    """What a driver knows that its workers and their hosts do not.
+
+    ``run`` tells one beginning of a job from another; ``pending`` are decisions that may not have
+    been carried out.
+    """
+
+    run: str
+    secret: bytes = field(repr=False)
+    director: Director
+    stores: list[tuple[str, int]] = field(default_factory=list)
+    hostnames: set[str] = field(default_factory=set)  # as last found
+    asked: dict[int, int] = field(default_factory=dict)  # for how many seats, by worker
+    answers: dict[int, tuple[int, Seat]] = field(default_factory=dict)  # to which of them, how
+    worlds: list[int] = field(default_factory=list)  # whose meeting may be in the store
+    abandoned: Abandon | None = None
+    updates: int = 0
+    news: dict[int, Update] = field(default_factory=dict)  # of the current world
+    pending: list[Action] = field(default_factory=list)
+
+
+def new_record(plan: ElasticPlan) -> Record:
+    """A job that has not begun."""
+    director = Director(plan.limits, random.Random(), time.time)
+    return Record(uuid4().hex, os.urandom(SECRET_BYTES), director)
+
+
+class Memory:
+    """The folder of ``plan``'s job, this driver's alone; nothing is kept for one without an id.
+
+    ``recalled`` is what the driver before has left; if that is of no use ``void`` says why.
+
+    Raises:
+        JobRefusedError: another driver lives, the job was begun otherwise, or the folder is not
+            to be trusted.
+    """
+
+    def __init__(self, plan: ElasticPlan, environ: Mapping[str, str]) -> None:
+        self.recalled: Record | None = None
+        self.void = ""
+        self._home: Home | None = None
+        if not plan.job_id:
+            return
+        self._job_id = plan.job_id
+        self._heading = _heading(plan)
+        try:
+            self._home = Home(home_path(plan.job_id, DRIVER, environ))
+            self._path = self._home.path / _STATE
+            self._recall()
+        except HomeTakenError as error:
+            raise JobRefusedError(f"job {plan.job_id} is run by {error}, which lives") from None
+        except JobRefusedError:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise JobRefusedError(str(error)) from None
+
+    def keep(self, record: Record) -> None:
+        """Leave ``record`` in place of what was left before. Raises OSError."""
+        if self._home is None:
+            return
+        data = json.dumps(self._heading).encode() + b"\n" + pickle.dumps(record)
+        draft = self._path.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+            file.write(data)
+        draft.replace(self._path)
+
+    def close(self) -> None:
+        """Leave the job to another driver."""
+        if self._home is not None:
+            self._home.close()
+
+    def remove(self) -> None:
+        """The job is over."""
+        if self._home is not None:
+            self._home.remove()
+
+    def _recall(self) -> None:
+        try:
+            check_private(self._path)
+        except FileNotFoundError:
+            return
+        line, _, state = self._path.read_bytes().partition(b"\n")
+        try:
+            heading = json.loads(line)
+        except ValueError:
+            heading = {}
+        if heading.get("boot") != self._heading["boot"]:
+            self.void = "this machine was restarted meanwhile"
+            return
+        for name in ("version", "job"):
+            if heading.get(name) != self._heading[name]:
+                raise JobRefusedError(
+                    f"job {self._job_id} did not end; it was begun by {heading.get('version')} as: "
+                    f"{heading.get('command')}; go on just like that, choose another id, or, if "
+                    f"nothing of it is left, remove {self._path.parent}"
+                )
+        try:
+            self.recalled = pickle.loads(state)
+        except Exception as error:  # whatever a damaged file comes to
+            raise JobRefusedError(f"{self._path} cannot be read: {error}; remove it") from None
+
+
+def _heading(plan: ElasticPlan) -> dict[str, Any]:
+    folder = os.getcwd()
+    try:
+        boot = _BOOT.read_text().strip()
+    except OSError:  # not Linux
+        boot = f"{time.time() - time.monotonic():.0f}"[:-2]
+    return {
+        "version": f"horovod {__version__} with Python {platform.python_version()}",
+        "boot": boot,
+        "job": hashlib.sha256(repr((plan, folder)).encode()).hexdigest(),
+        "command": f"{shlex.join(plan.command)} (in {folder})",
+    }

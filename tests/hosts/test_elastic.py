@@ -1,0 +1,103 @@
+"""Elastic jobs on several hosts: workers and links are lost, and come back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lab import ROOT, Lab, wait_until
+from ssh_servers import SshServers
+
+COUNTER = str(ROOT / "tests" / "integration" / "workers" / "elastic_counter.py")
+# A network that is gone without a word is noticed after this.
+SILENCE_S = "2"
+
+pytestmark = pytest.mark.timeout(100)
+
+
+class Counting:
+    """A worker on each of three hosts, counting batches together; the launcher is on host0."""
+
+    def __init__(self, lab: Lab, ssh: SshServers, folder: Path) -> None:
+        self.folder = folder
+        self.said = folder / "said"
+        words = [sys.executable, "-m", "horovod.runner.launch", *ssh.options, "--verbose"]
+        words += ["-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "2"]
+        words += ["-H", "host0:1,host1:1,host2:1", sys.executable, COUNTER, str(folder)]
+        environment = {"OMP_NUM_THREADS": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": SILENCE_S}
+        with self.said.open("wb") as said:
+            self.process = lab.hosts[0].start(
+                words,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **lab.environment(), **environment},
+            )
+
+    def wait_for(self, is_there: Callable[[], object], what: str) -> None:
+        wait_until(lambda: bool(is_there() or self.process.poll() is not None), what)
+        assert is_there(), f"{what}\n{self.said.read_text()}"
+
+    def says(self, pattern: str) -> None:
+        self.wait_for(lambda: re.search(pattern, self.said.read_text()), pattern)
+
+    def counts_more(self, size: int) -> None:
+        """Worker 0 goes on in worlds of this size."""
+        history = self.folder / "0.txt"
+
+        def counted() -> int:
+            text = history.read_text() if history.exists() else ""
+            return len(re.findall(rf"^batch \d+ {size}$", text, re.MULTILINE))
+
+        before = counted()
+        self.wait_for(lambda: counted() > before + 10, f"more batches of {size}")
+
+    def pid_of(self, worker_on: str) -> int:
+        found = re.findall(rf"started rank \d on {worker_on} \(pid (\d+)\)", self.said.read_text())
+        return int(found[-1])
+
+    def end(self) -> None:
+        (self.folder / "enough").touch()
+        self.process.wait(60)
+        assert self.process.returncode == 0, self.said.read_text()
+
+
+@pytest.fixture
+def counting(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[Counting]:
+    folder = tmp_path / "counting"
+    folder.mkdir()
+    job = Counting(lab, ssh, folder)
+    yield job
+    if job.process.poll() is None:
+        job.process.terminate()
+    job.process.wait(30)
+
+
+def test_a_worker_on_another_host_is_replaced(lab: Lab, counting: Counting) -> None:
+    counting.counts_more(3)
+    pid = counting.pid_of("host1")
+    [worker] = [p for p in lab.hosts[1].processes() if COUNTER in p.cmdline() and p.pid > 0]
+    assert pid > 0
+    worker.send_signal(signal.SIGKILL)
+    counting.says(r"host1.* was ended by SIGKILL; host1 is blacklisted for \d s")
+    counting.says("world 2 has 2 workers on host0, host2")
+    counting.counts_more(2)
+    counting.says("world 3 has 3 workers on host0, host2, host1")
+    counting.counts_more(3)
+    counting.end()
+
+
+def test_a_link_is_lost_and_comes_back(lab: Lab, counting: Counting) -> None:
+    counting.counts_more(3)
+    lab.network.disconnect(lab.hosts[2])
+    counting.says("world 2 has 2 workers on host0, host1")
+    counting.counts_more(2)
+    lab.network.connect(lab.hosts[2])
+    counting.says("world 3 has 3 workers on host0, host1, host2")
+    counting.counts_more(3)
+    counting.end()
