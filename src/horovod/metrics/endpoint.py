@@ -46,9 +46,8 @@ class Endpoint:
                 f"init: metrics: cannot listen at {address}, port {port} (HOROVOD_METRICS_ADDRESS, "
                 f"HOROVOD_METRICS_PORT): {error}"
             ) from None
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="horovod-metrics", daemon=True
-        )
+        self._is_over = False
+        self._thread = threading.Thread(target=self._serve, name="horovod-metrics", daemon=True)
         self._thread.start()
 
     @property
@@ -57,14 +56,20 @@ class Endpoint:
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stop listening; blocks for a moment."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop listening."""
+        self._is_over = True
+        self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._thread.join()
+        self._server.server_close()
 
     def abandon(self) -> None:
         """In a forked child: the port is the parent's."""
         self._server.socket.close()
+
+    def _serve(self) -> None:
+        # Not serve_forever(), which looks around twice a second.
+        while not self._is_over:
+            self._server.handle_request()
 
 
 class _Server(ThreadingHTTPServer):

@@ -23,6 +23,8 @@ __all__ = ["measure_links"]
 
 # A pair that meets at all does so at once: both are ready.
 _MEETING_S = "10"
+# What a whole job has once.
+_NOT_FOR_PAIRS = ("HOROVOD_METRICS_PORT", "HOROVOD_TIMELINE", "HOROVOD_DEBUG")
 # For the rounds of others, failures included.
 _PATIENCE_S = 180.0
 _LATENCY_CALLS = (10, 500)
@@ -37,6 +39,8 @@ _BANDWIDTH_CALLS = (1, 9)
 def measure_links(rounds: Sequence[Sequence[Pair]]) -> list[Link]:
     """The links that this rank has measured as the first of a pair; all ranks call it alike."""
     os.environ.setdefault("HOROVOD_START_TIMEOUT", _MEETING_S)
+    for name in _NOT_FOR_PAIRS:
+        os.environ.pop(name, None)
     identity = identify(os.environ)
     store = launcher_store(os.environ, _PATIENCE_S)
     links = []
