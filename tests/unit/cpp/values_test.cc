@@ -4,11 +4,13 @@
 
 #include <array>
 #include <limits>
+#include <vector>
 
 namespace hvd::test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 template <typename Number>
 std::span<const std::byte> bytes_of(const std::vector<Number>& numbers) {
@@ -18,7 +20,7 @@ std::span<const std::byte> bytes_of(const std::vector<Number>& numbers) {
 TEST_CASE("the first number that is not finite is found, in every floating-point dtype") {
   const std::vector<float> floats{0, -1e38F, 1e-45F, -std::numeric_limits<float>::infinity()};
   CHECK(first_not_finite(bytes_of(floats), Dtype::kFloat32) == 3);
-  const std::vector<double> doubles{1e308, std::nan(""), kInfinity};
+  const std::vector<double> doubles{1e308, kNan, kInfinity};
   CHECK(first_not_finite(bytes_of(doubles), Dtype::kFloat64) == 1);
   // The largest half, then infinity; 0x7c00 as bfloat16 is a large number.
   const std::vector<std::uint16_t> halves{0x7bff, 0xfbff, 0x7c00, 0xfe00};
@@ -32,7 +34,7 @@ TEST_CASE("the first number that is not finite is found, in every floating-point
 
 TEST_CASE("an element is named with its position in the shape") {
   const std::vector<float> floats{1,
-                                  std::nanf(""),
+                                  static_cast<float>(kNan),
                                   std::numeric_limits<float>::infinity(),
                                   1,
                                   1,
