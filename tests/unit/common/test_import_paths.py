@@ -19,6 +19,7 @@ FOR_BINDINGS = {
     "engine",
     "generation",
     "has_spare_cores",
+    "metrics",
     "settle",
     "port_address",
     "missing_in",
