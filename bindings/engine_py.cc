@@ -314,6 +314,12 @@ nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) 
   }
 }
 
+// As they lie in recorder files.
+nb::bytes events_of(Engine& engine) {
+  const std::vector<Event> events = engine.tracer().recorder().read(0).events;
+  return nb::bytes(events.data(), events.size() * sizeof(Event));
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& module) {
@@ -364,6 +370,7 @@ void bind_engine(nb::module_& module) {
              self.inc_ref();  // its locks may be held by threads that are gone: never destroy it
            })
       .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
+      .def("events", &events_of)
       .def(
           "write_recording",
           [](Engine& engine, const std::string& reason, const std::string& detail,

@@ -26,6 +26,7 @@ from horovod.process_sets import ConnectSet, ProcessSet, close_registry, open_re
 from horovod.rendezvous import Identity, Mesh, job_store, meet, recognise
 from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.setup import configure_trace, job_name
+from horovod.trace.stacks import release_stacks
 
 __all__ = [
     "at_end",
@@ -72,6 +73,7 @@ class _World:
 
     def end(self) -> None:
         self.engine.shutdown()
+        release_stacks()
         if self.data_plane is not None:
             self.data_plane.close()
 

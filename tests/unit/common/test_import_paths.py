@@ -20,6 +20,7 @@ FOR_BINDINGS = {
     "generation",
     "port_address",
     "rethrow_interrupt",
+    "settings",
     "data_plane_name",
 }
 RUN_PARAMETERS = (
