@@ -21,6 +21,7 @@ void bind_dump_signal(nb::module_& module);
 namespace {
 
 constexpr int kDumpSignal = SIGUSR1;
+constexpr auto kHandlerPatience = std::chrono::milliseconds(100);
 
 std::atomic<RecorderHeader*> wanted_from{nullptr};
 std::atomic<int> handlers_running{0};
@@ -46,7 +47,9 @@ bool is_ours() {
 
 void point_at(RecorderHeader* header) {
   wanted_from.store(header);
-  while (handlers_running.load() != 0) std::this_thread::yield();
+  // In a child after fork there may be one that nobody runs any more.
+  const std::int64_t deadline_ns = now_ns() + Nanoseconds(kHandlerPatience).count();
+  while (handlers_running.load() != 0 && now_ns() < deadline_ns) std::this_thread::yield();
 }
 
 // From now on the signal is for this engine. Nothing happens where the program has other plans.
@@ -65,10 +68,11 @@ bool watch_dump_signal(Engine& engine) {
   return sigaction(kDumpSignal, &action, nullptr) == 0;
 }
 
-// Nobody is there any more; also in a child after fork, whose signals are its own.
+// Nobody is there any more.
 void leave_dump_signal() {
   if (is_ours()) signal(kDumpSignal, SIG_DFL);
-  wanted_from.store(nullptr);
+  point_at(nullptr);
+  memory_of_recorder.reset();
 }
 
 }  // namespace

@@ -341,6 +341,12 @@ nb::dict counts_of(Engine& engine) {
   return counts;
 }
 
+// As they lie in recorder files.
+nb::bytes events_of(Engine& engine) {
+  const std::vector<Event> events = engine.tracer().recorder().read(0).events;
+  return nb::bytes(events.data(), events.size() * sizeof(Event));
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& module) {
@@ -392,6 +398,7 @@ void bind_engine(nb::module_& module) {
            })
       .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
       .def("counts", &counts_of)
+      .def("events", &events_of)
       .def(
           "write_recording",
           [](Engine& engine, const std::string& reason, const std::string& detail,

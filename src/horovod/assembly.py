@@ -21,6 +21,7 @@ from horovod.process_sets import ConnectSet
 from horovod.rendezvous import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.setup import configure_trace, job_name
+from horovod.trace.stacks import release_stacks
 
 __all__ = ["MPI", "World", "assemble", "usable_cores", "worlds_begun"]
 
@@ -45,6 +46,7 @@ class World:
     def end(self) -> None:
         """Leave it; what is under way fails."""
         self.engine.shutdown()
+        release_stacks()
         if self.data_plane is not None:
             self.data_plane.close()
 

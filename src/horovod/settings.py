@@ -281,8 +281,8 @@ class Settings:
     recorder_dir: str = _setting(
         "HOROVOD_RECORDER_DIR",
         "",
-        "folder for those files, in which the last 16 jobs keep a folder each; unset: "
-        "horovod-<user id> in the folder for temporary files; the word none: write no files",
+        "folder for those files, in which the last 16 jobs keep a folder each; none: "
+        "horovod-USERID in the folder for temporary files; off: such files are not written",
     )
     timeline: str = _setting(
         "HOROVOD_TIMELINE",

@@ -52,7 +52,7 @@ def dump_recorder(file_path: str | os.PathLike[str] | None = None) -> str:
 
     Raises:
         ValueError: before ``init``, without a recorder (``HOROVOD_RECORDER_EVENTS=0``), or without
-            a path where ``HOROVOD_RECORDER_DIR=none``.
+            a path where ``HOROVOD_RECORDER_DIR=off``.
         OSError: the file cannot be written.
     """
     path = "" if file_path is None else os.fspath(file_path)

@@ -46,6 +46,7 @@ class Job:
             **os.environ,
             "NOTES": str(self.notes),
             "TMPDIR": str(self.temporary),
+            "HOROVOD_RECORDER_DIR": str(folder / "recordings"),
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
         }

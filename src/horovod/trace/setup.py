@@ -17,7 +17,7 @@ from horovod.trace.stacks import prepare_stacks
 __all__ = ["DYNAMIC", "configure_trace", "default_folder", "job_name"]
 
 DYNAMIC = "DYNAMIC"  # as the name of a timeline: begun by the program
-_NOWHERE = "none"  # as a folder for recordings
+_NOWHERE = "off"  # as a folder for recordings
 _MIB = 1024 * 1024
 
 

@@ -8,28 +8,45 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
-import functools
 import os
 import signal
 
-__all__ = ["prepare_stacks"]
+__all__ = ["prepare_stacks", "release_stacks"]
 
 _FIRST_OFFSET = 8  # from SIGRTMIN; lower ones are in use more often
 
 
-@functools.cache
+_NOTHING = (0, -1)
+_prepared = _NOTHING  # signal and descriptor
+
+
 def prepare_stacks() -> tuple[int, int]:
     """The signal and the descriptor to read; ``(0, -1)`` where that cannot be done."""
+    global _prepared
     number = _free_signal()
-    if not number or not hasattr(os, "memfd_create"):
-        return 0, -1
+    if _prepared != _NOTHING or not number or not hasattr(os, "memfd_create"):
+        return _prepared
     try:
         memory = os.memfd_create("horovod-stacks")
+    except OSError:
+        return _NOTHING
+    try:
         fcntl.fcntl(memory, fcntl.F_SETFL, os.O_APPEND)
         faulthandler.register(number, file=memory, all_threads=True)
     except (OSError, RuntimeError, ValueError):
-        return 0, -1
-    return number, memory
+        os.close(memory)
+        return _NOTHING
+    _prepared = (number, memory)
+    return _prepared
+
+
+def release_stacks() -> None:
+    """Nobody sends the signal any more."""
+    global _prepared
+    (number, memory), _prepared = _prepared, _NOTHING
+    if number:
+        faulthandler.unregister(number)
+        os.close(memory)
 
 
 def _free_signal() -> int:

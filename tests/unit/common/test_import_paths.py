@@ -24,6 +24,7 @@ FOR_BINDINGS = {
     "port_address",
     "missing_in",
     "rethrow_interrupt",
+    "settings",
     "data_plane_name",
 }
 RUN_PARAMETERS = (

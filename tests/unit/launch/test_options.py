@@ -173,7 +173,6 @@ def test_what_excludes_each_other(
     ("words", "text"),
     [
         ("--autotune", "--autotune: this version has no autotuning"),
-        ("--timeline-f", "--timeline-filename: this version has no timeline"),
         ("--hierarchical-allreduce", "has no hierarchical collectives"),
         ("--num-nccl", "--num-nccl-streams: this version has no NCCL"),
     ],
