@@ -19,7 +19,7 @@ MOST_HOSTS_FOR_ALL = 8
 _ROUNDS = 7
 _SLOW = 2.0
 # A difference in latency that timing alone can make.
-_NOISE_S = 200e-6
+_NOISE_S = 500e-6
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import horovod.numpy as hvd
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.network.links import Link, Pair
 from horovod.rendezvous import identify, launcher_store
-from horovod.world import data_plane_name
+from horovod.world import data_plane_name, engine
 
 __all__ = ["measure_links"]
 
@@ -57,14 +57,20 @@ def measure_links(rounds: Sequence[Sequence[Pair]]) -> list[Link]:
 def _measured(pair: Pair) -> Link:
     try:
         hvd.init(comm=pair)
-        transport = data_plane_name()
-        if transport == "native":
-            transport = "shared memory" if hvd.local_size() == 2 else "TCP"
-        return Link(pair, transport, _latency_s(), _bandwidth())
+        return Link(pair, _transport(), _latency_s(), _bandwidth())
     except (InitError, HorovodInternalError) as error:
         return Link(pair, problem=str(error))
     finally:
         hvd.shutdown()
+
+
+def _transport() -> str:
+    name = data_plane_name()
+    if name != "native":
+        return name
+    # Names do not say it: two of them may be one machine, and containers of one are two hosts.
+    leaders = hvd.allreduce(np.array([int(engine().leads_host)]), op=hvd.Sum, name="network.hosts")
+    return "TCP" if leaders[0] == 2 else "shared memory"
 
 
 def _latency_s() -> float:
