@@ -379,7 +379,7 @@ void bind_engine(nb::module_& module) {
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)
       .def_prop_ro("leads_host", &Engine::leads_host)
-      .def("flights", &Engine::flights, "process_set"_a)
+      .def("flights", &Engine::flights, "process_set"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)

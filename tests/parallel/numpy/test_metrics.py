@@ -22,7 +22,7 @@ def test_operations_tensors_and_bytes_are_counted_by_kind():
     assert counted["buckets"] >= 3  # debug mode has some of its own
     assert counted["fused_tensors"] >= 2
     assert "errors" not in counted
-    assert "alltoall_operations" not in counted
+    assert "allgather_operations" not in counted
 
 
 def test_a_name_that_comes_again_and_again_makes_steps():
@@ -51,5 +51,5 @@ def test_waiting_and_failing_are_counted():
     after = hvd.metrics()
     assert has_failed == (hvd.size() > 1)
     assert after["errors"] - before["errors"] == int(has_failed)
-    assert after["in_flight_operations"] == 0
+    assert after["in_flight_operations"] <= 1  # one of debug mode
     assert after["queued_seconds"] > before["queued_seconds"]
