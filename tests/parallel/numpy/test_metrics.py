@@ -1,5 +1,7 @@
 """``hvd.metrics()``: what a rank has counted."""
 
+import os
+
 import numpy as np
 
 import horovod.numpy as hvd
@@ -40,7 +42,6 @@ def test_a_name_that_comes_again_and_again_makes_steps():
 def test_waiting_and_failing_are_counted():
     before = hvd.metrics()
     handle = hvd.allreduce_async(np.ones(3), name="metrics.wait")
-    assert hvd.metrics()["in_flight_operations"] in (0, 1)
     hvd.synchronize(handle)
     rank = hvd.rank()
     try:
@@ -51,5 +52,6 @@ def test_waiting_and_failing_are_counted():
     after = hvd.metrics()
     assert has_failed == (hvd.size() > 1)
     assert after["errors"] - before["errors"] == int(has_failed)
-    assert after["in_flight_operations"] <= 1  # one of debug mode
+    if not os.environ.get("HOROVOD_DEBUG"):  # which has operations of its own
+        assert after["in_flight_operations"] == 0
     assert after["queued_seconds"] > before["queued_seconds"]
