@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 NP ?= 2
+MINUTES ?= 60
+SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
@@ -39,7 +41,7 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 	tests/test_parallel.py::test_tensorflow_without_native_ops
 
 .PHONY: help setup demo build check test test-unit test-cpp test-parallel test-integration \
-	test-hosts test-legacy-tf bench sanitize clean tools
+	test-hosts test-legacy-tf chaos bench sanitize clean tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -75,6 +77,9 @@ test-integration: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks
 test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, openssh-server
 	$(BIN)/pytest -p no:cacheprovider tests/hosts
 
+chaos: setup ## elastic jobs and faults at random, for MINUTES, from SEED on
+	$(BIN)/python tests/elastic/chaos.py --minutes $(MINUTES) --seed $(SEED)
+
 test-legacy-tf: ## the TensorFlow and Keras tests on 2.15, the last one with Estimators
 	@if $(LEGACY_PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'; then \
 	  $(MAKE) --no-print-directory legacy-tf; \
@@ -103,7 +108,7 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
 	for name in collectives grouped training compression startup lifecycle memory \
-	    with_tensorflow with_jax many_hosts; do \
+	    with_tensorflow with_jax many_hosts elastic_recovery; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; exit $$status
 

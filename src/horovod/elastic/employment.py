@@ -43,6 +43,12 @@ class Employment:
         """Training begins: meet the others now, at the latest; whether to adapt to a new world."""
         return world.settle()
 
+    def repeat_news(self, state: State) -> None:
+        """Tell ``state``, which has forgotten all updates, those about the world that it is in."""
+        if self._member is not None:
+            for update in self._member.news():
+                state.on_hosts_updated(update.timestamp, update.kind)
+
     def note_sync(self, state: State) -> None:
         """``state`` is that of rank 0 now."""
         state.synced()

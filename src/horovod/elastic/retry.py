@@ -79,6 +79,7 @@ def _call_until_done(
             # Another rank can be lost in here as well as in func.
             if is_reset:
                 state.on_reset()
+                employment.repeat_news(state)
             if should_sync:
                 state.sync()
                 employment.note_sync(state)

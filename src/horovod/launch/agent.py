@@ -163,7 +163,8 @@ class Agent:
         self._line.send(encode_json(Kind.HELLO, self._greeting()))
         self.untaken = [0, 0]
         for (worker, stream), data in self._backlog.take():
-            self.pass_on(worker, stream, data)
+            if worker in self._crew.workers:  # of others the launcher knows nothing
+                self.pass_on(worker, stream, data)
         self._forget_closed()
         for worker, stream in sorted(self._closed):
             self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))

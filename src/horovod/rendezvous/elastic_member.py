@@ -60,6 +60,7 @@ class Member:
         self._reason = ""
         self._lost: tuple[int, ...] = ()
         self._keeps_state = False
+        self._news: list[tuple[int, Update]] = []
 
     def note_failure(self, reason: str, lost_ranks: Sequence[int] = ()) -> None:
         """Why this worker is about to ask for another seat; ranks are those of its last world."""
@@ -146,6 +147,14 @@ class Member:
             target=self._watch, args=arguments, name="horovod-updates", daemon=True
         ).start()
 
+    def news(self) -> list[Update]:
+        """The updates about the world of the last seat of which ``watch_updates`` has heard.
+
+        It tells of any others later than now.
+        """
+        self._news = [(count, update) for count, update in self._news if count > self.seat.updates]
+        return [update for _, update in self._news]
+
     def _watch(
         self, open_store: Callable[[], Store], tell: Callable[[int, int], None], count: int
     ) -> None:
@@ -155,6 +164,7 @@ class Member:
                 update = Update.decoded(_await(store, update_key(count + 1)))
                 count += 1
                 if count > self.seat.updates:  # else this world was made because of it
+                    self._news.append((count, update))
                     tell(update.timestamp, update.kind)
 
         def reopen() -> Store:

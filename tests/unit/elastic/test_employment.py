@@ -6,9 +6,9 @@ import pytest
 
 from horovod.elastic import NotificationManager, ObjectState
 from horovod.elastic.employment import Employment
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.rendezvous.elastic_member import Member
-from horovod.rendezvous.elastic_messages import Seat, Standing
+from horovod.rendezvous.elastic_messages import Seat, Standing, Update
 
 
 def new_state() -> ObjectState:
@@ -55,3 +55,20 @@ def test_updates_come_from_the_driver_once_it_is_known() -> None:
     employment = Employment(Member(3))
     employment.watch_updates(manager)
     assert manager.has_source
+
+
+def test_news_of_a_world_that_come_before_its_reset_are_not_forgotten() -> None:
+    class InformedMember(Member):
+        def news(self) -> list[Update]:
+            return [Update(40, 2)]
+
+    state = new_state()
+    state.on_hosts_updated(30, 1)
+    state.on_hosts_updated(40, 2)
+    state.on_reset()
+    state.check_host_updates()
+    Employment(None).repeat_news(state)
+    state.check_host_updates()
+    Employment(InformedMember(3)).repeat_news(state)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.check_host_updates()

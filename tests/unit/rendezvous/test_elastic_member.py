@@ -147,6 +147,9 @@ def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
     store.set(update_key(3), Update(30, 1).encoded())
     store.set(update_key(4), Update(40, 3).encoded())
     assert told.get(timeout=30) == (40, 3)
+    assert member.news() == [Update(40, 3)]
+    member.seat = Seat(updates=4)
+    assert member.news() == []
 
 
 def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

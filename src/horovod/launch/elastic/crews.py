@@ -90,9 +90,8 @@ class Crews:
 
     @property
     def is_searching(self) -> bool:
-        """Whether a host that may have workers of this job has yet to answer."""
-        connections = self._connections.values()
-        return any(c.is_again and not c.crew.is_greeted for c in connections)
+        """Whether a host has yet to answer."""
+        return any(not c.crew.is_greeted for c in self._connections.values())
 
     def tick(self, now: float) -> None:
         """Give up hosts that do not answer."""

@@ -126,7 +126,7 @@ class _ElasticJob:
         self.is_void = False  # there is nothing to take over
         self._events: deque[Callable[[], list[Action]]] = deque()
         self._fatal: dict[int, tuple[float, Callable[[], list[Action]]]] = {}  # and when it counts
-        self._trouble = ""
+        self._told: set[str] = set()
         self._actions: dict[type, Callable[..., None]] = {
             Start: self._start,
             End: self._end,
@@ -228,7 +228,9 @@ class _ElasticJob:
     def _found(self, finding: Finding) -> None:
         if finding.log:
             self._stage.say(finding.log)
-        if finding.error and not self._record.hostnames:
+        if finding.error and self._record.hostnames:  # another driver has had an answer
+            self._say_once(f"{finding.error}; the last good answer is kept")
+        elif finding.error:
             self._stage.end(JobOutcome(1, f"horovodrun: {finding.error}\n"))
         elif (hosts := finding.hosts) is not None:
             self._record.hostnames = set(hosts)
@@ -331,11 +333,18 @@ class _ElasticJob:
 
     def _carry_out_all(self) -> None:
         while self._events and not self._stage.is_ending:
-            self._record.pending = self._events.popleft()()
+            self._record.pending = self._decisions()
             self._remember()
             for action in self._record.pending:
                 self._actions[type(action)](action)
         self._crews.keep(self._record.hostnames)
+
+    def _decisions(self) -> list[Action]:
+        """On all that has happened so far."""
+        actions: list[Action] = []
+        while self._events:
+            actions += self._events.popleft()()
+        return actions
 
     def _remember(self) -> None:
         """Before anything is done, so that nothing is done that another driver does not know."""
@@ -343,10 +352,12 @@ class _ElasticJob:
         try:
             self._memory.keep(self._record)
         except OSError as error:
-            text = f"this job cannot be taken over from here on: {error}"
-            if text != self._trouble:
-                self._stage.say(text)
-            self._trouble = text
+            self._say_once(f"this job cannot be taken over from here on: {error}")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._stage.say(text)
 
     def _start(self, action: Start) -> None:
         self._add_log(action.worker)

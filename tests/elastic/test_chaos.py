@@ -1,0 +1,67 @@
+"""Elastic jobs to which everything happens that may: afterwards each sample is accounted for.
+
+``make chaos`` does the same at random, for hours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos_job import ChaosJob
+from fault_plan import Fault, Limits
+from fault_player import FaultPlayer
+from histories import in_order
+from rounds import problems_of
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def play(folder: Path, limits: Limits, *faults: Fault, **options: Any) -> FaultPlayer:
+    """What has been played, with a job that has ended well."""
+    with ChaosJob(folder, limits, **options) as job:
+        player = FaultPlayer(job)
+        player.play(faults)
+        job.finish()
+    assert problems_of(job.watch.events) == []
+    return player
+
+
+def test_workers_are_killed_stopped_and_lost_with_their_hosts(tmp_path: Path) -> None:
+    """Of six, four at a time: two warm spares, so that faults come as fast as they can."""
+    hosts = {f"127.0.0.{number}": 1 for number in range(1, 7)}
+    faults = (
+        Fault("kill", after=7, pick=0.5),
+        Fault("kill leader", after=5),
+        Fault("kill two", after=11, pick=0.4),
+        Fault("kill at", after=2, point="batch"),
+        Fault("kill at", after=4, point="save", for_leader=True),
+        Fault("kill in recovery", after=3, pick=0.9, point="restore", for_leader=True),
+        Fault("kill in recovery", after=8, pick=0.6, point="middle", for_leader=True),
+        Fault("kill in recovery", after=6, point="enter", for_leader=False, delay_s=0.02),
+        Fault("host gone", after=9, pick=0.7),
+        Fault("stop", after=5, pick=0.2),
+    )
+    player = play(tmp_path, Limits(min_np=2, max_np=4, hosts=hosts), *faults)
+    assert [recovery.fault for recovery in player.recoveries] == list(faults)
+
+
+def test_hosts_come_and_go_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    faults = (
+        Fault("host added", after=7),
+        Fault("discovery garbage", after=1),
+        Fault("slots changed", after=5),
+        Fault("discovery failing", after=1),
+        Fault("host removed", after=11, pick=0.9),
+        Fault("discovery slow", after=1),
+        Fault("host removed", after=3, pick=0.0),
+    )
+    limits = Limits(min_np=1, max_np=4, hosts={"127.0.0.1": 1, "127.0.0.2": 1})
+    # Nobody stalls here, and on a busy machine nobody is to be taken for it.
+    player = play(tmp_path, limits, *faults, settings={})
+    assert [recovery.fault for recovery in player.recoveries] == list(faults)
+    events = player.job.watch.events
+    assert "restore" not in [event.kind for event in events]
+    worlds = {event.world: event.size for event in in_order(events) if event.kind == "start"}
+    assert list(worlds.values()) == [2, 3, 4, 3, 1]
