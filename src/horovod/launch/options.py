@@ -282,6 +282,9 @@ def _metavar(setting: Setting) -> str:
         return "LEVEL"
     if isinstance(setting.default, tuple):
         return "CORE[,CORE...]"
+    last_word = setting.name.rpartition("_")[2]
+    if last_word in ("address", "port"):
+        return last_word.upper()
     if isinstance(setting.default, str):
         return "PATH"
     return {"s": "SEC", "ms": "MS"}.get(setting.unit, "N")
