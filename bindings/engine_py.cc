@@ -146,7 +146,24 @@ nb::object as_array(Output& output, int dtype_code) {
   return nb::cast(nb::ndarray<Format...>(bytes, shape.size(), shape.data(), owner, nullptr, type));
 }
 
+void bind_trace_config(nb::module_& module) {
+  nb::class_<TraceConfig>(module, "TraceConfig")
+      .def(nb::init<>())
+      .def_rw("events", &TraceConfig::events)
+      .def_rw("folder", &TraceConfig::folder)
+      .def_rw("is_chosen_folder", &TraceConfig::is_chosen_folder)
+      .def_rw("job", &TraceConfig::job)
+      .def_rw("world", &TraceConfig::world)
+      .def_rw("stack_signal", &TraceConfig::stack_signal)
+      .def_rw("stack_fd", &TraceConfig::stack_fd)
+      .def_rw("timeline_path", &TraceConfig::timeline_path)
+      .def_rw("timeline_mark_cycles", &TraceConfig::timeline_mark_cycles)
+      .def_rw("timeline_max_bytes", &TraceConfig::timeline_max_bytes)
+      .def_rw("data_plane", &TraceConfig::data_plane);
+}
+
 void bind_config(nb::module_& module) {
+  bind_trace_config(module);
   nb::class_<EngineConfig>(module, "Config")
       .def(nb::init<>())
       .def_rw("rank", &EngineConfig::rank)
@@ -160,7 +177,10 @@ void bind_config(nb::module_& module) {
       .def_rw("stall_check", &EngineConfig::stall_check)
       .def_rw("stall_check_time_s", &EngineConfig::stall_check_time_s)
       .def_rw("stall_shutdown_time_s", &EngineConfig::stall_shutdown_time_s)
+      .def_rw("is_debug", &EngineConfig::is_debug)
+      .def_rw("debug_interval", &EngineConfig::debug_interval)
       .def_rw("peer_names", &EngineConfig::peer_names)
+      .def_rw("trace", &EngineConfig::trace)
       .def_prop_rw(
           "log_level", [](const EngineConfig& c) { return static_cast<int>(c.log.level); },
           [](EngineConfig& c, int level) { c.log.level = static_cast<LogLevel>(level); })
@@ -296,13 +316,35 @@ nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) 
   }
 }
 
-nb::list events_of(const Engine& engine) {
-  nb::list events;
-  for (const Event& event : engine.events()) {
-    events.append(nb::make_tuple(event.time_ns, static_cast<std::uint32_t>(event.kind),
-                                 event.subject, event.value));
+// Times in nanoseconds.
+nb::dict counts_of(Engine& engine) {
+  const Counters& counters = engine.counters();
+  nb::dict counts;
+  for (int kind = 0; kind < kKindCount; ++kind) {
+    const KindCounts& of_kind = counters.kinds[static_cast<std::size_t>(kind)];
+    const std::string name = name_of(static_cast<Kind>(kind));
+    counts[(name + "_operations").c_str()] = of_kind.operations.get();
+    counts[(name + "_tensors").c_str()] = of_kind.tensors.get();
+    counts[(name + "_bytes").c_str()] = of_kind.bytes.get();
   }
-  return events;
+  counts["in_flight"] = engine.flights_in_all();
+  counts["buckets"] = counters.buckets.get();
+  counts["fused_tensors"] = counters.fused_tensors.get();
+  counts["queued_ns"] = counters.queued_ns.get();
+  counts["waited_ns"] = counters.waited_ns.get();
+  counts["blocked_ns"] = counters.blocked_ns.get();
+  counts["errors"] = counters.errors.get();
+  counts["stalls"] = counters.stalls.get();
+  counts["steps"] = counters.pacemaker.steps.get();
+  counts["stepped_ns"] = counters.pacemaker.stepped_ns.get();
+  counts["last_step_ns"] = counters.pacemaker.last_step_ns.get();
+  return counts;
+}
+
+// As they lie in recorder files.
+nb::bytes events_of(Engine& engine) {
+  const std::vector<Event> events = engine.tracer().recorder().read(0).events;
+  return nb::bytes(events.data(), events.size() * sizeof(Event));
 }
 
 }  // namespace
@@ -337,7 +379,7 @@ void bind_engine(nb::module_& module) {
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)
       .def_prop_ro("leads_host", &Engine::leads_host)
-      .def("flights", &Engine::flights, "process_set"_a)
+      .def("flights", &Engine::flights, "process_set"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)
@@ -355,7 +397,22 @@ void bind_engine(nb::module_& module) {
              self.inc_ref();  // its locks may be held by threads that are gone: never destroy it
            })
       .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
-      .def("events", &events_of);
+      .def("counts", &counts_of)
+      .def("events", &events_of)
+      .def(
+          "write_recording",
+          [](Engine& engine, const std::string& reason, const std::string& detail,
+             const std::string& path) { return engine.tracer().write_file(reason, detail, path); },
+          "reason"_a, "detail"_a, "path"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "start_timeline",
+          [](Engine& engine, const std::string& path, bool mark_cycles) {
+            engine.tracer().start_timeline(path, mark_cycles);
+          },
+          "path"_a, "mark_cycles"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "stop_timeline", [](Engine& engine) { engine.tracer().stop_timeline(); },
+          nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace hvd

@@ -99,7 +99,8 @@ SharedLock Board::lock() const {
 }
 
 bool Board::arrive(const NameKey& key, std::span<const Request> requests,
-                   std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref) {
+                   std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref,
+                   const std::string& objection) {
   const Kind kind = requests.front().kind;
   if (has_joined(config_.rank) && kind != Kind::kJoin) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -113,6 +114,8 @@ bool Board::arrive(const NameKey& key, std::span<const Request> requests,
   prepare_slot(ref.slot, std::max(requests.size(), splits.size()));
   Slot& slot = slots_[ref.slot];
   record(ref.slot, requests, signature, config_.rank, total_bytes(requests));
+  const std::uint32_t parity = (slot.round + 1) & 1;
+  if (!objection.empty() && !slot.has_error[parity]) set_error(slot, parity, objection);
   if (rows_may_differ(kind)) record_rows(ref.slot, requests, splits);
   count_arrival(slot, config_.rank);
   if (kind == Kind::kJoin) return join(config_.rank) | end_join(ref.slot, config_.rank);

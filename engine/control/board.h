@@ -88,9 +88,11 @@ class Board {
   [[nodiscard]] SharedLock lock() const;
 
   // Under lock: this rank submits one tensor, or a group. `splits`: of an alltoall, rows for each
-  // rank. `ref` is looked up or created. True when something became ready.
+  // rank. `ref` is looked up or created. `objection`: why it must fail on all ranks, if it must.
+  // True when something became ready.
   bool arrive(const NameKey& key, std::span<const Request> requests,
-              std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref);
+              std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref,
+              const std::string& objection = {});
   // Under lock: cuts the next bucket off the ready items. False when there are none.
   bool form_bucket();
   // Under lock: this rank has run bucket `index`.

@@ -76,7 +76,7 @@ void Engine::hear(const NewsItem& item) {
 // A leader that shuts down says so first; what closes without a word has died, or the network has.
 void Engine::lose_host(int leader, const std::string& reason) {
   if (!presence_.set_liveness(leader, Liveness::kDead)) return;
-  recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(leader), 0);
+  recorder_.record_now({.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(leader)});
   alarms_.raise({.code = ErrorCode::kPeerLost,
                  .rank = leader,
                  .text = "lost the connection to " + peer_name(leader) + ": " + reason +

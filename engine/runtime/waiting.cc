@@ -67,7 +67,8 @@ bool Engine::poll(HandleId handle) {
 bool Engine::wait(HandleId handle, Nanoseconds limit) {
   const Pending pending = this->pending(handle);
   if (!pending) return true;
-  const std::int64_t deadline_ns = now_ns() + limit.count();
+  const std::int64_t begin_ns = now_ns();
+  const std::int64_t deadline_ns = begin_ns + limit.count();
   bool has_more = false;
   while (pending && now_ns() < deadline_ns) {
     if (is_carried_ && background_id_.load() != std::this_thread::get_id()) {
@@ -81,6 +82,11 @@ bool Engine::wait(HandleId handle, Nanoseconds limit) {
   }
   // What became ready meanwhile and nobody waits for.
   if (!pending && has_more) ring_background();
+  if (pending) {
+    counters_.blocked_ns.add_shared(static_cast<std::uint64_t>(limit.count()));
+  } else if (const auto blocked_ns = last_done_ns_.load() - begin_ns; blocked_ns > 0) {
+    counters_.blocked_ns.add_shared(static_cast<std::uint64_t>(blocked_ns));
+  }
   return !pending;
 }
 

@@ -20,6 +20,8 @@ from horovod.errors import InitError
 from horovod.process_sets import ConnectSet
 from horovod.rendezvous import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
+from horovod.trace.setup import configure_trace, job_name
+from horovod.trace.stacks import release_stacks
 
 __all__ = ["MPI", "World", "assemble", "usable_cores", "worlds_begun"]
 
@@ -37,12 +39,14 @@ class World:
     engine: _native.Engine
     data_plane_name: str
     names: tuple[str, ...]
+    settings: Settings
     connect_set: ConnectSet | None = None  # where the world spans hosts
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
 
     def end(self) -> None:
         """Leave it; what is under way fails."""
         self.engine.shutdown()
+        release_stacks()
         if self.data_plane is not None:
             self.data_plane.close()
 
@@ -82,8 +86,10 @@ def assemble(identity: Identity, settings: Settings) -> World:
     if identity.size == 1:
         identity = identity.placed([identity.node])
         config = _engine_config(identity, settings, _generations.total(), ["rank 0"])
+        configure_trace(config, settings, job_name(os.environ, os.getpid()), plane_name)
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            return World(identity, _native.Engine(config), plane_name, ("rank 0",))
+            engine = _engine_class(config)(config)
+            return World(identity, engine, plane_name, ("rank 0",), settings)
     mesh = meet(
         identity,
         generation,
@@ -115,6 +121,8 @@ def _started(
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
     ]
     config = _engine_config(identity, settings, _generations.total(), names)
+    job = job_name(os.environ, mesh.pids[0], mesh.hostnames[0])
+    configure_trace(config, settings, job, plane_name)
     try:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
             carrier = None if data_plane is None else data_plane.world
@@ -124,7 +132,7 @@ def _started(
             data_plane.close()
         raise
     connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
-    return World(identity, engine, plane_name, tuple(names), connect_set, data_plane)
+    return World(identity, engine, plane_name, tuple(names), settings, connect_set, data_plane)
 
 
 def _engine_of(
@@ -133,7 +141,7 @@ def _engine_of(
     """The engine takes over all descriptors of the mesh."""
     hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
     try:
-        return _native.Engine(
+        return _engine_class(config)(
             config,
             mesh.region_fd,
             list(mesh.pidfds),
@@ -149,6 +157,15 @@ def _engine_of(
         raise InitError(f"init: initialization failed: {error}") from error
     finally:
         os.close(mesh.region_fd)  # it has one of its own
+
+
+def _engine_class(config: _native.Config) -> type[_native.Engine]:
+    if not config.is_debug:
+        return _native.Engine
+    # Here, because few worlds need it.
+    from horovod.debugging import WatchedEngine
+
+    return WatchedEngine
 
 
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
@@ -199,6 +216,8 @@ def _engine_config(
     config.stall_check = not settings.stall_check_disable
     config.stall_check_time_s = settings.stall_check_time_s
     config.stall_shutdown_time_s = settings.stall_shutdown_time_s
+    config.is_debug = settings.debug
+    config.debug_interval = settings.debug_interval
     config.log_level = LOG_LEVELS.index(settings.log_level)
     config.log_hide_time = settings.log_hide_time
     config.peer_names = list(names)

@@ -270,6 +270,79 @@ class Settings:
         True,
         "run collectives in JAX's compiled programs as host callbacks instead of native calls",
     )
+    recorder_events: int = _setting(
+        "HOROVOD_RECORDER_EVENTS",
+        65536,
+        "events that each process keeps in memory, about 32 bytes each, for the files that say "
+        "what happened before an error; 0 records nothing",
+        unit="events",
+        maximum=262144,
+    )
+    recorder_dir: str = _setting(
+        "HOROVOD_RECORDER_DIR",
+        "",
+        "folder for those files, in which the last 16 jobs keep a folder each; none: "
+        "horovod-USERID in the folder for temporary files; off: such files are not written",
+    )
+    timeline: str = _setting(
+        "HOROVOD_TIMELINE",
+        "",
+        "file in which rank 0 shows what all ranks do, for Perfetto or chrome://tracing; DYNAMIC: "
+        "none until the program calls start_timeline",
+        flag=Flag("--timeline-filename", "timeline", key="timeline.filename"),
+    )
+    timeline_mark_cycles: bool = _setting(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        False,
+        "mark in the timeline where the engine begins with what is ready",
+        flag=Flag(
+            "--timeline-mark-cycles",
+            "timeline",
+            key="timeline.mark_cycles",
+            opposite="--no-timeline-mark-cycles",
+        ),
+    )
+    timeline_max_mb: int = _setting(
+        "HOROVOD_TIMELINE_MAX_MB",
+        1024,
+        "largest size of the timeline; it ends there",
+        unit="MB",
+        minimum=1,
+        maximum=1024 * 1024,
+    )
+    metrics_port: int = _setting(
+        "HOROVOD_METRICS_PORT",
+        0,
+        "port of rank 0's machine at which Prometheus finds the metrics of the job; 0: none",
+        maximum=65535,
+        flag=Flag("--metrics-port", "metrics", key="metrics.port"),
+    )
+    metrics_address: str = _setting(
+        "HOROVOD_METRICS_ADDRESS",
+        "127.0.0.1",
+        "address of that port; one that others reach needs a token",
+        flag=Flag("--metrics-address", "metrics", key="metrics.address"),
+    )
+    metrics_token_file: str = _setting(
+        "HOROVOD_METRICS_TOKEN_FILE",
+        "",
+        "file of rank 0's machine that only you can read, with the token that questions have to "
+        "bring; none: the environment variable HOROVOD_METRICS_TOKEN, if it is set",
+        flag=Flag("--metrics-token-file", "metrics", key="metrics.token_file"),
+    )
+    debug: bool = _setting(
+        "HOROVOD_DEBUG",
+        False,
+        "look for NaN and infinity before and after each reduction, compare results between ranks, "
+        "and say in mismatch errors where an operation was submitted; slow",
+    )
+    debug_interval: int = _setting(
+        "HOROVOD_DEBUG_INTERVAL",
+        100,
+        "compare every so many results, with HOROVOD_DEBUG=1",
+        unit="results",
+        minimum=1,
+    )
     log_level: str = _setting(
         "HOROVOD_LOG_LEVEL",
         "warning",

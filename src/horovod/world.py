@@ -19,6 +19,8 @@ from typing import Any
 from horovod import _native, mpi_library
 from horovod.assembly import MPI, World, assemble, usable_cores, worlds_begun
 from horovod.errors import InitError, PeerLostError, StallError
+from horovod.metrics.setup import Export, check_export, open_export
+from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
 from horovod.rendezvous import Identity, ranks_in, recognise, this_member
@@ -42,6 +44,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "metrics",
     "missing_in",
     "mpi_built",
     "mpi_enabled",
@@ -51,6 +54,7 @@ __all__ = [
     "rank",
     "rethrow_interrupt",
     "rocm_built",
+    "settings",
     "settle",
     "shutdown",
     "size",
@@ -73,6 +77,8 @@ _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
 _at_end: list[Callable[[_native.Engine], None]] = []
+_tally = Tally()
+_export: Export | None = None
 _port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
@@ -106,6 +112,7 @@ def init(
             return
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
+        check_export(settings)
         _check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
@@ -140,9 +147,17 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
-    global _world
+    global _world, _export
+    try:
+        _export = open_export(world.identity, world.settings, metrics)
+    except BaseException:
+        close_registry()
+        world.end()
+        raise
+    _tally.begin()
     _world = world
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
+    _native.watch_dump_signal(world.engine)
 
 
 def _join(
@@ -201,12 +216,17 @@ def shutdown() -> None:
 
     Safe before ``init`` and when called twice. ``init`` works again afterwards.
     """
-    global _world, _forecast
+    global _world, _forecast, _export
     with _lock:
         world, _world, _forecast = _world, None, None
+        export, _export = _export, None
         close_registry()
+    if export is not None:
+        export.close()
     if world is not None:
+        _native.leave_dump_signal()
         world.end()
+        _tally.end(world.engine)
         _port.detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
@@ -220,6 +240,17 @@ def at_end(callback: Callable[[_native.Engine], None]) -> None:
 def is_initialized() -> bool:
     """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
     return _world is not None or _forecast is not None
+
+
+def settings() -> Settings:
+    """What ``init`` read from the environment. ``ValueError`` before ``init``."""
+    return _forecast.settings if _forecast is not None else _current().settings
+
+
+def metrics() -> dict[str, float]:
+    """What this process has counted in all its worlds; see ``counters.metrics``."""
+    current = _world
+    return _tally.read(None if current is None else current.engine)
 
 
 def engine() -> _native.Engine:
@@ -410,10 +441,14 @@ def _install_hooks() -> None:
 
 def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
-    global _world, _forecast, _lock
+    global _world, _forecast, _export, _lock
     _lock = threading.RLock()
     _forecast = None
     close_registry()
+    _native.leave_dump_signal()
+    if _export is not None:
+        _export.abandon()
+        _export = None
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)

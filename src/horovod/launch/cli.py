@@ -30,7 +30,8 @@ __all__ = ["main"]
 
 _USAGE = """\
 horovodrun -np N [options] command [argument ...]
-       horovodrun --experiment FILE [--dry-run] [options]"""
+       horovodrun --experiment FILE [--dry-run] [options]
+       horovodrun --check-network [-H HOSTS] [--json]"""
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
 
@@ -97,6 +98,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return _run_experiment(parser, given, command, os.environ if environ is None else environ)
     if given.dry_run:
         parser.error("--dry-run goes with --experiment FILE")
+    if given.check_network:
+        return _check_network(parser, given, command)
+    if given.json:
+        parser.error("--json goes with --check-network")
     environ = os.environ if environ is None else environ
     if given.num_proc is None and "LSB_JOBID" not in environ:
         parser.error("say with -np how many processes to start, for example -np 2")
@@ -192,6 +197,26 @@ def _run_experiment(
         return 130
 
 
+def _check_network(
+    parser: argparse.ArgumentParser, given: argparse.Namespace, command: Sequence[str]
+) -> int:
+    # Here, because a job needs neither tables nor what is measured with.
+    from horovod.launch.network.command import check_network
+
+    if command:
+        parser.error(f"{command[0]}: a command and --check-network, which runs its own")
+    if given.num_proc is not None:
+        parser.error("-np and --check-network: it starts one process on each host")
+    try:
+        _refuse_mpi(given, "--check-network")
+        _refuse_elastic(is_elastic(given), "--check-network")
+        return check_network(given, _hosts(given))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
 def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
     controller = _controller(given)
     if controller != "gloo":
@@ -238,6 +263,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the frameworks, controllers and operations that work here",
     )
+    add(
+        "--check-network",
+        action="store_true",
+        help="measure latency and bandwidth between the hosts of -H, or within this machine, and "
+        "name what is slow",
+    )
+    add("--json", action="store_true", help="with --check-network: print JSON for programs")
     add("--verbose", action="store_true", help="say which processes start and end")
     add("--config-file", metavar="YAML", help="settings in a file, see below")
     add_options(parser)

@@ -31,9 +31,6 @@ _ABSENT = {
         *("--autotune-steps-per-sample", "--autotune-bayes-opt-max-samples"),
         "--autotune-gaussian-process-noise",
     ),
-    "has no timeline": (
-        *("--timeline-filename", "--timeline-mark-cycles", "--no-timeline-mark-cycles"),
-    ),
 }
 
 
@@ -44,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_remote(parser.add_argument_group("other machines"))
     _add_elastic(parser.add_argument_group("elastic"))
     _add_output(parser.add_argument_group("output"))
-    for topic in ("tuning", "stall check"):
+    for topic in ("tuning", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
     add_kubernetes_options(parser)
     for lack, names in _ABSENT.items():
@@ -285,6 +282,11 @@ def _metavar(setting: Setting) -> str:
         return "LEVEL"
     if isinstance(setting.default, tuple):
         return "CORE[,CORE...]"
+    last_word = setting.name.rpartition("_")[2]
+    if last_word in ("address", "port"):
+        return last_word.upper()
+    if isinstance(setting.default, str):
+        return "PATH"
     return {"s": "SEC", "ms": "MS"}.get(setting.unit, "N")
 
 

@@ -173,7 +173,6 @@ def test_what_excludes_each_other(
     ("words", "text"),
     [
         ("--autotune", "--autotune: this version has no autotuning"),
-        ("--timeline-f", "--timeline-filename: this version has no timeline"),
         ("--hierarchical-allreduce", "has no hierarchical collectives"),
         ("--num-nccl", "--num-nccl-streams: this version has no NCCL"),
     ],
@@ -206,7 +205,7 @@ def test_the_page_about_running_has_every_option_and_no_other(
     parser: argparse.ArgumentParser,
 ) -> None:
     page = options_in(RUNNING)
-    general = {"--version", "--verbose", "--config-file"}
+    general = {"--version", "--verbose", "--config-file", "--check-network", "--json"}
     clusters = options_in(RUNNING.with_name("clusters.md"))
     assert shown_options(parser) - {"--help"} - page - clusters == set()
     known = shown_options(parser) | general

@@ -1,0 +1,4 @@
+"""Views over the flight recorder of the engine: reading its files, and what they say.
+
+``horovod.trace.recording`` reads a file; ``horovod.trace.operations`` finds in it what was done.
+"""
