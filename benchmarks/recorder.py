@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from report import Bar, Table, format_time, print_report
+from report import Table, format_time, print_report
 from worker_groups import Commands, GroupSpec, WorkerGroup, measure_in_turns, open_groups
 
 _RANK_COUNT = 2
@@ -23,7 +23,10 @@ _TENSORS = 1000
 _OFF = "recorder off"
 _ON = "recorder on"
 _TIMELINE = "timeline"
-_FORMS = {"asynchronous": "1000 x 4KB, one call each", "batch of DistributedOptimizer": "1000 x 4KB"}
+_FORMS = {
+    "asynchronous": "1000 x 4KB, one call each",
+    "batch of DistributedOptimizer": "1000 x 4KB",
+}
 _ONE = "one tensor"
 _LIMIT = 1.01
 
@@ -58,9 +61,7 @@ def _measure(groups: Sequence[WorkerGroup], names: Sequence[str], rounds: int) -
         times = measure_in_turns(forms, rounds=rounds, loop_s=0.2)
         table.rows[row] = times
         for name in names[1:]:
-            ratios = [
-                on / off for on, off in zip(times[name], times[_OFF], strict=True)
-            ]
+            ratios = [on / off for on, off in zip(times[name], times[_OFF], strict=True)]
             print(f"{row}: {name} / off = {statistics.median(ratios):.4f}")
     return table
 

@@ -374,9 +374,7 @@ void bind_engine(nb::module_& module) {
       .def(
           "write_recording",
           [](Engine& engine, const std::string& reason, const std::string& detail,
-             const std::string& path) {
-            return engine.tracer().write_file(reason, detail, path);
-          },
+             const std::string& path) { return engine.tracer().write_file(reason, detail, path); },
           "reason"_a, "detail"_a, "path"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "start_timeline",

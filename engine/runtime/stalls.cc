@@ -41,8 +41,7 @@ void Engine::check_stalls() {
 
 void Engine::check_stalled_entries(Lane& lane, std::int64_t now) {
   const double interval_s = std::min(kMostLookInterval, config_.stall_check_time_s / 2);
-  const bool is_look =
-      static_cast<double>(now - lane.stalls_looked_ns) / 1e9 >= interval_s;
+  const bool is_look = static_cast<double>(now - lane.stalls_looked_ns) / 1e9 >= interval_s;
   for (Entry* entry : lane.tensors.in_flight()) {
     std::int64_t since = entry->submitted_ns;
     // A rank that has joined waits as long as the others have data: only their silence counts.
@@ -152,9 +151,8 @@ std::vector<int> Engine::missing_at(Lane& lane, Entry& entry) {
 
 // One voice of this host is enough: the lowest rank that did submit.
 bool Engine::speaks_for(const Lane& lane, const std::vector<int>& missing) const {
-  const auto speaker = std::ranges::find_if(lane.local, [&](int rank) {
-    return std::ranges::find(missing, rank) == missing.end();
-  });
+  const auto speaker = std::ranges::find_if(
+      lane.local, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
   return speaker != lane.local.end() && *speaker == config_.rank;
 }
 
