@@ -2,8 +2,8 @@
 
 Two ranks sum 1000 tensors of 4 KB in place, again and again: a "step" that does nothing but start
 operations, so that a model's is never as dear. The same jobs, with different settings, stay alive
-together and are measured in turns; a figure is the median over rounds of the slower rank's time,
-and a bar the median of the rounds' own ratios to the recorder switched off.
+together and are measured in turns; a figure is the median over rounds of the slower rank's time
+over that of the job whose recorder is switched off in the same round.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from report import Bar, Table, format_time, print_report
+from report import OURS, Bar, Table, format_time, print_report
 from worker_groups import Commands, GroupSpec, WorkerGroup, measure_in_turns, open_groups
 
 _RANK_COUNT = 2
 _TENSORS = 1000
 _OFF = "recorder off"
-_ON = "recorder on"
+_ON = OURS
 _TIMELINE = "timeline"
-_FORMS = {"asynchronous": "1000 x 4KB, one call each", "batch of DistributedOptimizer": "1000 x 4KB"}
-_ONE = "one tensor"
+_FORMS = {
+    "asynchronous": "1000 x 4KB, one call each",
+    "batch of DistributedOptimizer": "1000 x 4KB in one call",
+}
 _LIMIT = 1.01
+_IDLE_ROUNDS = 2  # in which processes come to be what they stay
 
 
 def main() -> int:
@@ -46,23 +49,31 @@ def main() -> int:
         specs = [GroupSpec(name, name, "horovod") for name in names]
         with open_groups(specs, _RANK_COUNT, "grouped_loop:GroupedLoop", start) as groups:
             table = _measure(groups, names, args.rounds)
+    table.bars = [Bar(row, None, _LIMIT) for row in table.rows]
     return 0 if print_report([table], args.json) else 1
 
 
 def _measure(groups: Sequence[WorkerGroup], names: Sequence[str], rounds: int) -> Table:
-    table = Table("one step of many small tensors, 2 ranks", names, format_time)
+    title = "time of a step over that with the recorder switched off, medians over rounds"
+    table = Table(title, names[1:], "{:.3f}".format)
     for group in groups:
         group.call("prepare", element_count=1024, tensor_count=_TENSORS)
     for form, row in _FORMS.items():
         forms = [_InForm(group, form) for group in groups]
-        times = measure_in_turns(forms, rounds=rounds, loop_s=0.2)
-        table.rows[row] = times
+        times = measure_in_turns(forms, rounds=rounds + _IDLE_ROUNDS, loop_s=0.2)
+        step = statistics.median(times[_OFF])
+        row = f"{row} ({format_time(step)})"
+        table.rows[row] = {name: _ratios(times, name) for name in names[1:]}
         for name in names[1:]:
-            ratios = [
-                on / off for on, off in zip(times[name], times[_OFF], strict=True)
-            ]
-            print(f"{row}: {name} / off = {statistics.median(ratios):.4f}")
+            spread = statistics.quantiles(table.rows[row][name], n=4)
+            print(f"{row}, {name}: quartiles {spread[0]:.3f} to {spread[2]:.3f}", file=sys.stderr)
     return table
+
+
+def _ratios(times: dict[str, list[float]], name: str) -> list[float]:
+    """Each round's time over that without a recorder in the same round."""
+    pairs = zip(times[name], times[_OFF], strict=True)
+    return [one / off for one, off in list(pairs)[_IDLE_ROUNDS:]]
 
 
 class _InForm:

@@ -350,6 +350,7 @@ void Engine::shutdown() {
     kick_sleeper();
   }
   if (background_.joinable()) background_.join();
+  tracer_->end_traces();  // while other hosts are heard
   watcher_.reset();
   std::unique_lock lock(mutex_);
   const Error error(ErrorCode::kAborted,

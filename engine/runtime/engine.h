@@ -190,7 +190,8 @@ class Engine {
   void start_watching(std::vector<WatchedProcess> processes, const std::vector<LeaderLink>& links);
   void tell_other_hosts();
   bool hear_link(std::size_t index);
-  void hear(const NewsItem& item);
+  void hear(int leader, const NewsItem& item);
+  void connect_tracer();
   [[noreturn]] void lose(const Lane& lane, int set_rank, const std::string& reason);
   void lose_host(int leader, const std::string& reason);
   bool speaks_for_host() const;

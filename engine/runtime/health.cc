@@ -140,7 +140,8 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
   const double waited_s = static_cast<double>(waited.count()) / 1e9;
   if (!config_.stall_check || config_.stall_shutdown_time_s <= 0) return;
   if (waited_s < config_.stall_shutdown_time_s) return;
-  throw Error(ErrorCode::kTimeout, peer_name(holder) + " has not moved for " + seconds_text(waited_s) +
+  throw Error(ErrorCode::kTimeout, peer_name(holder) + " has not moved for " +
+                                       seconds_text(waited_s) +
                                        " while it held the board of submissions");
 }
 

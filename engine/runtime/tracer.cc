@@ -21,11 +21,13 @@ constexpr Nanoseconds kTimelineInterval = std::chrono::milliseconds(50);
 constexpr Nanoseconds kBusyInterval = std::chrono::milliseconds(2);
 // For the other ranks to reach the end of a bucket that this one has left.
 constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
+constexpr Nanoseconds kLastChunks = std::chrono::milliseconds(500);
 constexpr std::size_t kMostStackBytes = 256 * 1024;
 // Of a stall report.
 constexpr std::size_t kMostDescribed = 4;
 constexpr int kMostStackLines = 12;
 constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
+constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
 constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -34,13 +36,12 @@ Tracer::Tracer(TraceConfig config, Place place, Memory memory)
     : config_(std::move(config)),
       place_(std::move(place)),
       memory_(std::move(memory)),
-      recorder_(memory_(place_.rank), config_.events) {
+      recorder_(memory_(place_.rank), config_.events) {}
+
+void Tracer::start() {
   if (!config_.timeline_path.empty()) {
     start_timeline(config_.timeline_path, config_.timeline_mark_cycles);
   }
-}
-
-void Tracer::start() {
   if (recorder_.is_on()) scribe_ = quiet_thread([this] { run(); });
 }
 
@@ -96,13 +97,13 @@ void Tracer::run() {
       wishes.push_back({"signal", "SIGUSR1", place_.rank});
     }
     for (const Wish& wish : wishes) carry_out(wish);
-    answer();
+    answer_others();
     for (const Report& report : reports) log_report(report);
-    const bool is_busy = has_timeline_.load() && drain();
+    const bool is_busy = is_tracing_.load() && trace();
     if (is_last) return;
-    const Nanoseconds nap = is_busy                ? kBusyInterval
-                            : has_timeline_.load() ? kTimelineInterval
-                                                   : kForever;
+    const Nanoseconds nap = is_busy              ? kBusyInterval
+                            : is_tracing_.load() ? kTimelineInterval
+                                                 : kForever;
     futex_wait(header.calls, seen, nap);
   }
 }
@@ -110,9 +111,8 @@ void Tracer::run() {
 void Tracer::carry_out(const Wish& wish) {
   try {
     const bool is_own = wish.rank == place_.rank;
-    const std::string path =
-        is_own ? file_of(recorder_, wish, {}, wish.reason == "signal")
-               : file_of(RecorderView(memory_(wish.rank)), wish, {}, false);
+    const std::string path = is_own ? file_of(recorder_, wish, {}, wish.reason == "signal")
+                                    : file_of(RecorderView(memory_(wish.rank)), wish, {}, false);
     log(place_.log, LogLevel::kInfo, "the flight recorder's last events are in " + path);
   } catch (const std::exception& error) {
     log(place_.log, LogLevel::kInfo, std::string("no flight recorder file: ") + error.what());
@@ -154,7 +154,20 @@ std::string Tracer::stacks() {
   return text;
 }
 
-// Somebody asks what this rank is doing.
+void Tracer::answer_others() {
+  answer();
+  std::vector<Question> questions;
+  {
+    const std::lock_guard guard(mutex_);
+    questions.swap(questions_);
+  }
+  for (const Question& question : questions) {
+    if (std::ranges::find(place_.local, question.rank) == place_.local.end()) continue;
+    send_(question.leader, NoteKind::kAnswer, question.rank, describe(question.rank));
+  }
+}
+
+// Another rank of this host asks what this one is doing.
 void Tracer::answer() {
   RecorderHeader& header = recorder_.header();
   const std::uint32_t questions = header.questions.load();
@@ -189,7 +202,7 @@ void Tracer::log_report(const Report& report) {
 }
 
 std::string Tracer::describe(int rank) {
-  if (std::ranges::find(place_.local, rank) == place_.local.end()) return {};
+  if (std::ranges::find(place_.local, rank) == place_.local.end()) return describe_far(rank);
   const RecorderView view(memory_(rank));
   std::string text = "  ";
   text.append(name_of(rank)).append(" ").append(last_operations(view, now_ns()));
@@ -231,9 +244,7 @@ void Tracer::start_timeline(const std::string& path, bool mark_cycles) {
   finish_timeline();
   try {
     begin_timeline(path, mark_cycles);
-    // Of a new world all that was before belongs to it, too: others may have been quicker.
-    for (auto& [rank, source] : sources_) source.next = scribe_.joinable() ? source.view.end() : 0;
-    has_timeline_.store(true);
+    is_tracing_.store(true);
   } catch (const Error& error) {
     log(place_.log, LogLevel::kError, std::string("there will be no timeline: ") + error.what());
   }
@@ -246,76 +257,177 @@ void Tracer::stop_timeline() {
 }
 
 void Tracer::begin_timeline(const std::string& path, bool mark_cycles) {
-  timeline_ = std::make_unique<Timeline>(TimelineConfig{.path = path,
-                                                        .max_bytes = config_.timeline_max_bytes,
-                                                        .mark_cycles = mark_cycles,
-                                                        .data_plane = config_.data_plane,
-                                                        .rank_names = place_.rank_names});
-  for (const int rank : place_.local) {
-    sources_.emplace(rank, Source{.view = RecorderView(memory_(rank)), .next = 0});
+  std::vector<TimelineCollector::Host> others;
+  for (const int leader : other_leaders()) others.push_back({leader, name_of(leader)});
+  timeline_ =
+      std::make_shared<TimelineCollector>(TimelineConfig{.path = path,
+                                                         .max_bytes = config_.timeline_max_bytes,
+                                                         .mark_cycles = mark_cycles,
+                                                         .data_plane = config_.data_plane,
+                                                         .rank_names = place_.rank_names},
+                                          sources(scribe_.joinable()), std::move(others));
+  set_receiver(timeline_);
+  for (const int leader : other_leaders()) {
+    send_(leader, NoteKind::kBeginTrace, scribe_.joinable() ? 1 : 0, {});
   }
 }
 
+void Tracer::set_receiver(std::shared_ptr<TimelineCollector> receiver) {
+  const std::lock_guard guard(mutex_);
+  receiver_ = std::move(receiver);
+}
+
+// The recorders of this host. A new world's from its beginning: others may have been quicker.
+std::vector<TraceSource> Tracer::sources(bool from_now) {
+  std::vector<TraceSource> sources;
+  for (const int rank : place_.local) {
+    RecorderView view(memory_(rank));
+    const std::uint64_t first = from_now ? view.end() : 0;
+    sources.emplace_back(std::move(view), rank, first);
+  }
+  return sources;
+}
+
+std::vector<int> Tracer::other_leaders() const {
+  std::vector<int> others;
+  for (const auto& [rank, leader] : leaders_) {
+    if (rank == leader && rank != place_.rank) others.push_back(leader);
+  }
+  return others;
+}
+
 // True when there was so much that more should be looked for soon.
-bool Tracer::drain() {
+bool Tracer::trace() {
   const std::lock_guard guard(timeline_mutex_);
+  if (sender_ != nullptr) sender_->send_news();
   if (timeline_ == nullptr) return false;
-  bool is_busy = false;
   try {
-    for (auto& [rank, source] : sources_) is_busy |= drain(rank, source);
-    timeline_->flush();
+    const bool is_busy = timeline_->collect();
     if (!timeline_->is_full()) return is_busy;
     log(place_.log, LogLevel::kWarning,
         "the timeline has reached its largest size and ends here; see HOROVOD_TIMELINE_MAX_MB");
   } catch (const Error& error) {
     log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
   }
-  timeline_.reset();
-  sources_.clear();
-  has_timeline_.store(false);
+  for (const int leader : other_leaders()) send_(leader, NoteKind::kEndTrace, 0, {});
+  drop_timeline();
   return false;
-}
-
-bool Tracer::drain(int rank, Source& source) {
-  const RecorderView::Found found = source.view.read(source.next, true);
-  source.next = found.end;
-  if (found.lost != 0) timeline_->note_loss(rank, found.lost, now_ns());
-  for (const Event& event : found.events) {
-    const bool is_named = event.kind == EventKind::kSubmit || event.kind == EventKind::kFused;
-    if (is_named && !timeline_->knows_label(rank, event.subject)) {
-      if (const auto label = source.view.label(event.subject)) {
-        timeline_->add_label(rank, event.subject, *label);
-      }
-    }
-    timeline_->add(rank, event);
-  }
-  return found.events.size() > source.view.capacity() / 16;
 }
 
 void Tracer::finish_timeline() {
   if (timeline_ == nullptr) return;
-  const std::int64_t deadline_ns = now_ns() + kLastEvents.count();
+  bool can_be_whole = true;
+  for (const int leader : other_leaders()) {
+    can_be_whole = send_(leader, NoteKind::kEndTrace, 0, {}) && can_be_whole;
+  }
+  const std::int64_t begin_ns = now_ns();
   try {
-    do {
-      for (auto& [rank, source] : sources_) drain(rank, source);
-      if (!timeline_->has_open_bucket()) break;
+    for (;;) {
+      timeline_->collect();
+      const Nanoseconds patience =
+          can_be_whole && !timeline_->have_all_ended() ? kLastChunks : kLastEvents;
+      const bool is_whole = timeline_->have_all_ended() && !timeline_->has_open_bucket();
+      if (is_whole || now_ns() - begin_ns > patience.count()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    } while (now_ns() < deadline_ns);
-    timeline_->flush();
+    }
   } catch (const Error& error) {
     log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
   }
+  drop_timeline();
+}
+
+void Tracer::drop_timeline() {
+  set_receiver(nullptr);
   timeline_.reset();
-  sources_.clear();
-  has_timeline_.store(false);
+  is_tracing_.store(false);
+}
+
+void Tracer::begin_sending(bool from_now) {
+  const std::lock_guard guard(timeline_mutex_);
+  const auto send = [this](const std::string& bytes) {
+    send_(0, NoteKind::kTrace, place_.rank, bytes);
+  };
+  sender_ = std::make_unique<TraceSender>(sources(from_now), send);
+  is_tracing_.store(true);
+}
+
+void Tracer::end_sending() {
+  const std::lock_guard guard(timeline_mutex_);
+  if (sender_ == nullptr) return;
+  sender_->send_news();
+  sender_.reset();
+  send_(0, NoteKind::kTrace, place_.rank, {});
+  is_tracing_.store(false);
+}
+
+void Tracer::end_traces() {
+  end_sending();
+  stop_timeline();
+}
+
+void Tracer::connect(std::map<int, int> leaders, Send send) {
+  leaders_ = std::move(leaders);
+  send_ = std::move(send);
+}
+
+void Tracer::hear(int leader, NoteKind kind, int rank, const std::string& text) {
+  switch (kind) {
+    case NoteKind::kQuestion: {
+      const std::lock_guard guard(mutex_);
+      questions_.push_back({leader, rank});
+      break;
+    }
+    case NoteKind::kAnswer: {
+      const std::lock_guard guard(mutex_);
+      answers_[rank] = text;
+      answered_.notify_all();
+      return;
+    }
+    case NoteKind::kTrace: {
+      const std::lock_guard guard(mutex_);
+      if (receiver_ != nullptr) receiver_->receive(leader, text);
+      return;
+    }
+    case NoteKind::kBeginTrace:
+      if (recorder_.is_on()) begin_sending(rank != 0);
+      break;
+    case NoteKind::kEndTrace:
+      end_sending();
+      return;
+    default:
+      return;
+  }
+  if (recorder_.is_on()) call_scribe();
+}
+
+// Of a rank of another host, whose leader knows.
+std::string Tracer::describe_far(int rank) {
+  const auto leader = leaders_.find(rank);
+  if (leader == leaders_.end() || stopping_.load()) return {};
+  std::unique_lock lock(mutex_);
+  answers_.erase(rank);
+  if (!send_(leader->second, NoteKind::kQuestion, rank, {})) return {};
+  const std::int64_t deadline_ns = now_ns() + kFarPatience.count();
+  const auto is_over = [&] { return answers_.contains(rank) || stopping_.load(); };
+  while (!answered_.wait_for(lock, kMutualAnswer, is_over) && now_ns() < deadline_ns) {
+    lock.unlock();
+    answer_others();  // the other one may be asking, too
+    lock.lock();
+  }
+  const auto answer = answers_.find(rank);
+  return answer == answers_.end() ? std::string() : answer->second;
 }
 
 void Tracer::stop() {
   if (!scribe_.joinable()) return;
-  stopping_.store(true);
+  {
+    const std::lock_guard guard(mutex_);
+    stopping_.store(true);
+    answered_.notify_all();
+  }
   call_scribe();
   scribe_.join();
-  stop_timeline();
+  end_traces();
 }
 
 void Tracer::abandon() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,9 +18,10 @@
 #include <vector>
 
 #include "core/log.h"
+#include "runtime/news.h"
+#include "runtime/timeline_collector.h"
 #include "trace/recorder.h"
 #include "trace/recorder_file.h"
-#include "trace/timeline.h"
 
 namespace hvd {
 
@@ -51,13 +53,20 @@ class Tracer {
   // The memory of a rank of this host.
   using Memory = std::function<std::shared_ptr<Region>(int rank)>;
 
+  // Sends a note to another host's leader; false where it cannot.
+  using Send = std::function<bool(int leader, NoteKind kind, int rank, const std::string& text)>;
+
   Tracer(TraceConfig config, Place place, Memory memory);
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
+  // For the leader of a host where there are others: each rank's leader, how to reach them.
+  void connect(std::map<int, int> leaders, Send send);
   // The thread begins.
   void start();
+  // Any thread: a note of another host's leader.
+  void hear(int leader, NoteKind kind, int rank, const std::string& text);
   Recorder& recorder() { return recorder_; }
 
   // Has a file written soon, of this rank's or another one's recorder. Any thread, never blocks.
@@ -68,12 +77,14 @@ class Tracer {
 
   // Logs a warning, with what these ranks are doing. Any thread, never blocks.
   void report(const std::string& text, const std::vector<int>& ranks);
-  // What a rank of this host is doing, in lines. Takes a moment.
+  // What a rank is doing, in lines; nothing where that cannot be known. Takes a moment.
   std::string describe(int rank);
 
   // Rank 0 writes, on others these have no effect. An error is logged.
   void start_timeline(const std::string& path, bool mark_cycles);
   void stop_timeline();
+  // The last of what others want of the recorders here, and the timeline's end.
+  void end_traces();
 
   // Does what is still to do, and ends the thread.
   void stop();
@@ -90,15 +101,16 @@ class Tracer {
     std::string text;
     std::vector<int> ranks;
   };
-  struct Source {
-    RecorderView view;
-    std::uint64_t next;  // event to read
+  struct Question {
+    int leader;
+    int rank;
   };
 
   void run();
   void call_scribe();
   void carry_out(const Wish& wish);
   void answer();
+  void answer_others();
   std::string file_of(const RecorderView& recorder, const Wish& wish, const std::string& path,
                       bool with_stacks);
   std::string stacks();
@@ -106,10 +118,16 @@ class Tracer {
   std::string ask(RecorderHeader& header);
   std::string name_of(int rank) const;
 
+  std::string describe_far(int rank);
   void begin_timeline(const std::string& path, bool mark_cycles);
-  bool drain();
-  bool drain(int rank, Source& source);
+  std::vector<TraceSource> sources(bool from_now);
+  std::vector<int> other_leaders() const;
+  bool trace();
   void finish_timeline();
+  void set_receiver(std::shared_ptr<TimelineCollector> receiver);
+  void drop_timeline();
+  void begin_sending(bool from_now);
+  void end_sending();
 
   const TraceConfig config_;
   const Place place_;
@@ -120,13 +138,20 @@ class Tracer {
   std::mutex mutex_;
   std::vector<Wish> wishes_;
   std::vector<Report> reports_;
+  std::vector<Question> questions_;
+  std::map<int, std::string> answers_;  // of other hosts, by rank
+  std::condition_variable answered_;
+  std::shared_ptr<TimelineCollector> receiver_;  // of what other hosts send
   std::uint32_t dumps_done_ = 0;
 
   std::mutex timeline_mutex_;
-  std::unique_ptr<Timeline> timeline_;
-  std::map<int, Source> sources_;  // by rank
+  std::shared_ptr<TimelineCollector> timeline_;
+  std::unique_ptr<TraceSender> sender_;
 
-  std::atomic<bool> has_timeline_{false};
+  std::map<int, int> leaders_;  // by rank; empty: no other host can be reached
+  Send send_;
+
+  std::atomic<bool> is_tracing_{false};  // a timeline, or for one
   std::atomic<bool> stopping_{false};
   std::thread scribe_;
 };

@@ -83,7 +83,8 @@ std::string head_line(const RecordingHead& head, std::size_t labels,
     return std::string(",\"") + name + "\":" + std::to_string(value);
   };
   return "{\"horovod_recording\":1" + field("rank", head.rank) +
-         ",\"name\":" + json_text(head.name) + field("written_by", head.written_by) + field("labels", labels) + field("events", found.events.size()) +
+         ",\"name\":" + json_text(head.name) + field("written_by", head.written_by) +
+         field("labels", labels) + field("events", found.events.size()) +
          field("stacks_bytes", head.stacks.size()) + field("lost", found.lost) +
          field("written_ns", now_ns()) + field("written_epoch_ns", epoch_ns()) +
          ",\"reason\":" + json_text(head.reason) + ",\"detail\":" + json_text(head.detail) +

@@ -125,8 +125,9 @@ Timeline::Rank& Timeline::rank_at(int rank) {
 }
 
 Timeline::Row* Timeline::row_of(int rank, std::uint32_t id) {
-  return knows_label(rank, id) ? &ranks_[static_cast<std::size_t>(rank)].rows[id % Recorder::kLabels]
-                               : nullptr;
+  return knows_label(rank, id)
+             ? &ranks_[static_cast<std::size_t>(rank)].rows[id % Recorder::kLabels]
+             : nullptr;
 }
 
 std::uint32_t Timeline::group_of(const Label& label) {
@@ -155,8 +156,7 @@ void Timeline::name_row(std::uint32_t group, int rank) {
   if (!named_rows_.emplace(group, rank).second) return;
   const auto index = static_cast<std::size_t>(rank);
   const bool is_known = group == 0 && index < config_.rank_names.size();
-  const std::string name =
-      is_known ? config_.rank_names[index] : "rank " + std::to_string(rank);
+  const std::string name = is_known ? config_.rank_names[index] : "rank " + std::to_string(rank);
   meta("thread_name", group).number("tid", rank).arguments().text("name", name).done("}}");
 }
 
@@ -207,9 +207,7 @@ void Timeline::end_bucket(int rank, const Event& event) {
   }
   if (!bucket.is_open) return;
   bucket.is_open = false;
-  open(name, 'X', 0, rank, bucket.start_ns)
-      .span(event.time_ns - bucket.start_ns)
-      .arguments();
+  open(name, 'X', 0, rank, bucket.start_ns).span(event.time_ns - bucket.start_ns).arguments();
   number("bucket", bucket.number).number("process_set", event.process_set);
   number("tensors", static_cast<std::int64_t>(bucket.rows.size()));
   number("waited_us", static_cast<std::int64_t>(event.value / 1000)).done("}}");

@@ -67,7 +67,7 @@ class Timeline {
     std::vector<std::uint32_t> rows;
   };
   struct Rank {
-    std::vector<Row> rows;  // by label, as many as are remembered
+    std::vector<Row> rows;          // by label, as many as are remembered
     std::map<int, Bucket> buckets;  // by process set
   };
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from horovod.trace.recording import EventKind, Label, Recording
 
-__all__ = ["Bucket", "Operation", "buckets_of", "operations_of"]
+__all__ = ["Bucket", "Operation", "buckets_of", "label_of", "operations_of"]
 
 
 @dataclass
@@ -55,12 +54,12 @@ class Bucket:
 
 def operations_of(recording: Recording) -> list[Operation]:
     """All operations in the recording, in the order in which they were first heard of."""
-    return [operation for operation, _ in _replay(recording) if operation is not None]
+    return _replay(recording).operations
 
 
 def buckets_of(recording: Recording) -> list[Bucket]:
     """All buckets whose start is in the recording, in order."""
-    return [bucket for _, bucket in _replay(recording) if bucket is not None]
+    return _replay(recording).buckets
 
 
 def label_of(recording: Recording, operation: Operation) -> Label | None:
@@ -68,49 +67,63 @@ def label_of(recording: Recording, operation: Operation) -> Label | None:
     return recording.labels.get(operation.label)
 
 
-def _replay(recording: Recording) -> Iterator[tuple[Operation | None, Bucket | None]]:
-    """Operations and buckets as they appear; what happens to them later is filled in."""
-    found: list[tuple[Operation | None, Bucket | None]] = []
-    pending: dict[int, Operation] = {}
-    running: dict[int, Bucket] = {}
+def _replay(recording: Recording) -> _Replay:
+    replay = _Replay()
     for event in recording.events:
-        kind, detail, time_ns = int(event["kind"]), int(event["detail"]), int(event["time_ns"])
-        subject, value = int(event["subject"]), int(event["value"])
-        process_set = int(event["process_set"])
-        bucket = running.get(process_set)
+        replay.take(*(int(event[name]) for name in _FIELDS))
+    return replay
+
+
+_FIELDS = ("kind", "time_ns", "process_set", "subject", "value", "detail")
+
+
+class _Replay:
+    """Goes through the events and puts together what belongs together."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.buckets: list[Bucket] = []
+        self._pending: dict[int, Operation] = {}  # by label
+        self._running: dict[int, Bucket] = {}  # by process set
+
+    def take(
+        self, kind: int, time_ns: int, process_set: int, subject: int, value: int, detail: int
+    ) -> None:
         if kind == EventKind.SUBMIT:
-            operation = Operation(subject, process_set, value, bool(detail), time_ns)
-            pending[subject] = operation
-            found.append((operation, None))
+            self._add(Operation(subject, process_set, value, bool(detail), time_ns))
         elif kind == EventKind.BUCKET_START:
-            running[process_set] = bucket = Bucket(process_set, subject, time_ns)
-            found.append((None, bucket))
+            bucket = Bucket(process_set, subject, time_ns)
+            self._running[process_set] = bucket
+            self.buckets.append(bucket)
         elif kind == EventKind.FUSED:
-            fused = pending.get(subject)
-            if fused is None:
-                pending[subject] = fused = Operation(subject, process_set)
-                found.append((fused, None))
-            fused.started_ns, fused.bucket = time_ns, value
-            if bucket is not None:
-                bucket.operations.append(fused)
-        elif kind == EventKind.ERROR:
-            if subject in pending:
-                pending.pop(subject).error = value
-        elif bucket is not None:
-            _continue(bucket, kind, subject, value, time_ns)
-            if kind == EventKind.BUCKET_DONE:
-                for operation in running.pop(process_set).operations:
-                    if operation.error is None:
-                        operation.done_ns = time_ns
-                    pending.pop(operation.label, None)
-    yield from found
+            self._fuse(subject, process_set, value, time_ns)
+        elif kind == EventKind.ERROR and subject in self._pending:
+            self._pending.pop(subject).error = value
+        elif process_set in self._running:
+            self._go_on(self._running[process_set], kind, subject, value, time_ns)
 
+    def _add(self, operation: Operation) -> None:
+        self._pending[operation.label] = operation
+        self.operations.append(operation)
 
-def _continue(bucket: Bucket, kind: int, subject: int, value: int, time_ns: int) -> None:
-    if kind == EventKind.WAIT:
-        bucket.waiting_for = subject
-    elif kind == EventKind.WAITED:
-        bucket.waiting_for = None
-        bucket.waits.append((subject, time_ns - value, value))
-    elif kind == EventKind.BUCKET_DONE:
-        bucket.done_ns, bucket.waited_ns, bucket.waiting_for = time_ns, value, None
+    def _fuse(self, label: int, process_set: int, bucket: int, time_ns: int) -> None:
+        if label not in self._pending:  # submitted before the recording begins
+            self._add(Operation(label, process_set))
+        operation = self._pending[label]
+        operation.started_ns, operation.bucket = time_ns, bucket
+        if process_set in self._running:
+            self._running[process_set].operations.append(operation)
+
+    def _go_on(self, bucket: Bucket, kind: int, subject: int, value: int, time_ns: int) -> None:
+        if kind == EventKind.WAIT:
+            bucket.waiting_for = subject
+        elif kind == EventKind.WAITED:
+            bucket.waiting_for = None
+            bucket.waits.append((subject, time_ns - value, value))
+        elif kind == EventKind.BUCKET_DONE:
+            bucket.done_ns, bucket.waited_ns, bucket.waiting_for = time_ns, value, None
+            del self._running[bucket.process_set]
+            for operation in bucket.operations:
+                if operation.error is None:
+                    operation.done_ns = time_ns
+                self._pending.pop(operation.label, None)

@@ -28,6 +28,7 @@ __all__ = [
     "Label",
     "Recording",
     "RecordingError",
+    "WaitPhase",
     "find_recordings",
     "read_recording",
 ]

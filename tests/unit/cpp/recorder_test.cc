@@ -63,7 +63,9 @@ TEST_CASE("a batch that is not used up leaves nothing that a reader would wait f
 TEST_CASE("switched off it keeps nothing") {
   Recorder recorder = make_recorder(0);
   recorder.record_now({.kind = EventKind::kSubmit});
-  { Recorder::Batch batch(recorder, 5); }
+  {
+    Recorder::Batch batch(recorder, 5);
+  }
   CHECK(recorder.add_label({}) == Recorder::kNoLabel);
   CHECK(recorder.read(0).events.empty());
 }
