@@ -58,7 +58,9 @@ def test_noise_does_not_hide_what_is_much_better():
 def test_what_is_only_luck_stays_with_the_defaults():
     for seed in range(20):
         chance = random.Random(seed)
-        verdict, _ = run(Search((FUSION, BLOCK), DEFAULTS, 20, 0.8), lambda _: chance.gauss(1, 0.01))
+        verdict, _ = run(
+            Search((FUSION, BLOCK), DEFAULTS, 20, 0.8), lambda _: chance.gauss(1, 0.01)
+        )
         assert verdict.values == DEFAULTS
 
 
@@ -85,7 +87,9 @@ def test_without_anything_to_change_it_ends_at_once():
 def test_the_documented_points_begin_the_search():
     cycle = Knob("cycle_time_ms", (0, 1, 5, 10, 25, 50))
     _, proposed = run(Search((FUSION, cycle), DEFAULTS, 6, 0.8), lambda _: 1.0)
-    begun = [(values["fusion_threshold_bytes"] / MB, values["cycle_time_ms"]) for values, _ in proposed]
+    begun = [
+        (values["fusion_threshold_bytes"] / MB, values["cycle_time_ms"]) for values, _ in proposed
+    ]
     assert begun[:5] == [(128, 0), (4, 5), (32, 50), (16, 25), (8, 10)]
 
 

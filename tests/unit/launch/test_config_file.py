@@ -71,8 +71,8 @@ def test_values(text: str, expected: dict[str, str], tmp_path: Path) -> None:
         ("text", "line 1: the file: expected a mapping"),
         ("params: 3", "line 1: params: expected a mapping with fusion_threshold_mb, cycle_time_ms"),
         (
-            "\nautotune: {enabled: true}",
-            "line 2: autotune: this version has no such key; the file ",
+            "\nprofiling: {enabled: true}",
+            "line 2: profiling: this version has no such key; the file ",
         ),
         ("params:\n  torus_allreduce: true", "line 2: params.torus_allreduce: this version has no"),
         ("params: {[a]: 1}", "line 1: params.?: this version has no such key"),
