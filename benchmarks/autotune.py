@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from report import OURS, Bar, Table, format_time, print_report
@@ -71,7 +72,7 @@ def _measure(model: str, is_quick: bool) -> dict[str, list[float]]:
     return {name: _ratios(times, name) for name in (_TUNED, _BEST)}
 
 
-def _job(name: str, environment: Mapping[str, str]):  # noqa: ANN202
+def _job(name: str, environment: Mapping[str, str]) -> AbstractContextManager[list[WorkerGroup]]:
     def start(launcher: str, ranks: int, words: Sequence[str], _store: str) -> Commands:
         program = str(Path(sys.executable).with_name("horovodrun"))
         return [([program, "-np", str(ranks), sys.executable, *words], dict(environment))]

@@ -1,4 +1,4 @@
-"""Makes steps until rank 0 has read in the log that autotuning is over; compares all results."""
+"""Makes steps until autotuning has written its result; no sum may change meanwhile."""
 
 import sys
 from pathlib import Path

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,8 +55,8 @@ def begin(autotuning: Autotuning, engine: Engine, settings: Settings) -> None:
     autotuning.begin(cast(Any, engine), settings, AROUND, GIVEN)
 
 
-def tuned_by(log: Path) -> Autotuning:
-    return Autotuning(lambda settings: cast(_native.Tuning, settings))
+def as_settings(settings: Settings) -> _native.Tuning:
+    return cast(_native.Tuning, settings)
 
 
 def settings_for(log: Path) -> Settings:
@@ -66,28 +68,43 @@ def settings_for(log: Path) -> Settings:
     )
 
 
-def wait_for_yaml(log: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The last thing that a tuner does is a line of the log."""
-    said = threading.Event()
-    deadline = 300
-    while "autotune: " not in caplog.text and deadline:
-        said.wait(0.1)
-        deadline -= 1
-    assert deadline
+class Ended(logging.Handler):
+    """Hears the line with which autotuning ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self._has_ended = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+        self._has_ended.set()
+
+    def wait(self) -> str:
+        assert self._has_ended.wait(60)
+        return self.text
+
+
+@pytest.fixture
+def ended() -> Iterator[Ended]:
+    handler, logger = Ended(), logging.getLogger("horovod")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
 
 
 def test_the_next_world_goes_on_and_the_one_after_it_begins_with_the_result(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, ended: Ended
 ) -> None:
     log = tmp_path / "log.csv"
-    settings, autotuning = settings_for(log), tuned_by(log)
+    settings, autotuning = settings_for(log), Autotuning(as_settings)
     first = Engine(lasts=4)
     begin(autotuning, first, settings)
     assert first.is_done.wait(30)
     autotuning.end()
     second = Engine(lasts=1000)
     begin(autotuning, second, settings)
-    wait_for_yaml(log, caplog)
+    ended.wait()
     autotuning.end()
     # The sample that the end of the first world cut off is taken again.
     assert len(first.tuned) + len(second.tuned) == 20 + 10 + 1
@@ -100,14 +117,14 @@ def test_the_next_world_goes_on_and_the_one_after_it_begins_with_the_result(
     assert rows[-1].endswith(",result")
 
 
-def test_join_ends_it_with_the_defaults(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_join_ends_it_with_the_defaults(tmp_path: Path, ended: Ended) -> None:
     log = tmp_path / "log.csv"
-    settings, autotuning = settings_for(log), tuned_by(log)
+    settings, autotuning = settings_for(log), Autotuning(as_settings)
     engine = Engine(lasts=1000, joins_at=200)
     begin(autotuning, engine, settings)
-    wait_for_yaml(log, caplog)
+    ended.wait()
     autotuning.end()
-    assert "the program has called join" in caplog.text
+    assert "the program has called join" in ended.text
     assert engine.tuned[-1] == settings
 
 

@@ -30,7 +30,8 @@ def test_every_key_gives_its_setting_a_value(setting: Setting, tmp_path: Path) -
             expected = (word in ("true", "yes")) != setting.flag.is_key_opposite
             assert read(tmp_path, f"{section}:\n  {name}: {word}") == {setting.name: expected}
         return
-    word = "TRACE" if setting.choices else "7"
+    number = int(min(max(7, setting.minimum), setting.maximum))
+    word = "TRACE" if setting.choices else str(number)
     chosen = read(tmp_path, f"{section}: {{{name}: {word}}}")
     assert chosen == {setting.name: setting.parse(word, setting.flag.factor)}
 
