@@ -1,4 +1,4 @@
-"""The training step of ``autotune.py``, with settings that change under way; runs in the workers."""
+"""The training step of ``autotune.py``, whose settings change under way; runs in the workers."""
 
 from __future__ import annotations
 
