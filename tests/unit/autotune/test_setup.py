@@ -37,7 +37,6 @@ class Engine:
         return {
             **{f"{name}_bytes": 1000 * len(self._times) for name in names},
             "steps": len(self._times),
-            "last_step_ns": 1000,
             "join_operations": int(len(self._times) > self._joins_at),
         }
 
