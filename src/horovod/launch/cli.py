@@ -25,6 +25,7 @@ from horovod.launch.options import (
 )
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings, environment_of
+from horovod.trace.folders import JOB_ID
 
 __all__ = ["main"]
 
@@ -170,6 +171,8 @@ def _run_experiment(
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
     path = Path(given.experiment)
     try:
+        if given.job_id is not None:
+            raise ValueError("--job-id and --experiment: each line is a job of its own")
         _refuse_mpi(given, "--experiment")
         if is_elastic(given):
             raise ValueError("--experiment and an elastic job: an experiment keeps its size")
@@ -342,7 +345,8 @@ def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
 
         path = Path(given.config_file)
         chosen = {**read_config_file(path).settings, **chosen}
-    return environment_of(chosen)
+    variables = environment_of(chosen)
+    return variables if given.job_id is None else {**variables, JOB_ID: given.job_id}
 
 
 def _controller(given: argparse.Namespace) -> str:
