@@ -52,8 +52,8 @@ def configure_trace(config: _native.Config, settings: Settings, world: TracedWor
     if world.is_job:
         name = config.peer_names[config.rank]
         trace.presence = own_presence(config.rank, name, description)
-    if timeline not in ("", DYNAMIC):
-        trace.timeline_path = timeline_of_world(timeline, world.number)
+    is_at_once = timeline not in ("", DYNAMIC)
+    trace.timeline_path = timeline_of_world(timeline, world.number) if is_at_once else ""
     trace.timeline_mark_cycles = settings.timeline_mark_cycles
     trace.timeline_max_bytes = settings.timeline_max_mb * _MIB
     trace.data_plane = world.data_plane

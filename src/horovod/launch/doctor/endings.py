@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import age_text, ranks_text, shaped_title, title
+from horovod.launch.doctor.words import age_text, capital, ranks_text, shaped_title, title
 from horovod.trace.analysis.failures import (
     Mismatch,
     find_deaths,
@@ -18,18 +18,22 @@ from horovod.trace.worlds import RecordedWorld
 __all__ = ["find_endings", "why_it_ended"]
 
 
-def find_endings(world: RecordedWorld) -> list[Finding]:
-    """Why the world failed, if it did; the first cause alone where others follow from it."""
+def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[Finding]:
+    """Why the world failed, if it did; the first cause alone where others follow from it.
+
+    What hung before is ended by somebody, which is not the cause.
+    """
     findings = [_mismatch(world, labels) for labels in find_mismatches(world.recordings)]
     deaths = find_deaths(world.recordings)
     if deaths:
-        findings.append(_death(world, deaths[0].rank))
-    elif (failed := first_error(world.recordings)) is not None:
+        severity = Severity.NOTE if is_after_hang else Severity.PROBLEM
+        findings.append(_death(world, deaths[0].rank, severity))
+    elif not is_after_hang and (failed := first_error(world.recordings)) is not None:
         findings.append(
             Finding(
                 Severity.PROBLEM,
                 "error",
-                f"{world.names[failed.rank]} ended with: {failed.detail}",
+                f"{capital(world.names[failed.rank])} ended with: {failed.detail}",
                 "The text names what to look at; docs/troubleshooting.md has more by error text.",
                 (failed.rank,),
                 evidence={"error": failed.detail},
@@ -63,18 +67,23 @@ def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
     )
 
 
-def _death(world: RecordedWorld, rank: int) -> Finding:
-    text = f"{world.names[rank]} died: killed, or crashed below Python."
+def _death(world: RecordedWorld, rank: int, severity: Severity) -> Finding:
+    is_cause = severity is Severity.PROBLEM
+    text = f"{capital(world.names[rank])} " + (
+        "died: killed, or crashed below Python." if is_cause else "was ended after that."
+    )
     recording = world.recordings.get(rank)
     lines: tuple[str, ...] = ()
     if recording is not None:
         lines = tuple(_last_lines(world, rank))
     return Finding(
-        Severity.PROBLEM,
+        severity,
         "death",
         text,
         "Look at its last lines of output, and on its machine whether memory ran out "
-        "(dmesg | grep -i oom).",
+        "(dmesg | grep -i oom)."
+        if is_cause
+        else "",
         (rank,),
         lines,
     )

@@ -12,8 +12,8 @@ from horovod.launch.doctor.endings import find_endings, why_it_ended
 from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.hangs import find_hangs
 from horovod.launch.doctor.pace import find_pace
-from horovod.launch.doctor.words import ranks_text
-from horovod.trace.analysis.accounts import Account, accounts_of
+from horovod.launch.doctor.words import capital, ranks_text
+from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
 from horovod.trace.analysis.failures import find_deaths
 from horovod.trace.analysis.pending import has_left
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
@@ -25,15 +25,12 @@ __all__ = ["Examination", "RankRow", "examine"]
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank for the table; figures, in ns a step, are those of its median step."""
+    """One rank for the table."""
 
     rank: int
     name: str
     state: str
-    step_ns: float | None = None
-    compute_ns: float | None = None
-    wait_ns: float | None = None
-    transport_ns: float | None = None
+    step: UsualStep | None = None
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,8 @@ def examine(worlds: Sequence[RecordedWorld], states: Mapping[int, RankState]) ->
     steps = find_steps(world.recordings)
     accounts = [] if steps is None else accounts_of(world.recordings, steps)
     step_ns = float(np.median([a.duration_ns for a in accounts])) if accounts else 0.0
-    findings = find_endings(world)
-    if not findings:
-        findings += find_hangs(world, states, step_ns)
+    findings = find_hangs(world, states, step_ns)
+    findings += find_endings(world, is_after_hang=bool(findings))
     findings += _gone(world, states)
     if steps is None:
         findings.append(_too_few(world))
@@ -85,14 +81,11 @@ def _rows(
         if (account := by_rank.get(rank)) is None:
             rows.append(RankRow(rank, name, state))
             continue
-        figures = (account.duration_ns, account.compute_ns, account.wait_ns, account.transport_ns)
-        rows.append(RankRow(rank, name, state, *(float(np.median(f)) for f in figures)))
+        rows.append(RankRow(rank, name, state, account.usual))
     return rows
 
 
-def _state(
-    world: RecordedWorld, states: Mapping[int, RankState], rank: int, is_dead: bool
-) -> str:
+def _state(world: RecordedWorld, states: Mapping[int, RankState], rank: int, is_dead: bool) -> str:
     if is_dead:
         return "died"
     recording = world.recordings.get(rank)
@@ -125,12 +118,11 @@ def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding
     ]
     if not gone:
         return []
-    text = ranks_text(gone, world.names)
     return [
         Finding(
             Severity.PROBLEM,
             "gone",
-            f"{text[:1].upper()}{text[1:]} ended without a word, as after SIGKILL.",
+            f"{capital(ranks_text(gone, world.names))} ended without a word, as after SIGKILL.",
             "Look at its last lines of output, and on its machine whether memory ran out "
             "(dmesg | grep -i oom).",
             tuple(gone),

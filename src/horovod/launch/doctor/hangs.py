@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import age_text, ranks_text, stack_lines, title, where_text
+from horovod.launch.doctor.words import (
+    age_text,
+    capital,
+    ranks_text,
+    stack_lines,
+    title,
+    where_text,
+)
 from horovod.trace.analysis.pending import (
     Stall,
     Stuck,
@@ -16,7 +23,6 @@ from horovod.trace.analysis.pending import (
     pending_of,
 )
 from horovod.trace.presence import RankState
-from horovod.trace.recording import Recording
 from horovod.trace.worlds import RecordedWorld
 
 __all__ = ["find_hangs"]
@@ -38,7 +44,11 @@ def find_hangs(
     groups: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], list[Stall]] = {}
     for stall in stalls:
         groups.setdefault((stall.ready, stall.missing, stall.unknown), []).append(stall)
-    findings += [_stall(world, alike) for alike in list(groups.values())[:_MOST]]
+    waiting = {rank for stall in stalls for rank in stall.ready}
+    if len(groups) > 1 and all(waiting >= {*stall.missing, *stall.unknown} for stall in stalls):
+        findings.append(_divergence(world, list(groups.values())))
+    else:
+        findings += [_stall(world, alike) for alike in list(groups.values())[:_MOST]]
     if not stalls:
         stuck = [s for s in find_stuck(world.recordings) if s.age_ns > limit_ns]
         findings += [_stuck(world, one) for one in stuck[:1]]
@@ -49,10 +59,54 @@ def _stopped(world: RecordedWorld, ranks: list[int]) -> Finding:
     return Finding(
         Severity.PROBLEM,
         "stopped",
-        f"{_capital(ranks_text(ranks, world.names))} is stopped (SIGSTOP or a debugger).",
+        f"{capital(ranks_text(ranks, world.names))} is stopped (SIGSTOP or a debugger).",
         "Let it go on with kill -CONT and its pid, or detach the debugger.",
         tuple(ranks),
     )
+
+
+def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
+    """All wait, but not in the same operation."""
+    parts, lines, places = [], [], []
+    for alike in groups[:_MOST_DESCRIBED]:
+        stall = alike[0]
+        rank = stall.ready[0]
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        parts.append(
+            f"{ranks_text(stall.ready, world.names)} in {title(stall.label)}{more}, for "
+            f"{age_text(stall.age_ns)}"
+        )
+        lines += _described(world, rank)
+        if place := where_text(world.recordings[rank]):
+            places.append(f"rank {rank} is in {place}")
+    where = f" ({'; '.join(places)})" if places else ""
+    return Finding(
+        Severity.PROBLEM,
+        "divergence",
+        f"Ranks wait for each other in different operations: {'; '.join(parts)}.",
+        "All ranks have to submit the same operations by the same names: look for a condition that "
+        f"differs between them, such as if rank() == 0{where}.",
+        tuple(sorted({rank for alike in groups for rank in alike[0].ready})),
+        tuple(lines),
+        {
+            "operations": [
+                {
+                    "name": alike[0].label.name,
+                    "ready": list(alike[0].ready),
+                    "missing": [*alike[0].missing, *alike[0].unknown],
+                    "seconds": alike[0].age_ns / 1e9,
+                }
+                for alike in groups
+            ]
+        },
+    )
+
+
+def _described(world: RecordedWorld, rank: int) -> list[str]:
+    recording = world.recordings.get(rank)
+    calls = () if recording is None else stack_lines(recording)
+    head = [f"rank {rank} is at, the last call first:"] if calls else []
+    return [*head, *(f"  {call}" for call in calls)]
 
 
 def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
@@ -75,18 +129,14 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
         "did not."
     )
     doings = [_doing(world, rank, alike) for rank in stall.missing[:_MOST_DESCRIBED]]
-    lines: tuple[str, ...] = ()
-    for rank in stall.missing[:_MOST_DESCRIBED]:
-        calls = stack_lines(world.recordings[rank])
-        if calls:
-            lines += (f"rank {rank} is at, the last call first:", *(f"  {call}" for call in calls))
+    lines = [line for rank in stall.missing[:_MOST_DESCRIBED] for line in _described(world, rank)]
     return Finding(
         Severity.PROBLEM,
         "stall",
         " ".join([text, *doings]),
         _advice(world, stall),
         absent,
-        lines,
+        tuple(lines),
         {
             "operation": stall.label.name,
             "operations": [other.label.name for other in alike],
@@ -140,11 +190,11 @@ def _advice(world: RecordedWorld, stall: Stall) -> str:
 def _stuck(world: RecordedWorld, stuck: Stuck) -> Finding:
     peer = stuck.waiting_for
     whom = "" if peer is None else f", waiting for {ranks_text([peer], world.names)}"
-    lines = () if peer is None else _lines_of(world.recordings.get(peer))
+    lines = () if peer is None else tuple(_described(world, peer))
     return Finding(
         Severity.PROBLEM,
         "stuck",
-        f"{_capital(ranks_text([stuck.rank], world.names))} has been in the middle of a "
+        f"{capital(ranks_text([stuck.rank], world.names))} has been in the middle of a "
         f"collective for {age_text(stuck.age_ns)}{whom}.",
         "Look whether that process is stopped, swapping, or its network is gone "
         "(horovodrun --check-network).",
@@ -152,11 +202,3 @@ def _stuck(world: RecordedWorld, stuck: Stuck) -> Finding:
         lines,
         {"seconds": stuck.age_ns / 1e9, "waiting_for": peer},
     )
-
-
-def _lines_of(recording: Recording | None) -> tuple[str, ...]:
-    return () if recording is None else stack_lines(recording)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

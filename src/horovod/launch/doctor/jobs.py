@@ -119,7 +119,9 @@ def _ask(folder: Path, awaited: Sequence[Presence]) -> None:
     """Until all these ranks have written, have ended, or do not answer."""
     nonce = f"{os.getpid()}-{time.time_ns():x}"
     request_recordings(folder, nonce)
-    files = [presence.path.with_name(f"{presence.path.stem}-request.hvdrec") for presence in awaited]
+    files = [
+        presence.path.with_name(f"{presence.path.stem}-request.hvdrec") for presence in awaited
+    ]
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         if all(

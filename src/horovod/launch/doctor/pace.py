@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-import numpy as np
-
 from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import duration_text, ranks_text
+from horovod.launch.doctor.words import capital, duration_text, ranks_text
 from horovod.trace.analysis.accounts import Account
 from horovod.trace.analysis.peers import SlowPeer, find_slow_peers, peer_waits
 from horovod.trace.analysis.slow_ranks import Imbalance, RankPace, find_imbalance
@@ -34,8 +32,8 @@ def find_pace(world: RecordedWorld, steps: Steps, accounts: Sequence[Account]) -
             findings.append(_slow(world, imbalance, slow, steps))
         elif imbalance.lost_ns > max(_LEAST_NS, _SLOW_SHARE * imbalance.step_ns):
             findings.append(_uneven(imbalance))
-    step_ns = float(median(float(np.median(a.duration_ns)) for a in accounts))
-    transport_ns = float(median(float(np.median(a.transport_ns)) for a in accounts))
+    step_ns = median(account.usual.duration_ns for account in accounts)
+    transport_ns = median(account.usual.transport_ns for account in accounts)
     if transport_ns > max(_LEAST_NS, _TRANSPORT_SHARE * step_ns):
         findings.append(_transport(world, transport_ns, step_ns))
     for slow_peer in find_slow_peers(peer_waits(world.recordings, steps), steps):
@@ -62,7 +60,7 @@ def _slow(
     others = "the other computes" if len(imbalance.ranks) == 2 else "the others compute"
     verb = "is slow: it computes" if len(slow) == 1 else "are slow: the slowest computes"
     text = (
-        f"{ranks_text(ranks, world.names)[:1].upper()}{ranks_text(ranks, world.names)[1:]} {verb} "
+        f"{capital(ranks_text(ranks, world.names))} {verb} "
         f"for {duration_text(worst.compute_ns)} a step, {others} for {duration_text(usual_ns)}. "
         f"Every step of {duration_text(imbalance.step_ns)} could be up to "
         f"{duration_text(worst.extra_ns)} ({share:.0%}) shorter. "
@@ -104,8 +102,8 @@ def _uneven(imbalance: Imbalance) -> Finding:
         "uneven",
         f"Ranks take turns at being the slowest, which costs {duration_text(imbalance.lost_ns)} "
         f"({share:.0%}) of a step of {duration_text(imbalance.step_ns)}.",
-        "Inputs of different lengths do that (sort them into batches of one length), or a machine "
-        "with more threads than cores.",
+        "Inputs of different lengths do that (sort them into batches of one length), or machines "
+        "where something else uses the cores.",
         evidence={
             "lost_seconds": imbalance.lost_ns / 1e9,
             "step_seconds": imbalance.step_ns / 1e9,
@@ -121,7 +119,8 @@ def _transport(world: RecordedWorld, transport_ns: float, step_ns: float) -> Fin
         f"Moving and reducing data takes {duration_text(transport_ns)} "
         f"({transport_ns / step_ns:.0%}) of a step of {duration_text(step_ns)}.",
         "Send less: compression=hvd.Compression.fp16, or backward_passes_per_step with more work "
-        "between two reductions" + ("; horovodrun --check-network measures the links." * across)
+        "between two reductions"
+        + ("; horovodrun --check-network measures the links." * across)
         + ("." * (not across)),
         evidence={"transport_seconds": transport_ns / 1e9, "step_seconds": step_ns / 1e9},
     )

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -47,12 +46,13 @@ def as_json(evidence: Evidence, examination: Examination) -> dict[str, Any]:
 
 def _row_json(row: RankRow) -> dict[str, Any]:
     described: dict[str, Any] = {"rank": row.rank, "name": row.name, "state": row.state}
-    if row.step_ns is None:
+    if row.step is None:
         return described
     figures = {
-        name: getattr(row, f"{name}_ns") / 1e9 for name in ("step", "compute", "wait", "transport")
+        name: getattr(row.step, f"{name}_ns") / 1e9
+        for name in ("duration", "compute", "wait", "transport")
     }
-    return {**described, **{f"{name}_seconds": value for name, value in figures.items()}}
+    return {**described, "step": {f"{name}_seconds": value for name, value in figures.items()}}
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _print_finding(console: Console, finding: Finding) -> None:
     grid.add_row(Text(mark, style=style), body)
     console.print(grid)
     for line in finding.lines:
-        console.print(Padding(Text(line), (0, 0, 0, 11)))
+        console.print(Text(f"{'':12}{line}"), soft_wrap=True)
     console.print()
 
 
@@ -130,7 +130,7 @@ def _table(examination: Examination) -> Table:
         table.add_row(*map(Text, (row.name, row.state, *(_figures(row) if has_figures else ()))))
     if steps is not None:
         table.caption = (
-            f"median of {steps.count} steps, which begin with '{steps.anchor}'"
+            f"a usual one of the last {steps.count} steps, which begin with '{steps.anchor}'"
             + ("" if len(rows) <= _MOST_ROWS else f"; {_MOST_ROWS} of {len(rows)} ranks")
         )
         table.caption_justify = "left"
@@ -142,15 +142,16 @@ def _shown(rows: tuple[RankRow, ...]) -> list[RankRow]:
     if len(rows) <= _MOST_ROWS:
         return list(rows)
     usual = max({row.state for row in rows}, key=[row.state for row in rows].count)
-    chosen = sorted(rows, key=lambda row: (row.state == usual, -(row.compute_ns or 0.0)))
+    chosen = sorted(
+        rows, key=lambda row: (row.state == usual, -(row.step.compute_ns if row.step else 0.0))
+    )
     return sorted(chosen[:_MOST_ROWS], key=lambda row: row.rank)
 
 
 def _figures(row: RankRow) -> tuple[str, ...]:
-    if row.step_ns is None:
+    step = row.step
+    if step is None:
         return ("", "", "", "")
-    parts = (row.compute_ns, row.wait_ns, row.transport_ns)
-    shares = [
-        f"{duration_text(part or 0.0)} {(part or 0.0) / row.step_ns:4.0%}" for part in parts
-    ]
-    return (duration_text(row.step_ns), *shares)
+    parts = (step.compute_ns, step.wait_ns, step.transport_ns)
+    shares = [f"{duration_text(part)} {part / step.duration_ns:4.0%}" for part in parts]
+    return (duration_text(step.duration_ns), *shares)

@@ -11,12 +11,13 @@ from horovod.trace.recording import Label, Recording
 __all__ = [
     "age_text",
     "bytes_text",
+    "capital",
     "duration_text",
+    "ranks_text",
     "shaped_title",
     "stack_lines",
     "title",
     "where_text",
-    "ranks_text",
 ]
 
 _MOST_NAMES = 4
@@ -56,6 +57,11 @@ def ranks_text(ranks: Sequence[int], names: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
+def capital(text: str) -> str:
+    """As the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def title(label: Label) -> str:
     """``allreduce 'x'``."""
     is_known = label.kind in set(Kind)
@@ -68,15 +74,18 @@ def title(label: Label) -> str:
 
 
 def shaped_title(label: Label) -> str:
-    """``allreduce of 3 x 4 float32``; of a group its first tensor's shape."""
+    """``allreduce of shape [3, 4], float32``; of a group its first tensor's shape."""
     dtype = Dtype(label.dtype).name.lower() if label.dtype in set(Dtype) else "?"
     operation = title(label).partition(" ")[0]
     return f"{operation} of shape {list(label.shape)}, {dtype}"
 
 
 def stack_lines(recording: Recording) -> tuple[str, ...]:
-    """The calls of the main thread, if the recording has them."""
-    calls = main_thread(recording.stacks)[:_MOST_CALLS]
+    """The calls of the main thread, if the recording has them, from the program's own last one."""
+    calls = main_thread(recording.stacks)
+    own = own_call(calls)
+    first = 0 if own is None else calls.index(own)
+    calls = calls[first : first + _MOST_CALLS]
     return tuple(f'File "{call.path}", line {call.line}, in {call.function}' for call in calls)
 
 

@@ -17,9 +17,20 @@ from horovod.trace.analysis.intervals import Intervals, covered, intersection, m
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
-__all__ = ["Account", "account_of", "accounts_of"]
+__all__ = ["Account", "UsualStep", "account_of", "accounts_of"]
 
+_LONG = 3.0  # such steps had something else in them, such as a checkpoint
 _FOR_RANKS = (WaitPhase.STAGED, WaitPhase.REDUCED, WaitPhase.FINISHED)
+
+
+@dataclass(frozen=True)
+class UsualStep:
+    """What a step of a rank usually consists of, in ns."""
+
+    duration_ns: float
+    compute_ns: float
+    wait_ns: float
+    transport_ns: float
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,13 @@ class Account:
     wait_ns: NDArray[np.int64]
     transport_ns: NDArray[np.int64]
     is_exact: bool
+
+    @property
+    def usual(self) -> UsualStep:
+        """The mean of its steps without those that took three times as long as the median one."""
+        is_usual = self.duration_ns <= _LONG * np.median(self.duration_ns)
+        parts = (self.duration_ns, self.compute_ns, self.wait_ns, self.transport_ns)
+        return UsualStep(*(float(np.mean(part[is_usual])) for part in parts))
 
 
 def accounts_of(recordings: Mapping[int, Recording], steps: Steps) -> list[Account]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from horovod.errors import ErrorCode
 from horovod.trace.operations import Bucket, Operation, buckets_of, operations_of
 from horovod.trace.recording import EventKind, Label, Recording
 
@@ -27,11 +28,12 @@ __all__ = [
 
 _TAIL = 8192  # events at the end that tell what a rank did last
 _JOIN = 6  # horovod.operations.Kind
+_WORLD_ENDED = (ErrorCode.PEER_LOST, ErrorCode.TIMEOUT, ErrorCode.ABORTED)
 
 
 @dataclass(frozen=True)
 class Pending:
-    """An operation that a rank has submitted and that has not started; ``age_ns`` since then."""
+    """An operation that a rank has submitted and that did not start in ``age_ns``."""
 
     rank: int
     label: Label
@@ -68,21 +70,25 @@ def has_left(recording: Recording) -> bool:
 
 
 def pending_of(recording: Recording) -> list[Pending]:
-    """What the rank has submitted without a start or an end, the oldest first."""
+    """What the rank has submitted without a start or an end of its own, the oldest first.
+
+    That includes what failed because the world ended: then it waited until that.
+    """
     events = recording.of_kind(EventKind.SUBMIT, EventKind.FUSED, EventKind.ERROR)
-    if not len(events) or not recording.labels:
-        return []
-    last: dict[int, int] = dict(zip(events["subject"].tolist(), range(len(events)), strict=True))
-    places = np.array(sorted(last.values()), np.int64)
-    submitted = events[places][events[places]["kind"] == EventKind.SUBMIT]
+    waiting: dict[int, int] = {}  # since when, by label
+    found: list[tuple[int, int]] = []  # the same of what failed, and how long
+    for kind, subject, value, time_ns in events[["kind", "subject", "value", "time_ns"]].tolist():
+        if kind == EventKind.SUBMIT:
+            waiting[subject] = time_ns
+            continue
+        since_ns = waiting.pop(subject, None)
+        if since_ns is not None and kind == EventKind.ERROR and value in _WORLD_ENDED:
+            found.append((subject, time_ns - since_ns))
+    found += [(label, recording.written_ns - since_ns) for label, since_ns in waiting.items()]
     return [
-        Pending(
-            recording.rank,
-            recording.labels[int(event["subject"])],
-            recording.written_ns - int(event["time_ns"]),
-        )
-        for event in submitted
-        if int(event["subject"]) in recording.labels
+        Pending(recording.rank, recording.labels[label], age_ns)
+        for label, age_ns in sorted(found, key=lambda pair: -pair[1])
+        if label in recording.labels
     ]
 
 

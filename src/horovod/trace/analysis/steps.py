@@ -66,6 +66,8 @@ def find_steps(recordings: Mapping[int, Recording]) -> Steps | None:
         return None
     runs = {rank: _runs(recording, anchor) for rank, recording in recordings.items()}
     runs = {rank: of_rank for rank, of_rank in runs.items() if of_rank}
+    if not runs:
+        return None
     common = sorted(set.intersection(*(set(of_rank) for of_rank in runs.values())))
     common = common[-MOST_STEPS - 1 :]
     if len(common) <= FEWEST_STEPS:
@@ -77,9 +79,7 @@ def find_steps(recordings: Mapping[int, Recording]) -> Steps | None:
     if any(np.any(np.diff(times) <= 0) for times in begins.values()):
         return None
     name = next(
-        label.name
-        for label in recordings[chosen].labels.values()
-        if signature(label) == anchor
+        label.name for label in recordings[chosen].labels.values() if signature(label) == anchor
     )
     return Steps(name, begins)
 
