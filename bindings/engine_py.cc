@@ -154,6 +154,8 @@ void bind_trace_config(nb::module_& module) {
       .def_rw("is_chosen_folder", &TraceConfig::is_chosen_folder)
       .def_rw("job", &TraceConfig::job)
       .def_rw("world", &TraceConfig::world)
+      .def_rw("generation", &TraceConfig::generation)
+      .def_rw("presence", &TraceConfig::presence)
       .def_rw("stack_signal", &TraceConfig::stack_signal)
       .def_rw("stack_fd", &TraceConfig::stack_fd)
       .def_rw("timeline_path", &TraceConfig::timeline_path)

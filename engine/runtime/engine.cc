@@ -385,6 +385,7 @@ void Engine::shutdown() {
   role_taken_ = true;
   recorder_.record_now({.kind = EventKind::kLeft});
   lock.unlock();
+  if (was_healthy) tracer_->want_last_file();
   tracer_->stop();
   lock.lock();
   space_.reset();  // who keeps this engine for a handle's sake keeps no descriptor

@@ -230,6 +230,7 @@ class Engine {
   // Calls the continuations of what is done, outside of the progress role. False for none.
   bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
+  void note_blocked(std::int64_t begin_ns);
   void await_background(const Pending& pending, std::int64_t deadline_ns);
   void note_unattended();
   // True when it left off for the sake of continuations, with more to do perhaps.
@@ -312,7 +313,8 @@ class Engine {
   std::atomic<bool> is_unattended_{false};  // handles are under way that nobody will wait for
   std::optional<Error> fatal_;
   Counters counters_;
-  std::atomic<std::int64_t> last_done_ns_{0};  // when a bucket ended
+  std::atomic<std::int64_t> last_done_ns_{0};      // when a bucket ended
+  std::atomic<std::int64_t> blocked_since_ns_{0};  // a thread that waits with interruptions; or 0
   std::atomic<bool> is_over_{false};  // fatal_ is set: what was begun is never touched again
   bool role_taken_ = false;
   std::vector<Entry*> submitted_;

@@ -31,6 +31,8 @@ class TraceConfig:
     is_chosen_folder: bool
     job: str
     world: str
+    generation: int
+    presence: str
     stack_signal: int
     stack_fd: int
     timeline_path: str
