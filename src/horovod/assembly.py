@@ -24,7 +24,7 @@ from horovod.trace.folders import JOB_ID, job_name
 from horovod.trace.setup import TracedWorld, configure_trace
 from horovod.trace.stacks import release_stacks
 
-__all__ = ["MPI", "World", "assemble", "usable_cores", "worlds_begun"]
+__all__ = ["MPI", "World", "assemble", "tuning_of", "usable_cores", "worlds_begun"]
 
 # The name of MPI as a data plane.
 MPI = "mpi"
@@ -223,10 +223,9 @@ def _engine_config(
     config.size = identity.size
     config.generation = generation
     config.usable_cores = usable_cores()
-    config.fusion_threshold_bytes = settings.fusion_threshold_bytes
+    config.tuning = tuning_of(settings)
     config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
-    config.cycle_time_s = settings.cycle_time_ms / 1000
     config.stall_check = not settings.stall_check_disable
     config.stall_check_time_s = settings.stall_check_time_s
     config.stall_shutdown_time_s = settings.stall_shutdown_time_s
@@ -236,6 +235,20 @@ def _engine_config(
     config.log_hide_time = settings.log_hide_time
     config.peer_names = list(names)
     return config
+
+
+def tuning_of(settings: Settings) -> _native.Tuning:
+    """What these settings ask of an engine, as far as it can change under way."""
+    cycle_time_us = round(settings.cycle_time_ms * 1000)
+    if settings.cycle_time_ms > 0:
+        cycle_time_us = min(max(cycle_time_us, 1), 2**32 - 1)
+    return _native.Tuning(
+        fusion_threshold_bytes=settings.fusion_threshold_bytes,
+        cycle_time_us=cycle_time_us,
+        block_kib=settings.allreduce_block_kb,
+        small_kib=settings.small_allreduce_kb,
+        small_between_hosts_kib=settings.small_allreduce_between_hosts_kb,
+    )
 
 
 def usable_cores() -> int:
