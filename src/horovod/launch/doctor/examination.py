@@ -11,6 +11,7 @@ from horovod.launch.doctor.advice import find_fusion_advice, find_setting_advice
 from horovod.launch.doctor.endings import find_endings, why_it_ended
 from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.hangs import find_hangs
+from horovod.launch.doctor.host_clocks import find_clock_differences
 from horovod.launch.doctor.pace import find_pace
 from horovod.launch.doctor.words import capital, ranks_text
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
@@ -63,6 +64,7 @@ def examine(worlds: Sequence[RecordedWorld], states: Mapping[int, RankState]) ->
         findings += find_pace(world, steps, accounts)
         findings += find_fusion_advice(world, steps)
     findings += find_setting_advice(world, step_ns)
+    findings += find_clock_differences(world)
     findings += _missing(world, states)
     findings += _earlier(worlds[:-1])
     order = list(Severity)

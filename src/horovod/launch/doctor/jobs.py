@@ -119,20 +119,15 @@ def _ask(folder: Path, awaited: Sequence[Presence]) -> None:
     """Until all these ranks have written, have ended, or do not answer."""
     nonce = f"{os.getpid()}-{time.time_ns():x}"
     request_recordings(folder, nonce)
-    files = [
-        presence.path.with_name(f"{presence.path.stem}-request.hvdrec") for presence in awaited
-    ]
+    left = list(awaited)
     deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        if all(
-            _has_answered(path, nonce) or not presence.path.exists()
-            for path, presence in zip(files, awaited, strict=True)
-        ):
-            return
+    while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+        left = [p for p in left if p.path.exists() and not _has_answered(p, nonce)]
 
 
-def _has_answered(path: Path, nonce: str) -> bool:
+def _has_answered(presence: Presence, nonce: str) -> bool:
+    path = presence.path.with_name(f"{presence.path.stem}-request.hvdrec")
     try:
         return read_recording(path).detail == nonce
     except (OSError, RecordingError):
