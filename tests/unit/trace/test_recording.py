@@ -153,7 +153,8 @@ def test_a_folder_keeps_the_last_jobs_and_nothing_else_is_touched(folder: Path) 
     os.utime(folder / "precious", (1, 1))
     for job in range(30):
         (folder / f"job-{job}").mkdir()
-        (folder / f"job-{job}" / "rank-0-pid-1-error.hvdrec").write_bytes(b"")
+        for name in ("rank-0-pid-1-error.hvdrec", "rank-1-pid-0.running", "wanted", "outcome"):
+            (folder / f"job-{job}" / name).write_bytes(b"")
         os.utime(folder / f"job-{job}", (job + 2, job + 2))
     hvd.init()
     hvd.dump_recorder()
