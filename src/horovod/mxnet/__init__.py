@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         "horovod.mxnet needs MXNet 1.9, which is not installed here: pip install 'horovod[mxnet]'"
     ) from error
 
+from horovod.counters import metrics
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.mxnet.mpi_ops import (
@@ -100,6 +101,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

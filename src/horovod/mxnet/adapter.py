@@ -21,14 +21,19 @@ from horovod.world import at_end, engine
 
 __all__ = ["check_arrays", "make_call", "start", "start_in_place", "start_sized"]
 
+# NDArrays say their dtype as a class, those of mx.np as a dtype.
 _DTYPES = {
-    np.uint8: Dtype.UINT8,
-    np.int8: Dtype.INT8,
-    np.int32: Dtype.INT32,
-    np.int64: Dtype.INT64,
-    np.float16: Dtype.FLOAT16,
-    np.float32: Dtype.FLOAT32,
-    np.float64: Dtype.FLOAT64,
+    form: number
+    for kind, number in {
+        np.uint8: Dtype.UINT8,
+        np.int8: Dtype.INT8,
+        np.int32: Dtype.INT32,
+        np.int64: Dtype.INT64,
+        np.float16: Dtype.FLOAT16,
+        np.float32: Dtype.FLOAT32,
+        np.float64: Dtype.FLOAT64,
+    }.items()
+    for form in (kind, np.dtype(kind))
 }
 
 # How many unnamed operations there were, by prefix and process set. MXNet may start operations in
@@ -140,7 +145,7 @@ def _push(
 
 
 def _is_on_host(array: Any) -> bool:
-    return bool(array.context.device_type != "gpu")
+    return bool(array.ctx.device_type != "gpu")
 
 
 def _on_host(arrays: Sequence[Any]) -> list[Any]:
@@ -151,11 +156,11 @@ def _on_host(arrays: Sequence[Any]) -> list[Any]:
 def _beside(arrays: Sequence[Any], inputs: Sequence[Any], results: list[Any]) -> list[Any]:
     """The results on the devices of ``arrays``."""
     return [
-        result if host is array else result.copyto(array.context)
+        result if host is array else result.copyto(array.ctx)
         for array, host, result in zip(arrays, inputs, results, strict=False)
     ]
 
 
 def _empty_like(array: Any) -> Any:
     module = mx.np if isinstance(array, mx.np.ndarray) else mx.nd
-    return module.empty(array.shape, dtype=array.dtype, ctx=array.context)
+    return module.empty(array.shape, dtype=array.dtype, ctx=array.ctx)

@@ -31,7 +31,7 @@ class Arrival:
     def array(self, index: int, like: Any) -> Any:
         """The result number ``index``, an array of the same class as ``like``."""
         kind = _ArrivingNumpy if isinstance(like, mx.np.ndarray) else _ArrivingArray
-        array = kind.__new__(kind)
+        array: Any = kind.__new__(kind)
         array.writable = True
         _handle.__set__(array, (self, index))
         return array

@@ -42,7 +42,7 @@ class GradientReduction:
 
     def is_needed(self) -> bool:
         """Whether this process takes part, with others."""
-        return self._process_set.included() and (self._process_set.size() or 1) > 1
+        return bool(self._process_set.included()) and (self._process_set.size() or 1) > 1
 
     def run(self, indices: Sequence[Any], gradients: Sequence[Any]) -> None:
         """Replace gradients by their means, in MXNet's order; earlier ones are more urgent.
@@ -63,7 +63,7 @@ class GradientReduction:
                 gradient[:] = result
 
     def _reduce(self, indices: Sequence[Any], wires: Sequence[Any]) -> None:
-        options = {
+        options: dict[str, Any] = {
             "op": Average,
             "prescale_factor": 1.0 / self._factor,
             "postscale_factor": self._factor,

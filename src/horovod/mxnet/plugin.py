@@ -73,7 +73,7 @@ class Results:
     def __init__(self, address: int) -> None:
         self._address = ctypes.c_void_p(address)
 
-    def take(self, index: int) -> ctypes.c_void_p:
+    def take(self, index: int) -> Any:
         """The handle of a new array over one result, which can be taken once.
 
         Raises:
