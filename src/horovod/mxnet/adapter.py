@@ -6,6 +6,8 @@ surfaces where MXNet's own errors do, as ``MXNetError`` when a result is waited 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +19,7 @@ from horovod.mxnet.arriving import Arrival
 from horovod.mxnet.plugin import Call, push
 from horovod.operations import Dtype, Kind
 from horovod.process_sets import ProcessSet
-from horovod.world import at_end, engine
+from horovod.world import at_end, engine, shutdown
 
 __all__ = ["check_arrays", "make_call", "start", "start_in_place", "start_sized"]
 
@@ -50,6 +52,17 @@ def _forget(_: Any) -> None:
 
 
 at_end(_forget)
+
+
+def _end_quietly() -> None:
+    # Else MXNet complains at the exit about operations that end with the world, and that nobody
+    # waits for.
+    shutdown()
+    with contextlib.suppress(mx.MXNetError):
+        mx.nd.waitall()
+
+
+atexit.register(_end_quietly)
 
 
 def make_call(
