@@ -41,9 +41,9 @@ _DTYPES = {
 # How many unnamed operations there were, by prefix and process set. MXNet may start operations in
 # another order on each rank, so they are numbered where they are called.
 _unnamed: Counter[tuple[str, int | None]] = Counter()
-# By name, an array that every operation of that name writes, as far as MXNet knows: so they run in
-# the order of their calls, one after the other.
-_orders: dict[str, Any] = {}
+# By name and process set, an array that every such operation writes, as far as MXNet knows: so they
+# run in the order of their calls, one after the other.
+_orders: dict[tuple[str, int | None], Any] = {}
 
 
 def _forget(_: Any) -> None:
@@ -86,9 +86,9 @@ def make_call(
         _unnamed[prefix, number] += 1
     call = Call(full_name.encode(), kind, op, root, number, *factors, priority, is_group)
     if name is not None:
-        if full_name not in _orders:
-            _orders[full_name] = mx.nd.empty((1,))
-        call.order = _orders[full_name]
+        if (full_name, number) not in _orders:
+            _orders[full_name, number] = mx.nd.empty((1,))
+        call.order = _orders[full_name, number]
     return call
 
 

@@ -72,6 +72,7 @@ class Results:
 
     def __init__(self, address: int) -> None:
         self._address = ctypes.c_void_p(address)
+        self._release = _plugin()[0].horovod_mxnet_release
 
     def take(self, index: int) -> Any:
         """The handle of a new array over one result, which can be taken once.
@@ -88,7 +89,7 @@ class Results:
         return handle
 
     def __del__(self) -> None:
-        _plugin()[0].horovod_mxnet_release(self._address)
+        self._release(self._address)
 
 
 def push(call: Call) -> Results | None:

@@ -194,10 +194,11 @@ def test_what_the_engine_refuses():
     assert works()
 
 
-def test_worlds_follow_each_other():
-    assert works()
-    hvd.shutdown()
-    with pytest.raises(ValueError, match=r"init"):
-        hvd.allreduce(mx.nd.ones(1))
-    hvd.init()
-    assert works()
+def test_one_name_in_several_process_sets(process_sets):
+    order = [process_sets[i] for i in own_order(len(process_sets))]
+    found = {}
+    for process_set in filter(hvd.ProcessSet.included, order):
+        options = {"op": hvd.Sum, "name": "shared", "process_set": process_set}
+        found[process_set] = hvd.allreduce(mx.nd.ones(2), **options)
+    for process_set, result in found.items():
+        assert result.asnumpy().tolist() == [process_set.size()] * 2
