@@ -29,6 +29,9 @@ MPICH_VENV := .venv-mpich
 MPICH_STAMP := $(MPICH_VENV)/.made
 BENCH_STAMP := $(VENV)/.bench-tools
 
+# The environments beside .venv share one build: little of it depends on their packages.
+BESIDE_BUILD := 'build/beside/{wheel_tag}'
+
 # TensorFlow 2.15, the last one with Estimators, has wheels for Python up to 3.11 only, and a NumPy
 # of its own: a second environment. What its tests are is what is there of these.
 LEGACY_VENV := .venv-legacy-tf
@@ -167,7 +170,7 @@ $(LEGACY_STAMP): $(SOURCES) requirements/build.txt requirements/legacy-tf.txt $(
 	$(LEGACY_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/build.txt
 	PATH=$(CURDIR)/$(LEGACY_VENV)/bin:$$PATH $(LEGACY_VENV)/bin/pip --disable-pip-version-check \
-	  install --no-build-isolation -Cbuild-dir=build/legacy-tf .
+	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
 	@touch $@
 
 $(MXNET_STAMP): $(SOURCES) requirements/build.txt requirements/mxnet.txt $(CONSTRAINTS) | tools
@@ -176,7 +179,7 @@ $(MXNET_STAMP): $(SOURCES) requirements/build.txt requirements/mxnet.txt $(CONST
 	$(MXNET_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/build.txt
 	PATH=$(CURDIR)/$(MXNET_VENV)/bin:$$PATH $(MXNET_VENV)/bin/pip --disable-pip-version-check \
-	  install --no-build-isolation -Cbuild-dir=build/mxnet .
+	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
 	@touch $@
 
 $(DEMO_STAMP): $(VENV_STAMP) requirements/demo.txt $(CONSTRAINTS)
