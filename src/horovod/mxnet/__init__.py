@@ -12,9 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod.counters import metrics
-from horovod.mxnet.compression import Compression
-from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
-from horovod.mxnet.mpi_ops import (
+from horovod.mxnet.collectives import (
     allgather,
     allreduce,
     allreduce_,
@@ -27,6 +25,8 @@ from horovod.mxnet.mpi_ops import (
     grouped_reducescatter,
     reducescatter,
 )
+from horovod.mxnet.compression import Compression
+from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.mxnet.optimizer import DistributedOptimizer
 from horovod.mxnet.trainer import DistributedTrainer
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum

@@ -87,7 +87,7 @@ def make_call(
     call = Call(full_name.encode(), kind, op, root, number, *factors, priority, is_group)
     if name is not None:
         if (full_name, number) not in _orders:
-            _orders[full_name, number] = mx.nd.empty((1,))
+            _orders[full_name, number] = _marker()
         call.order = _orders[full_name, number]
     return call
 
@@ -136,7 +136,7 @@ def start_sized(
         extra: how many results there are besides.
         splits: of an alltoall.
     """
-    done = mx.nd.empty((1,))
+    done = _marker()
     inputs = _on_host(arrays)
     arrival = Arrival(done, _push(call, inputs, None, [done], splits))
     like = [*arrays, *[arrays[0]] * extra]
@@ -172,6 +172,11 @@ def _beside(arrays: Sequence[Any], inputs: Sequence[Any], results: list[Any]) ->
         result if host is array else result.copyto(array.ctx)
         for array, host, result in zip(arrays, inputs, results, strict=False)
     ]
+
+
+def _marker() -> Any:
+    """An array whose contents nobody looks at."""
+    return mx.nd.empty((1,), ctx=mx.cpu())
 
 
 def _empty_like(array: Any) -> Any:

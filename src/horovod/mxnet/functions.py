@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 
-from horovod.mxnet.mpi_ops import broadcast_
+from horovod.mxnet.collectives import broadcast_
 from horovod.numpy import objects
 from horovod.world import size
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from horovod.compatibility import split_list
 from horovod.compression import check_compressor
+from horovod.mxnet.collectives import allreduce_, grouped_allreduce_
 from horovod.mxnet.compression import Compression
-from horovod.mxnet.mpi_ops import allreduce_, grouped_allreduce_
 from horovod.operations import Average, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set
 

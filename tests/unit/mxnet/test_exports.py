@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import horovod.mxnet as hvd
-from horovod.mxnet import compression, functions, mpi_ops, optimizer, trainer
+from horovod.mxnet import collectives, compression, functions, mpi_ops, optimizer, trainer
 
 DOCUMENTED = """
 Adasum Average Compression DistributedOptimizer DistributedTrainer Max Min ProcessSet Product Sum
@@ -28,7 +28,9 @@ def test_all_is_what_is_documented():
     assert mpi_ops.is_homogeneous
 
 
-@pytest.mark.parametrize("module", [compression, functions, mpi_ops, optimizer, trainer])
+@pytest.mark.parametrize(
+    "module", [collectives, compression, functions, mpi_ops, optimizer, trainer]
+)
 def test_all_lists_existing_names_in_order(module):
     assert list(module.__all__) == sorted(set(module.__all__))
     for name in module.__all__:
