@@ -1,9 +1,10 @@
-"""JAX: training steps with optax through one compiled program, against JAX's own collectives.
+"""JAX: training steps with optax through one compiled program, against its collectives and MPI's.
 
 Two ranks with one compute thread each, one jitted step with donated parameters: a deep network
 whose gradients are 602 tensors of 0.6 M elements, and a wide one with 25 M parameters in 8. Ours is
-``DistributedOptimizer``; the peer is ``jax.distributed`` with its CPU collectives (Gloo), where XLA
-sums the gradients of one program over both processes. Efficiency is the time of the same step
+``DistributedOptimizer``. One peer is ``jax.distributed`` with its CPU collectives (Gloo), where XLA
+sums the gradients of one program over both processes; the other ``mpi4jax`` on Open MPI, where it is
+installed: it has no wheels, and is compiled here by ``make bench``. Efficiency is the time of the same step
 without communication, on as many busy cores, divided by the step's. All contestants are alive at
 once and measured in turns; a figure is the median over rounds of the slowest rank's time.
 """
@@ -13,16 +14,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from report import OURS, Bar, Table, format_percent, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
 
-_PEER, _ALONE = "jax.distributed Gloo", "no communication"
+_GLOO, _MPI, _ALONE = "jax.distributed Gloo", "mpi4jax", "no communication"
 _SPECS = (
     GroupSpec(OURS, "horovodrun", "horovod on jax"),
-    GroupSpec(_PEER, "processes", "jax.distributed"),
+    GroupSpec(_GLOO, "processes", "jax.distributed"),
+    GroupSpec(_MPI, "openmpi", "mpi4jax"),
     GroupSpec(_ALONE, "processes", "alone on jax"),
 )
 _RANK_COUNT = 2
@@ -35,8 +38,11 @@ _NETWORKS: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     args = _parse_arguments()
-    steps = Table("training step, 2 ranks: time", [spec.name for spec in _SPECS], format_time)
-    with open_groups(_SPECS, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
+    specs = [spec for spec in _SPECS if spec.name != _MPI or find_spec("mpi4jax")]
+    if len(specs) < len(_SPECS):
+        print("mpi4jax is not installed", file=sys.stderr, flush=True)
+    steps = Table("training step, 2 ranks: time", [spec.name for spec in specs], format_time)
+    with open_groups(specs, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
         for row, network in _NETWORKS.items():
             print(f"measuring {row}", file=sys.stderr, flush=True)
             steps.rows[row] = _measure(groups, network, args.quick)
@@ -60,10 +66,11 @@ def _efficiency(steps: Table) -> Table:
     bars = [
         Bar(_MANY, None, 0.85),
         Bar(_LARGE, None, 0.90),
-        *(Bar(row, _PEER, 1) for row in _NETWORKS),
+        *(Bar(row, peer, 1) for row in _NETWORKS for peer in (_GLOO, _MPI)),
     ]
     title = "efficiency: step without communication / step"
-    table = Table(title, [OURS, _PEER], format_percent, bars, is_more_better=True)
+    communicating = [name for name in steps.contestants if name != _ALONE]
+    table = Table(title, communicating, format_percent, bars, is_more_better=True)
     for row in _NETWORKS:
         alone = steps.median(row, _ALONE)
         medians = {name: steps.median(row, name) for name in table.contestants}
