@@ -7,11 +7,17 @@ sums the gradients of one program over both processes; the other ``mpi4jax`` on 
 installed: it has no wheels, and is compiled here by ``make bench``. Efficiency is the time of the same step
 without communication, on as many busy cores, divided by the step's. All contestants are alive at
 once and measured in turns; a figure is the median over rounds of the slowest rank's time.
+
+XLA allocates its temporaries anew in every step, and glibc gets large ones from the system, which
+clears their pages: a tenth of the wide network's step, and more with communication, where all
+gradients are there at once. So all contestants run with the settings of docs/jax.md that make glibc
+keep such memory; ``--default-malloc`` measures without them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -28,6 +34,12 @@ _SPECS = (
     GroupSpec(_MPI, "openmpi", "mpi4jax"),
     GroupSpec(_ALONE, "processes", "alone on jax"),
 )
+_KEPT_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "MALLOC_TOP_PAD_": "100000000",
+}
 _RANK_COUNT = 2
 _MANY, _LARGE = "602 tensors, 0.6 M parameters", "8 tensors, 25 M parameters"
 _NETWORKS: dict[str, dict[str, Any]] = {
@@ -38,6 +50,8 @@ _NETWORKS: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     args = _parse_arguments()
+    if not args.default_malloc:
+        os.environ.update(_KEPT_MEMORY)
     specs = [spec for spec in _SPECS if spec.name != _MPI or find_spec("mpi4jax")]
     if len(specs) < len(_SPECS):
         print("mpi4jax is not installed", file=sys.stderr, flush=True)
@@ -82,6 +96,7 @@ def _efficiency(steps: Table) -> Table:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--default-malloc", action="store_true", help="memory as glibc manages it")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
