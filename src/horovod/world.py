@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod import _native, mpi_library
-from horovod.assembly import MPI, World, assemble, usable_cores, worlds_begun
+from horovod.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
+from horovod.autotune import Autotuning, check_autotune
+from horovod.autotune.knobs import Surroundings
+from horovod.backends.plane import NATIVE
 from horovod.errors import InitError, PeerLostError, StallError
 from horovod.metrics.setup import Export, check_export, open_export
 from horovod.metrics.tally import Tally
@@ -79,6 +82,7 @@ _hooks_installed = False
 _at_end: list[Callable[[_native.Engine], None]] = []
 _tally = Tally()
 _export: Export | None = None
+_autotuning = Autotuning(tuning_of)
 _port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
@@ -113,6 +117,7 @@ def init(
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         check_export(settings)
+        check_autotune(settings)
         _check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
@@ -158,6 +163,9 @@ def _enter(world: World) -> None:
     _world = world
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
+    if world.identity.rank == 0 and world.identity.size > 1:
+        around = Surroundings(world.data_plane_name == NATIVE, world.connect_set is not None)
+        _autotuning.begin(world.engine, world.settings, around)
 
 
 def _join(
@@ -225,6 +233,7 @@ def shutdown() -> None:
         export.close()
     if world is not None:
         _native.leave_dump_signal()
+        _autotuning.end()
         world.end()
         _tally.end(world.engine)
         _port.detach(world.engine)
@@ -446,6 +455,7 @@ def _abandon() -> None:
     _forecast = None
     close_registry()
     _native.leave_dump_signal()
+    _autotuning.abandon()
     if _export is not None:
         _export.abandon()
         _export = None

@@ -17,6 +17,7 @@ from horovod.launch.crew import GRACE_S, Crew, Trouble, Worker
 from horovod.launch.environment import Rendezvous
 from horovod.launch.fleet import Fleet
 from horovod.launch.host_plan import HostPlan, Place, remote_environment
+from horovod.launch.job_id import parting_words, with_job_id
 from horovod.launch.job_outcomes import host_loss, worker_failure
 from horovod.launch.job_plan import JobOutcome, JobPlan
 from horovod.launch.logs import Logs
@@ -49,7 +50,14 @@ def run_job(
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
     open_standard_files()
-    manner = Manner(plan.is_verbose, plan.is_timestamped, tells_outcome=plan.call is None)
+    if rendezvous is None:
+        plan = with_job_id(plan, environ)
+    manner = Manner(
+        plan.is_verbose,
+        plan.is_timestamped,
+        tells_outcome=plan.call is None,
+        parting_words=parting_words(plan, environ),
+    )
     with (
         closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
         open_stage(logs, manner) as stage,
