@@ -3,8 +3,8 @@
 Two ranks with one compute thread each, one jitted step with donated parameters: a deep network
 whose gradients are 602 tensors of 0.6 M elements, and a wide one with 25 M parameters in 8. Ours is
 ``DistributedOptimizer``. One peer is ``jax.distributed`` with its CPU collectives (Gloo), where XLA
-sums the gradients of one program over both processes; the other ``mpi4jax`` on Open MPI, where it is
-installed: it has no wheels, and is compiled here by ``make bench``. Efficiency is the time of the same step
+sums the gradients of one program over both processes; the other ``mpi4jax`` on Open MPI, where it
+is installed: it has no wheels, ``make bench`` compiles it. Efficiency is the time of the same step
 without communication, on as many busy cores, divided by the step's. All contestants are alive at
 once and measured in turns; a figure is the median over rounds of the slowest rank's time.
 
