@@ -1,4 +1,4 @@
-"""docs/new-framework.md says what is so: its paths and names exist, its counts are right."""
+"""docs/new-framework.md says what is so: its paths and names exist, and so does what it lists."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ NAMES = [
 FRAMEWORKS = [name for name in ("jax", "mxnet") if (ROOT / "src" / "horovod" / name).is_dir()]
 
 
-def of(framework: str, path: str) -> Path:
-    return ROOT / re.sub(r"(?<![A-Za-z])X(?![A-Za-z])", framework, path)
-
-
 def rows_of(heading: str) -> list[list[str]]:
     """The cells of the first table below a heading, without its head."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
@@ -33,7 +29,8 @@ def rows_of(heading: str) -> list[list[str]]:
 
 def test_paths_exist():
     assert len(PATHS) > 20
-    assert [path for path in PATHS if not of("jax", path).exists()] == []
+    of_jax = [re.sub(r"(?<![A-Za-z])X(?![A-Za-z])", "jax", path) for path in PATHS]
+    assert [path for path in of_jax if not (ROOT / path).exists()] == []
 
 
 def test_names_exist():
@@ -44,25 +41,6 @@ def test_names_exist():
             importlib.import_module(name)
         except ModuleNotFoundError:
             assert hasattr(importlib.import_module(module), attribute), name
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_counts_of_own_files(framework):
-    column = 1 + ("jax", "mxnet").index(framework)
-    folders = [row for row in rows_of("How much it is") if "`" in row[0]]
-    for row in folders:
-        counted = [int(number) for number in row[column].split("+")]
-        page = [int((ROOT / "docs" / f"{framework}.md").exists())] if "page" in row[0] else []
-        found = [count_files(framework, path) for path in re.findall(r"`([^`]+)`", row[0])]
-        assert counted == page + found, row[0]
-
-
-def count_files(framework: str, path: str) -> int:
-    folder = of(framework, path)
-    pattern = "*" if folder.name == framework else f"*{framework}*"
-    return sum(
-        file.suffix in (".py", ".h", ".cc") for file in folder.rglob(pattern) if file.is_file()
-    )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
