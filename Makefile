@@ -199,6 +199,10 @@ $(MPICH_STAMP): $(TEST_STAMP) $(CONSTRAINTS)
 
 $(BENCH_STAMP): $(VENV_STAMP) requirements/bench.txt $(CONSTRAINTS)
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/bench.txt
+	@# mpi4jax is compiled by Open MPI's compiler; for CUDA too, unless it finds an nvcc without any.
+	@mkdir -p build/no-cuda/bin && ln -sf "$$(command -v false)" build/no-cuda/bin/nvcc
+	PATH=$(CURDIR)/build/no-cuda/bin:$(CURDIR)/$(BIN):$$PATH $(PIP) install -q -c $(CONSTRAINTS) mpi4jax \
+	  || echo "mpi4jax does not install here: with_jax.py leaves it out"
 	@touch $@
 
 # The C++ tests need doctest's header: the system's, else out of Debian's package, without root.
