@@ -211,7 +211,8 @@ def test_the_page_about_running_has_every_option_and_no_other(
     parser: argparse.ArgumentParser,
 ) -> None:
     page = options_in(RUNNING)
-    general = {"--version", "--verbose", "--config-file", "--check-network", "--json"}
+    general = {"--version", "--verbose", "--config-file"}
+    general |= {"--check-network", "--doctor", "--json"}
     clusters = options_in(RUNNING.with_name("clusters.md"))
     assert shown_options(parser) - {"--help"} - page - clusters == set()
     known = shown_options(parser) | general
