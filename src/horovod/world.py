@@ -14,11 +14,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from horovod import _native, mpi_library
 from horovod.assembly import MPI, World, assemble, usable_cores, worlds_begun
 from horovod.errors import InitError, PeerLostError, StallError
+from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
 from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
@@ -79,6 +81,7 @@ _hooks_installed = False
 _at_end: list[Callable[[_native.Engine], None]] = []
 _tally = Tally()
 _export: Export | None = None
+_sampler: Sampler | None = None
 _port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
@@ -147,7 +150,7 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
-    global _world, _export
+    global _world, _export, _sampler
     try:
         _export = open_export(world.identity, world.settings, metrics)
     except BaseException:
@@ -158,6 +161,13 @@ def _enter(world: World) -> None:
     _world = world
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
+    _sampler = open_sampler(
+        world.identity,
+        world.settings,
+        world.data_plane_name,
+        world.engine,
+        partial(_tally.read, world.engine),
+    )
 
 
 def _join(
@@ -216,13 +226,15 @@ def shutdown() -> None:
 
     Safe before ``init`` and when called twice. ``init`` works again afterwards.
     """
-    global _world, _forecast, _export
+    global _world, _forecast, _export, _sampler
     with _lock:
         world, _world, _forecast = _world, None, None
         export, _export = _export, None
+        sampler, _sampler = _sampler, None
         close_registry()
-    if export is not None:
-        export.close()
+    for each in (export, sampler):
+        if each is not None:
+            each.close()
     if world is not None:
         _native.leave_dump_signal()
         world.end()
@@ -441,7 +453,7 @@ def _install_hooks() -> None:
 
 def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
-    global _world, _forecast, _export, _lock
+    global _world, _forecast, _export, _sampler, _lock
     _lock = threading.RLock()
     _forecast = None
     close_registry()
@@ -449,6 +461,9 @@ def _abandon() -> None:
     if _export is not None:
         _export.abandon()
         _export = None
+    if _sampler is not None:
+        _sampler.abandon()
+        _sampler = None
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)
