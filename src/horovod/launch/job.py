@@ -56,7 +56,7 @@ def run_job(
         plan.is_verbose,
         plan.is_timestamped,
         tells_outcome=plan.call is None,
-        note=report and report.note,
+        note=None if report is None else report.note,
     )
     with (
         closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,

@@ -57,6 +57,8 @@ class JobReport:
 
     def note(self, text: str) -> None:
         """Something has happened; the first and the last lines are kept."""
+        if self._said and text.startswith(self._said[-1][1]):
+            self._said.pop()  # the same in more words
         self._said.append((time.time(), text))
         if len(self._said) > _MOST_SAID:
             del self._said[_MOST_SAID // 2]

@@ -81,7 +81,7 @@ def _run(
         plan.is_verbose,
         plan.is_timestamped,
         tells_outcome=plan.call is None,
-        note=report and report.note,
+        note=None if report is None else report.note,
     )
     with (
         closing(Logs(plan.output_directory, numbers, is_continued=is_return)) as logs,

@@ -59,7 +59,7 @@ class Chronicle:
         self._by_bytes = np.zeros(SIZE_CLASSES, np.int64)
         self._seen_buckets = 0
         self._slow: dict[str, dict[str, Any]] = {}
-        self._late: list[dict[str, Any]] = []
+        self._late: list[list[Any]] = []
         self._slacks: dict[tuple[str, int, int], int] = {}
         self._stride = 1
         self._events: list[list[Any]] = []
@@ -223,10 +223,13 @@ def decoded(data: bytes) -> dict[str, Any]:
         ValueError: it is something else, or of another version.
     """
     try:
-        text = zlib.decompressobj().decompress(data, _MOST_BYTES)
-        record = json.loads(text)
+        unpacked = zlib.decompressobj()
+        text = unpacked.decompress(data, _MOST_BYTES)
+        record = json.loads(text) if unpacked.eof else None
     except (zlib.error, ValueError) as error:
         raise ValueError(f"no numbers of a process: {error}") from None
-    if not isinstance(record, dict) or record.get("report") != VERSION:
+    if not isinstance(record, dict):
+        raise ValueError("no numbers of a process: they are not whole")
+    if record.get("report") != VERSION:
         raise ValueError("numbers of another version of horovod")
     return record

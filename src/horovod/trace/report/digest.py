@@ -53,9 +53,9 @@ class Digest:
     ``waiting_ns`` is what short waits for other ranks took together; ``long_waits`` are the others,
     from and to. ``by_tensors`` and ``by_bytes`` count buckets by powers of two. ``slow`` are the
     operations that took longest, ``late`` those that this rank came last with after doing nothing
-    for long. ``process_sets``, ``numbers`` and ``slacks_ns`` are of all buckets. ``pending_ns``: since
-    when this rank waits for others with nothing else to do; 0 if it does not. ``notes`` are events
-    as they are.
+    for long. ``process_sets``, ``numbers`` and ``slacks_ns`` are of all buckets. ``pending_ns``:
+    since when this rank waits for others with nothing else to do; 0 if it does not. ``notes`` are
+    events as they are.
     """
 
     covered_ns: int
@@ -215,7 +215,8 @@ class _Table:
         if len(running):
             waits = np.flatnonzero(self.kind == EventKind.WAITED)
             kept.append(waits[waits > running.min()])
-        return self.events[np.unique(np.concatenate(kept))]
+        found: NDArray[np.void] = self.events[np.unique(np.concatenate(kept))]
+        return found
 
 
 def _slack(buckets: _Buckets, done_ns: dict[int, int]) -> _Array:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 __all__ = [
+    "NOTHING",
     "Markup",
     "bar",
     "bytes_text",
     "code",
+    "counted",
     "details",
     "joined",
     "plain",
@@ -21,6 +23,7 @@ __all__ = [
     "tag",
 ]
 
+NOTHING = "\N{EN DASH}"  # where nothing is known
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -89,10 +92,15 @@ def table(
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
+def counted(count: int, what: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def seconds_text(seconds: float | None) -> str:
     """``340 us``, ``12.3 ms``, ``4.5 s``, ``2 min 5 s``, ``3 h 20 min``."""
     if seconds is None:
-        return "–"
+        return NOTHING
     if seconds >= 3600:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours} h {minutes} min"
@@ -108,7 +116,7 @@ def seconds_text(seconds: float | None) -> str:
 def bytes_text(size_bytes: float | None) -> str:
     """``812 B``, ``4.2 MB``."""
     if size_bytes is None:
-        return "–"
+        return NOTHING
     power = 0
     while size_bytes >= 999.5 and power < len(_UNITS) - 1:
         size_bytes /= 1000
@@ -118,13 +126,13 @@ def bytes_text(size_bytes: float | None) -> str:
 
 def rate_text(rate: float | None) -> str:
     """Bytes per second."""
-    return "–" if rate is None else f"{bytes_text(rate)}/s"
+    return NOTHING if rate is None else f"{bytes_text(rate)}/s"
 
 
 def share_text(share: float | None) -> str:
     """A part of a whole, in percent."""
     if share is None:
-        return "–"
+        return NOTHING
     return f"{100 * share:.1f} %" if 0 < share < 0.0995 else f"{100 * share:.0f} %"
 
 

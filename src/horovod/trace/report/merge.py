@@ -191,7 +191,7 @@ def _sums(lists: Iterable[Sequence[int]]) -> list[int]:
 
 def _counted(records: Iterable[_Record], name: str) -> int:
     at = 2 + COLUMNS.index(name)
-    return round(sum(row[at] for record in records for row in record["rows"]))
+    return round(sum(float(row[at]) for record in records for row in record["rows"]))
 
 
 def _slacks(record: _Record) -> list[tuple[BucketKey, int]]:

@@ -10,7 +10,7 @@
   const three = (value) => (value === 0 ? "0" : String(Number(value.toPrecision(3))));
   const timeText = (seconds) => {
     if (seconds >= 3600) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
-    if (seconds >= 120) return `${Math.floor(seconds / 60)} min${seconds % 60 >= 0.5 ? ` ${Math.round(seconds % 60)} s` : ""}`;
+    if (seconds >= 60) return `${Math.floor(seconds / 60)} min${seconds % 60 >= 0.5 ? ` ${Math.round(seconds % 60)} s` : ""}`;
     return `${three(seconds)} s`;
   };
   const UNITS = {
@@ -63,7 +63,7 @@
     const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
     const x = (seconds) => LEFT + (seconds / wholeTime) * (width - LEFT - RIGHT);
     const y = (value) => height - BOTTOM - (value / top) * (height - TOP - BOTTOM);
-    for (const value of ticks(top, 4)) {
+    for (const value of ticks(top, 5)) {
       svg.append(svgNode("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
       svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, three(value)));
     }
@@ -86,6 +86,11 @@
       line.append(svgNode("title", {}, text));
       svg.append(line);
     }
+  }
+
+  function eventsIn(column) {
+    const found = data.marks.filter(([seconds]) => Math.floor(seconds / data.columnSeconds) === column);
+    return found.length ? ` (${found.slice(0, 3).map(([, , text]) => text).join("; ")})` : "";
   }
 
   // A cursor that the pointer and the arrow keys move; `show` gets where it is and returns a text.
@@ -150,7 +155,7 @@
     steer(plot, state, () => {
       place();
       const values = rows.map((row) => [row.name, row[key][state.column]]).filter(([, value]) => value !== null);
-      const when = `At ${timeText(middle(state.column))}: `;
+      const when = `At ${timeText(middle(state.column))}${eventsIn(state.column)}: `;
       if (!values.length) return `${when}nothing is known.`;
       if (!isMany) return when + values.map(([rank, value]) => `rank ${rank} ${UNITS[key](value)}`).join(", ");
       const sorted = values.map(([, value]) => value).sort((a, b) => a - b);
@@ -266,7 +271,8 @@
       const value = rows[state.row][key()][state.column];
       const what = value === null ? "nothing is known" : UNITS[key()](value);
       const words = { waiting: "waiting", blocked: "blocked", step: "step time" }[key()];
-      return `Rank ${rows[state.row].name} at ${timeText((state.column + 0.5) * data.columnSeconds)}: ${words} ${what}`;
+      return `Rank ${rows[state.row].name} at ${timeText((state.column + 0.5) * data.columnSeconds)}` +
+        `${eventsIn(state.column)}: ${words} ${what}`;
     });
     for (const radio of radios) radio.addEventListener("change", draw);
     return draw;
@@ -330,7 +336,7 @@
       const height = 200;
       const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
       const y = (score) => height - BOTTOM - (score / top) * (height - TOP - BOTTOM);
-      for (const value of ticks(top, 4)) {
+      for (const value of ticks(top, 5)) {
         svg.append(svgNode("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
         svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, scoreText(value)));
       }

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from horovod.trace.report.facts import Report, Row, SlowTensor
 from horovod.trace.report.markup import (
+    NOTHING,
     Markup,
     bar,
     bytes_text,
@@ -82,9 +83,9 @@ def late_table(report: Report, most: int | None = None) -> Markup:
     def line(row: Row) -> list[object]:
         lateness = row.lateness
         if not lateness.compared:
-            return [row.name, "–", "", "–"]
+            return [row.name, NOTHING, "", NOTHING]
         share = lateness.last / lateness.compared
-        each = seconds_text(lateness.cost_s / lateness.last) if lateness.last else "–"
+        each = seconds_text(lateness.cost_s / lateness.last) if lateness.last else NOTHING
         return [row.name, share_text(share), bar(share / top if top else 0.0), each]
 
     heads = [
@@ -122,7 +123,7 @@ def slow_table(report: Report) -> Markup:
 
     def line(slow: SlowTensor) -> list[object]:
         group = f" and {slow.tensors - 1} more" if slow.tensors > 1 else ""
-        shape = "×".join(map(str, slow.shape)) or "scalar"
+        shape = "\N{MULTIPLICATION SIGN}".join(map(str, slow.shape)) or "scalar"
         name = joined([code(slow.name), group])
         return [
             name,
@@ -131,7 +132,7 @@ def slow_table(report: Report) -> Markup:
             bytes_text(slow.size_bytes),
             joined([f"{slow.kind} {slow.dtype} ", tag("span", shape, class_="shape")]),
             slow.rank,
-            f"rank {slow.waited_for}" if slow.waited_for else "–",
+            f"rank {slow.waited_for}" if slow.waited_for else NOTHING,
             seconds_text(slow.at_s),
         ]
 
@@ -144,7 +145,7 @@ def event_table(report: Report) -> Markup:
         [
             seconds_text(max(event.at_s, 0.0)),
             tag("span", _EVENT_WORDS.get(event.kind, event.kind), class_=f"kind {event.kind}"),
-            event.who or "–",
+            event.who or NOTHING,
             event.text,
         ]
         for event in report.events
@@ -168,7 +169,7 @@ def trial_table(report: Report) -> Markup:
 
 def _parameter(value: bool | float | str | None) -> str:
     if value is None:
-        return "–"
+        return NOTHING
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
