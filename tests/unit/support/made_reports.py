@@ -31,12 +31,12 @@ def chronicle(rank: int, size: int, seconds: int = 30, name: str = "grad") -> Ch
     made.describe(SETTINGS)
     made.begin_world(BEGIN_S + 1, World("", rank, size, rank % 8, "native"))
     is_late = rank == LATE
+    label = Label(7, 7, f"{name}.{rank % 3}", 0, 0, 6, 1, 1, (256, 128))
     for second in range(seconds):
         begin_s = BEGIN_S + 1 + second
         waiting = 0.01 if is_late else 0.3 + 0.1 * math.sin(second / 5 + rank)
         values = {"steps": 50, "step_s": 1.0, "bytes": 4e8, "blocked_s": waiting}
         made.count(begin_s, begin_s + 1, {**values, "tensors": 500, "buckets": 50})
-        label = Label(7, 7, f"{name}.{rank % 3}", 0, 0, 6, 1, 1, (256, 128))
         made.take(_digest(second, waiting, is_late), 10**9, int(BEGIN_S * 1e9), lambda _: label)
     return made
 

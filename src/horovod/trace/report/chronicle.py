@@ -10,9 +10,10 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from horovod.errors import ErrorCode
 from horovod.trace.recording import EventKind, Label
@@ -31,7 +32,10 @@ _MOST_WORLDS = 50
 _MOST_TRIALS = 200
 _NS = 1e9
 
+_LOTS = 2**32
+
 Labels = Callable[[int], "Label | None"]
+_Numbers = TypeVar("_Numbers", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -120,8 +124,8 @@ class Chronicle:
             self.note(at_s, *_told(event, labels))
 
     def _take_slacks(self, digest: Digest) -> None:
-        """Of every so many buckets, the same ones on all ranks: their numbers are alike."""
-        is_kept = digest.numbers % self._stride == 0
+        """Of every so many buckets one, the same ones on all ranks: their numbers are alike."""
+        is_kept = _lot(digest.numbers) < _LOTS // self._stride
         for process_set, number, slack_ns in zip(
             digest.process_sets[is_kept][-_MOST_SLACKS:].tolist(),
             digest.numbers[is_kept][-_MOST_SLACKS:].tolist(),
@@ -131,10 +135,8 @@ class Chronicle:
             self._slacks[self._world, process_set, number] = slack_ns // 1000
         while len(self._slacks) > _MOST_SLACKS:
             self._stride *= 2
-            kept = {key: us for key, us in self._slacks.items() if key[2] % self._stride == 0}
-            if self._stride > 2**32:  # many worlds with few buckets
-                kept, self._stride = dict(list(self._slacks.items())[-_MOST_SLACKS // 2 :]), 1
-            self._slacks = kept
+            most = _LOTS // self._stride
+            self._slacks = {key: us for key, us in self._slacks.items() if _lot(key[2]) < most}
 
     def _take_spans(self, digest: Digest, epoch_offset_ns: int, labels: Labels) -> None:
         for span in digest.slow:
@@ -193,6 +195,11 @@ class Chronicle:
             "told_s": round(self._told_s, 3),
         }
         return zlib.compress(json.dumps(record, separators=(",", ":")).encode(), 1)
+
+
+def _lot(number: _Numbers) -> _Numbers:
+    """A number of ``_LOTS`` that has nothing to do with how many buckets a step has."""
+    return number * 2654435761 % _LOTS
 
 
 def _told(event: np.void, labels: Labels) -> tuple[str, str]:

@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class SlowTensor:
-    """The slowest run of one tensor, or group of them; ``waited_for``: a rank, as far as known."""
+    """The slowest run of one tensor, or group of them; ``waited_for``: a rank in words."""
 
     name: str
     kind: str

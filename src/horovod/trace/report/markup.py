@@ -15,6 +15,7 @@ __all__ = [
     "counted",
     "details",
     "joined",
+    "moment_text",
     "plain",
     "rate_text",
     "seconds_text",
@@ -65,7 +66,7 @@ def details(summary: object, *content: object) -> Markup:
 
 def bar(share: float) -> Markup:
     """A bar of that part of the cell's width, for those who see it."""
-    width = f"width:{100 * min(max(share, 0.0), 1.0):.1f}%"
+    width = f"width:{100 * min(max(share, 0.005), 1.0) if share > 0 else 0:.1f}%"
     inner = tag("span", class_="fill", style=width)
     return tag("span", inner, class_="bar", aria_hidden="true")
 
@@ -111,6 +112,11 @@ def seconds_text(seconds: float | None) -> str:
         if seconds >= factor:
             return f"{_three(seconds / factor)} {unit}"
     return f"{_three(seconds * 1e6)} µs" if seconds > 0 else "0"
+
+
+def moment_text(seconds: float) -> str:
+    """When something was, since the beginning."""
+    return f"{seconds:.2f} s" if seconds < 100 else seconds_text(seconds)
 
 
 def bytes_text(size_bytes: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from horovod.trace.report.chronicle import decoded
 from horovod.trace.report.facts import Event, Job, Lateness, Report, Row, SlowTensor, Trial
 from horovod.trace.report.history import COLUMNS
-from horovod.trace.report.lateness import BucketKey, lateness_of, named_last
+from horovod.trace.report.lateness import BucketKey, culprit, lateness_of, named_last
 
 __all__ = ["collected", "merged", "ranks_text"]
 
@@ -67,7 +67,7 @@ def merged(job: Job, records: Iterable[_Record]) -> Report:
         buckets=_counted(found, "buckets"),
         seen_buckets=sum(int(record["seen_buckets"]) for record in found),
         tensors=_counted(found, "tensors"),
-        slow=_slow(found, names, job.begin_s),
+        slow=_slow(found, names, job.begin_s, culprit(late)),
         events=_events(job, found, names),
         trials=[
             Trial(at_s - job.begin_s, parameters, float(score), bool(is_chosen))
@@ -121,6 +121,7 @@ def _row(
     sums = _resampled(rows, begin_s, column_s, columns)
     total = {key: sum(values[key] for _, _, values in rows) for key in COLUMNS}
     seconds = sum(end - begin for begin, end, _ in rows) or 1.0
+    sees_waits = bool(record["seen_buckets"]) or not total["buckets"]  # without a recorder: none
     return Row(
         name=name,
         rank=_last_rank(record),
@@ -129,7 +130,7 @@ def _row(
         begin_s=float(record["worlds"][0][0]) - begin_s,
         end_s=float(record["told_s"]) - begin_s,
         step_s=[s["step_s"] / s["steps"] if s and s["steps"] > 0.001 else None for s in sums],
-        waiting=[_share(s, "waiting_s") for s in sums],
+        waiting=[_share(s, "waiting_s") if sees_waits else None for s in sums],
         blocked=[_share(s, "blocked_s") for s in sums],
         rate=[s["bytes"] / s["seconds"] if s else None for s in sums],
         steps=round(total["steps"]),
@@ -199,7 +200,10 @@ def _slacks(record: _Record) -> list[tuple[BucketKey, int]]:
     return [((world, ps, number), int(us)) for world, ps, number, us in record["slacks"]]
 
 
-def _slow(records: Sequence[_Record], names: Sequence[str], begin_s: float) -> list[SlowTensor]:
+def _slow(
+    records: Sequence[_Record], names: Sequence[str], begin_s: float, usual: int | None
+) -> list[SlowTensor]:
+    """The slowest of all; ``usual`` is the process for which most wait, if there is one."""
     late: dict[BucketKey, list[tuple[int, int]]] = defaultdict(list)
     for process, record in enumerate(records):
         for key, slack_us in _slacks(record):
@@ -215,18 +219,30 @@ def _slow(records: Sequence[_Record], names: Sequence[str], begin_s: float) -> l
                 worst[entry["name"]] = (process, entry)
     found = sorted(worst.values(), key=lambda item: -item[1]["took_us"])[:_MOST_SLOW]
     return [
-        _slow_tensor(entry, names[process], begin_s, _waited_for(entry, late, names))
+        _slow_tensor(
+            entry,
+            names[process],
+            begin_s,
+            _waited_for(entry, late, names, None if process == usual else usual),
+        )
         for process, entry in found
     ]
 
 
 def _waited_for(
-    entry: _Record, late: Mapping[BucketKey, Sequence[tuple[int, int]]], names: Sequence[str]
+    entry: _Record,
+    late: Mapping[BucketKey, Sequence[tuple[int, int]]],
+    names: Sequence[str],
+    usual: int | None,
 ) -> str:
     if entry["waited_us"] > entry["slack_us"]:
-        return str(entry["waited_for"])
-    process = named_last(entry, late)
-    return "" if process is None else names[process]
+        return f"rank {entry['waited_for']}"
+    world, process_set, number = entry["bucket"]
+    process = named_last(entry["slack_us"], late.get((world, process_set, number), ()))
+    if process is not None:
+        return f"rank {names[process]}"
+    is_mostly_wait = 2 * entry["slack_us"] > entry["took_us"]
+    return f"probably rank {names[usual]}" if is_mostly_wait and usual is not None else ""
 
 
 def _slow_tensor(entry: _Record, rank: str, begin_s: float, waited_for: str) -> SlowTensor:

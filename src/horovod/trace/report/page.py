@@ -24,8 +24,11 @@ from horovod.trace.report.markup import (
     tag,
 )
 from horovod.trace.report.sections import sections
+from horovod.trace.report.tables import held_up
 
 __all__ = ["page"]
+
+_NOTABLE = 0.01  # of the time
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -151,11 +154,11 @@ def _tiles(report: Report) -> Markup:
 
 
 def _late_tile(report: Report) -> tuple[str, str, str]:
-    worst = max(report.rows, key=lambda row: row.lateness.cost_s, default=None)
-    if worst is None or not worst.lateness.last:
-        return ("Came last", NOTHING, "no rank held up others")
-    share = worst.lateness.last / worst.lateness.compared
-    return ("Came last", f"rank {worst.name}", f"in {share_text(share)} of the collectives")
+    worst = max(report.rows, key=lambda row: held_up(report, row), default=None)
+    share = held_up(report, worst) if worst is not None else 0.0
+    if worst is None or share < _NOTABLE:
+        return ("Held up by", NOTHING, "no rank in particular")
+    return ("Held up by", f"rank {worst.name}", f"costs the others {share_text(share)} of the time")
 
 
 def _lived_s(row: Row) -> float:

@@ -13,6 +13,7 @@ from horovod.trace.report.markup import (
     bytes_text,
     code,
     joined,
+    moment_text,
     plain,
     seconds_text,
     share_text,
@@ -23,6 +24,7 @@ from horovod.trace.report.merge import ranks_text
 
 __all__ = [
     "event_table",
+    "held_up",
     "histogram",
     "host_table",
     "late_table",
@@ -83,18 +85,24 @@ def late_table(report: Report, most: int | None = None) -> Markup:
     def line(row: Row) -> list[object]:
         lateness = row.lateness
         if not lateness.compared:
-            return [row.name, NOTHING, "", NOTHING]
+            return [row.name, NOTHING, "", NOTHING, NOTHING]
         share = lateness.last / lateness.compared
         each = seconds_text(lateness.cost_s / lateness.last) if lateness.last else NOTHING
-        return [row.name, share_text(share), bar(share / top if top else 0.0), each]
+        cost = share_text(held_up(report, row))
+        return [row.name, share_text(share), bar(share / top if top else 0.0), each, cost]
 
-    heads = [
-        "Rank",
-        "Came last in",
-        tag("span", "Share", class_="unseen"),
-        "Others waited each time",
-    ]
+    unseen = tag("span", "Share", class_="unseen")
+    heads = ["Rank", "Came last in", unseen, "Others waited each time", "Of their time"]
     return table("Which rank came last", heads, map(line, rows))
+
+
+def held_up(report: Report, row: Row) -> float:
+    """The part of all ranks' time that they waited for this one, going by what was compared."""
+    if not row.lateness.compared:
+        return 0.0
+    lived_s = sum(max(each.end_s - each.begin_s, 0.0) for each in report.rows)
+    each_s = row.lateness.cost_s / row.lateness.compared
+    return min(1.0, each_s * report.buckets / lived_s) if lived_s else 0.0
 
 
 def histogram(caption: str, what: str, counts: Sequence[int], text: Callable[[int], str]) -> Markup:
@@ -132,8 +140,8 @@ def slow_table(report: Report) -> Markup:
             bytes_text(slow.size_bytes),
             joined([f"{slow.kind} {slow.dtype} ", tag("span", shape, class_="shape")]),
             slow.rank,
-            f"rank {slow.waited_for}" if slow.waited_for else NOTHING,
-            seconds_text(slow.at_s),
+            slow.waited_for or NOTHING,
+            moment_text(slow.at_s),
         ]
 
     return table("Slowest tensors", heads, map(line, report.slow))
@@ -143,7 +151,7 @@ def event_table(report: Report) -> Markup:
     """What happened, in order."""
     rows = [
         [
-            seconds_text(max(event.at_s, 0.0)),
+            moment_text(max(event.at_s, 0.0)),
             tag("span", _EVENT_WORDS.get(event.kind, event.kind), class_=f"kind {event.kind}"),
             event.who or NOTHING,
             event.text,

@@ -34,7 +34,7 @@ def test_the_rank_that_others_wait_for() -> None:
     assert late.lateness.cost_s / late.lateness.last == pytest.approx(0.006, rel=0.01)
     assert all(row.lateness.last == 0 for row in report.rows if row is not late)
     assert late.waiting_share < min(row.waiting_share for row in report.rows if row is not late)
-    assert {slow.waited_for for slow in report.slow if slow.rank != str(LATE)} == {str(LATE)}
+    assert {slow.waited_for for slow in report.slow if slow.rank != str(LATE)} == {f"rank {LATE}"}
 
 
 def test_equal_ranks_hold_up_nobody() -> None:
