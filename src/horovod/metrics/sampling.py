@@ -75,9 +75,13 @@ class _Process:
             self._store.set(self._key, self.chronicle.encoded())
         except (InitError, ValueError) as error:
             _log.debug("report: %s", error)
-            if self._store is not None:
-                self._store.close()
-            self._store = None
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Leave the store until there is more to tell."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
 
 _process: _Process | None = None
@@ -147,6 +151,7 @@ class Sampler:
     def abandon(self) -> None:
         """In a forked child: the thread is the parent's, and so is what it tells."""
         global _process
+        self._process.disconnect()
         _process = None
 
     def _run(self) -> None:
@@ -155,8 +160,9 @@ class Sampler:
             with self._process.lock:
                 self._look()
                 self._process.publish()
-            if is_last:
-                return
+                if is_last:
+                    self._process.disconnect()
+                    return
             is_last = self._is_over.wait(PERIOD_S)
 
     def _look(self) -> None:

@@ -56,6 +56,8 @@ def _digest(second: int, waiting: float, is_late: bool) -> Digest:
         slack_ns=slack_ns,
         was_last=is_late,
         gap_ns=5_000_000,
+        held_by=second * 50,
+        held_ns=slack_ns,
     )
     return Digest(
         covered_ns=10**9,

@@ -161,10 +161,10 @@ class Chronicle:
             "at_s": round((span.submitted_ns + epoch_offset_ns) / _NS, 3),
             "took_us": (span.done_ns - span.submitted_ns) // 1000,
             "queued_us": (span.started_ns - span.submitted_ns) // 1000,
-            "slack_us": span.slack_ns // 1000,
+            "held_us": span.held_ns // 1000,
             "waited_us": span.waited_ns // 1000,
             "waited_for": span.waited_for,
-            "bucket": [self._world, span.process_set, span.bucket],
+            "held_by": [self._world, span.process_set, span.held_by],
         }
 
     def _late_entry(self, span: Span) -> list[Any]:

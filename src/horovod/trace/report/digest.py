@@ -6,6 +6,7 @@ Python's lock with it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,8 @@ __all__ = ["LONG_NS", "SIZE_CLASSES", "Digest", "Digester", "Span"]
 SIZE_CLASSES = 48  # powers of two
 LONG_NS = 50_000_000  # waits from here on are told one by one
 _MOST_SPANS = 8
+_MOST_OF_BUCKET = 2
+_CANDIDATES = 256
 _MOST_NOTES = 16
 _NOTED = (EventKind.ERROR, EventKind.ALARM, EventKind.STALL, EventKind.FAILED)
 _Array = NDArray[np.int64]
@@ -27,9 +30,11 @@ _Array = NDArray[np.int64]
 class Span:
     """One operation of this rank, from its submission to its end; times as in events.
 
-    ``slack_ns`` is how long its bucket was held up by other ranks before it began, ``waited_ns``
-    the longest wait in it, which was for ``waited_for``. ``was_last``: no rank of this host came
-    later. ``gap_ns``: nothing had happened on this rank for so long when it was submitted.
+    ``slack_ns`` is how long its bucket was held up by other ranks before it began. Until then
+    ``held_by`` was the bucket that was held up longest, ``held_ns``: this one, or one before it.
+    ``waited_ns`` is the longest wait in the bucket, which was for ``waited_for``. ``was_last``: no
+    rank of this host came later. ``gap_ns``: nothing had happened on this rank for so long when it
+    was submitted.
     """
 
     label: int
@@ -42,6 +47,8 @@ class Span:
     slack_ns: int
     was_last: bool
     gap_ns: int
+    held_by: int = -1
+    held_ns: int = 0
     waited_ns: int = 0
     waited_for: int = -1
 
@@ -276,10 +283,10 @@ def _spans(table: _Table, buckets: _Buckets) -> tuple[list[Span], list[Span]]:
     index, is_there = buckets.index_of(table.bucket_keys(table.starts, table.value))
     index, submits = index[is_there], table.submits[is_there]
     took = buckets.done[index] - table.time[submits]
-    slow = _largest(took)
+    slow = _few_of_each(_largest(took, _CANDIDATES), index)[:_MOST_SPANS]
     was_last = table.events["detail"][submits] != 0
     gaps = np.where(was_last, table.gaps(submits), 0)
-    late = [i for i in _largest(gaps) if gaps[i] > 0]
+    late = [i for i in _largest(gaps, _MOST_SPANS) if gaps[i] > 0]
     waits = np.flatnonzero(table.kind == EventKind.WAITED)
 
     def span(i: int) -> Span:
@@ -289,6 +296,7 @@ def _spans(table: _Table, buckets: _Buckets) -> tuple[list[Span], list[Span]]:
         is_inside &= table.process_set[waits] == table.process_set[submit]
         inside = waits[is_inside]
         longest = int(inside[np.argmax(table.value[inside])]) if len(inside) else -1
+        held_by, held_ns = _holder(buckets, bucket, int(table.time[submit]))
         return Span(
             label=int(table.subject[submit]),
             process_set=int(table.process_set[submit]),
@@ -300,16 +308,41 @@ def _spans(table: _Table, buckets: _Buckets) -> tuple[list[Span], list[Span]]:
             slack_ns=int(buckets.slack[bucket]),
             was_last=bool(was_last[i]),
             gap_ns=int(gaps[i]),
+            held_by=held_by,
+            held_ns=held_ns,
             waited_ns=int(table.value[longest]) if longest >= 0 else 0,
             waited_for=int(table.subject[longest]) if longest >= 0 else -1,
         )
 
-    return [span(int(i)) for i in slow], [span(int(i)) for i in late]
+    return [span(i) for i in slow], [span(int(i)) for i in late]
 
 
-def _largest(values: _Array) -> _Array:
+def _holder(buckets: _Buckets, bucket: int, submitted_ns: int) -> tuple[int, int]:
+    """Which bucket was held up longest while one that became part of ``bucket`` was waiting."""
+    is_before = (buckets.started > submitted_ns) & (buckets.started <= buckets.started[bucket])
+    is_before &= buckets.process_sets == buckets.process_sets[bucket]
+    before = np.flatnonzero(is_before)
+    if not len(before):
+        return int(buckets.numbers[bucket]), 0
+    held = np.minimum(buckets.slack[before], buckets.started[before] - submitted_ns)
+    longest = int(np.argmax(held))
+    return int(buckets.numbers[before[longest]]), int(held[longest])
+
+
+def _few_of_each(candidates: _Array, bucket: _Array) -> list[int]:
+    """Some of each bucket: what ran together is equally slow."""
+    seen: Counter[int] = Counter()
+    found = []
+    for candidate in candidates.tolist():
+        seen[int(bucket[candidate])] += 1
+        if seen[int(bucket[candidate])] <= _MOST_OF_BUCKET:
+            found.append(candidate)
+    return found
+
+
+def _largest(values: _Array, most: int) -> _Array:
     """Where the largest are, the first of them first."""
-    count = min(_MOST_SPANS, len(values))
+    count = min(most, len(values))
     if not count:
         return np.zeros(0, np.int64)
     found = np.argpartition(values, len(values) - count)[-count:]

@@ -235,14 +235,16 @@ def _waited_for(
     names: Sequence[str],
     usual: int | None,
 ) -> str:
-    if entry["waited_us"] > entry["slack_us"]:
+    """Which rank held it up for most of its time, in words; nothing where none did."""
+    if 2 * max(entry["waited_us"], entry["held_us"]) < entry["took_us"]:
+        return ""
+    if entry["waited_us"] > entry["held_us"]:
         return f"rank {entry['waited_for']}"
-    world, process_set, number = entry["bucket"]
-    process = named_last(entry["slack_us"], late.get((world, process_set, number), ()))
+    world, process_set, number = entry["held_by"]
+    process = named_last(entry["held_us"], late.get((world, process_set, number), ()))
     if process is not None:
         return f"rank {names[process]}"
-    is_mostly_wait = 2 * entry["slack_us"] > entry["took_us"]
-    return f"probably rank {names[usual]}" if is_mostly_wait and usual is not None else ""
+    return f"probably rank {names[usual]}" if usual is not None else ""
 
 
 def _slow_tensor(entry: _Record, rank: str, begin_s: float, waited_for: str) -> SlowTensor:

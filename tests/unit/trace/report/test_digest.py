@@ -68,6 +68,22 @@ def test_an_earlier_bucket_is_no_wait_for_ranks() -> None:
     assert digest.waiting_ns == 2 * MS
 
 
+def test_what_was_behind_a_bucket_that_was_held_up() -> None:
+    digest = take(
+        (SUBMIT, 10, 1, 4),
+        (SUBMIT, 11, 2, 4),
+        (START, 90, 4, 1),
+        (FUSED, 90, 1, 4),
+        (DONE, 91, 4, 0),
+        (START, 91, 5, 1),
+        (FUSED, 91, 2, 5),
+        (DONE, 92, 5, 0),
+    )
+    second = digest.slow[1]
+    assert (second.label, second.slack_ns) == (2, 0)
+    assert (second.held_by, second.held_ns) == (4, 79 * MS)
+
+
 def test_what_has_not_ended_is_told_when_it_has() -> None:
     digester = Digester()
     first = digester.take(events((SUBMIT, 100, 1, 4)), 0, 1000 * MS, is_whole=True)
