@@ -108,7 +108,7 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
 	for name in collectives grouped training compression startup lifecycle memory \
-	    with_tensorflow with_jax many_hosts elastic_recovery; do \
+	    with_tensorflow with_jax many_hosts elastic_recovery observability; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; exit $$status
 

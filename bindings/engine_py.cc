@@ -155,6 +155,8 @@ void bind_trace_config(nb::module_& module) {
       .def_rw("is_chosen_folder", &TraceConfig::is_chosen_folder)
       .def_rw("job", &TraceConfig::job)
       .def_rw("world", &TraceConfig::world)
+      .def_rw("generation", &TraceConfig::generation)
+      .def_rw("presence", &TraceConfig::presence)
       .def_rw("stack_signal", &TraceConfig::stack_signal)
       .def_rw("stack_fd", &TraceConfig::stack_fd)
       .def_rw("timeline_path", &TraceConfig::timeline_path)
@@ -163,18 +165,35 @@ void bind_trace_config(nb::module_& module) {
       .def_rw("data_plane", &TraceConfig::data_plane);
 }
 
+void bind_tuning(nb::module_& module) {
+  nb::class_<Tuning>(module, "Tuning")
+      .def(
+          "__init__",
+          [](Tuning* self, std::uint64_t fusion_threshold_bytes, std::uint32_t cycle_time_us,
+             std::uint16_t block_kib, std::uint16_t small_kib,
+             std::uint16_t small_between_hosts_kib) {
+            const AllreduceCut cut{.block_kib = block_kib,
+                                   .small_kib = small_kib,
+                                   .small_between_hosts_kib = small_between_hosts_kib};
+            new (self) Tuning{.fusion_threshold_bytes = fusion_threshold_bytes,
+                              .bucket = {.cycle_time_us = cycle_time_us, .cut = cut}};
+          },
+          "fusion_threshold_bytes"_a, "cycle_time_us"_a, "block_kib"_a, "small_kib"_a,
+          "small_between_hosts_kib"_a);
+}
+
 void bind_config(nb::module_& module) {
   bind_trace_config(module);
+  bind_tuning(module);
   nb::class_<EngineConfig>(module, "Config")
       .def(nb::init<>())
       .def_rw("rank", &EngineConfig::rank)
       .def_rw("size", &EngineConfig::size)
       .def_rw("generation", &EngineConfig::generation)
       .def_rw("usable_cores", &EngineConfig::usable_cores)
-      .def_rw("fusion_threshold_bytes", &EngineConfig::fusion_threshold_bytes)
+      .def_rw("tuning", &EngineConfig::tuning)
       .def_rw("fuse_groups", &EngineConfig::fuse_groups)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
-      .def_rw("cycle_time_s", &EngineConfig::cycle_time_s)
       .def_rw("stall_check", &EngineConfig::stall_check)
       .def_rw("stall_check_time_s", &EngineConfig::stall_check_time_s)
       .def_rw("stall_shutdown_time_s", &EngineConfig::stall_shutdown_time_s)
@@ -419,6 +438,13 @@ void bind_engine(nb::module_& module) {
            })
       .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
       .def("counts", &counts_of)
+      .def(
+          "step_times",
+          [](Engine& engine, std::uint64_t first) {
+            return engine.counters().pacemaker.times_since(first);
+          },
+          "first"_a)
+      .def("tune", &Engine::tune, "tuning"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("events", &events_of)
       .def("events_since", &events_since, "begin"_a, "most"_a)
       .def("label", &label_of, "id"_a)

@@ -4,9 +4,11 @@
 // the engine's mutex or in the progress role. Times come from clock reads that are made anyway.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "control/request.h"
 
@@ -45,9 +47,23 @@ class Pacemaker {
     name_ = name;
     period_ns_ = now - last_ns;
     beat_ns_ = now;
+    times_ns_[steps.get() % kRemembered].set(static_cast<std::uint64_t>(period_ns_));
     steps.add(1);
     stepped_ns.add_ns(period_ns_);
     last_step_ns.set(static_cast<std::uint64_t>(period_ns_));
+  }
+
+  // Any thread: times of the steps from number `first` on, as far as they are remembered.
+  std::vector<std::uint64_t> times_since(std::uint64_t first) const {
+    const std::uint64_t end = steps.get();
+    std::vector<std::uint64_t> times;
+    for (std::uint64_t step = first; step < end; ++step) {
+      times.push_back(times_ns_[step % kRemembered].get());
+    }
+    // Those that were written over meanwhile, or are about to be.
+    const std::uint64_t oldest = steps.get() < kRemembered ? 0 : steps.get() + 1 - kRemembered;
+    if (oldest > first) times.erase(times.begin(), times.begin() + std::min(oldest, end) - first);
+    return times;
   }
 
   Count steps;
@@ -55,6 +71,7 @@ class Pacemaker {
   Count last_step_ns;
 
  private:
+  static constexpr std::uint64_t kRemembered = 256;
   // Its program has gone on to something else, or there was none.
   bool is_silent(std::int64_t now) const {
     return period_ns_ == 0 || now - beat_ns_ > kPatience * period_ns_;
@@ -62,6 +79,7 @@ class Pacemaker {
 
   static constexpr std::int64_t kPatience = 10;  // periods
 
+  std::array<Count, kRemembered> times_ns_;  // by number
   std::uint64_t name_ = 0;
   std::int64_t period_ns_ = 0;
   std::int64_t beat_ns_ = 0;

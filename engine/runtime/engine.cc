@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "collective/shares.h"
 #include "runtime/quiet_thread.h"
 
 namespace hvd {
@@ -30,8 +31,17 @@ const Eagerness& eagerness_of(const EngineConfig& config, bool is_unattended) {
   return config.has_spare_cores() || is_unattended ? kOverlap : kTakeTurns;
 }
 
+void refuse_cut(const AllreduceCut& cut) {
+  const std::size_t most = staging_sizes(1).staging_cell_bytes / 1024;
+  if (cut.block_kib >= kLeastBlockBytes / 1024 && cut.block_kib <= most) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a block of an allreduce has " + std::to_string(kLeastBlockBytes / 1024) + " to " +
+                  std::to_string(most) + " KiB, not " + std::to_string(cut.block_kib));
+}
+
 // The check runs at the shutdown time too, where that is the shorter one.
 EngineConfig completed(EngineConfig config, const std::vector<std::vector<int>>& hosts) {
+  refuse_cut(config.tuning.bucket.cut);
   config.local_size = config.size;
   for (const std::vector<int>& host : hosts) {
     const bool is_own = std::ranges::find(host, config.rank) != host.end();
@@ -60,7 +70,8 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       tracer_(make_tracer(processes)),
       recorder_(tracer_->recorder()),
       handles_(config_.generation),
-      departures_ns_(static_cast<std::size_t>(config_.size)) {
+      departures_ns_(static_cast<std::size_t>(config_.size)),
+      cycle_time_us_(config_.tuning.bucket.cycle_time_us) {
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
   sets_[0] = {.members = std::move(world), .links = std::move(connections.world)};
@@ -278,8 +289,20 @@ bool Engine::is_enough(std::size_t ready_bytes) const {
 
 // How long what is ready waits for more to come, from the moment it was seen.
 Nanoseconds Engine::linger() const {
-  if (config_.cycle_time_s <= 0) return eagerness_of(config_, is_unattended_.load()).linger;
-  return Nanoseconds(static_cast<std::int64_t>(config_.cycle_time_s * 1e9));
+  const std::uint32_t cycle_time_us = cycle_time_us_.load(std::memory_order_relaxed);
+  if (cycle_time_us == 0) return eagerness_of(config_, is_unattended_.load()).linger;
+  return std::chrono::microseconds(cycle_time_us);
+}
+
+void Engine::tune(const Tuning& tuning) {
+  throw_if_forked();
+  if (config_.rank != 0) throw Error(ErrorCode::kInvalidArgument, "only rank 0 can tune");
+  refuse_cut(tuning.bucket.cut);
+  const std::lock_guard guard(mutex_);
+  throw_if_over({});
+  Board& board = lanes_[0].load()->board;
+  const SharedLock lock = board.lock();
+  board.tune(tuning);
 }
 
 int Engine::flights_in_all() {
@@ -362,6 +385,7 @@ void Engine::shutdown() {
   role_taken_ = true;
   recorder_.record_now({.kind = EventKind::kLeft});
   lock.unlock();
+  if (was_healthy) tracer_->want_last_file();
   tracer_->stop();
   lock.lock();
   space_.reset();  // who keeps this engine for a handle's sake keeps no descriptor

@@ -42,13 +42,12 @@ namespace hvd {
 struct EngineConfig {
   int rank = 0;
   int size = 1;
-  int local_size = 1;    // ranks on this host
-  int generation = 0;    // of the world in this process; keeps handles of different worlds apart
-  int usable_cores = 1;  // that the ranks of this host may use together
-  std::size_t fusion_threshold_bytes = 128UL << 20;
+  int local_size = 1;       // ranks on this host
+  int generation = 0;       // of the world in this process; keeps handles of different worlds apart
+  int usable_cores = 1;     // that the ranks of this host may use together
+  Tuning tuning;            // to begin with
   bool fuse_groups = true;  // with other tensors
   std::uint32_t cache_capacity = 1024;
-  double cycle_time_s = 0.0;  // 0: the engine decides
   bool stall_check = true;
   double stall_check_time_s = 60.0;
   double stall_shutdown_time_s = 0.0;  // 0: never
@@ -89,6 +88,11 @@ class Engine {
   std::vector<int> members_of(int set);
   // Operations of this rank in flight on a set.
   int flights(int set);
+
+  // On rank 0: from the next bucket of the world on, all its ranks run buckets in this way. Other
+  // process sets keep to the configuration, but that this process starts theirs in time, too.
+  // Throws Error for what cannot be.
+  void tune(const Tuning& tuning);
 
   // Starts operations on a process set; one handle for all. Throws Error when the call cannot be
   // right or the world is over; then nothing was submitted. With a continuation the handle is not
@@ -226,6 +230,7 @@ class Engine {
   // Calls the continuations of what is done, outside of the progress role. False for none.
   bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
+  void note_blocked(std::int64_t begin_ns);
   void await_background(const Pending& pending, std::int64_t deadline_ns);
   void note_unattended();
   // True when it left off for the sake of continuations, with more to do perhaps.
@@ -308,7 +313,8 @@ class Engine {
   std::atomic<bool> is_unattended_{false};  // handles are under way that nobody will wait for
   std::optional<Error> fatal_;
   Counters counters_;
-  std::atomic<std::int64_t> last_done_ns_{0};  // when a bucket ended
+  std::atomic<std::int64_t> last_done_ns_{0};      // when a bucket ended
+  std::atomic<std::int64_t> blocked_since_ns_{0};  // a thread that waits with interruptions; or 0
   std::atomic<bool> is_over_{false};  // fatal_ is set: what was begun is never touched again
   bool role_taken_ = false;
   std::vector<Entry*> submitted_;
@@ -331,6 +337,7 @@ class Engine {
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread
   std::int64_t ready_since_ns_ = 0;         // background thread only
   std::atomic<std::int64_t> last_submit_ns_{0};
+  std::atomic<std::uint32_t> cycle_time_us_;  // of the last bucket of the world; 0: as it sees fit
   std::atomic<bool> is_shut_down_{false};
   bool is_abandoned_ = false;
 

@@ -72,7 +72,7 @@ Lane& Engine::open_lane(int set) {
   };
   LaneConfig config{.id = set, .members = members, .hosts = hosts_of(members), .board = {}};
   config.board.cache_capacity = config_.cache_capacity;
-  config.board.fusion_threshold_bytes = config_.fusion_threshold_bytes;
+  config.board.tuning = config_.tuning;
   config.board.fuse_groups = config_.fuse_groups;
   config.board.check_holder = check;
   auto region = space_->map(offset, Lane::region_bytes(static_cast<int>(members.size())));

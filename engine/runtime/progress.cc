@@ -161,7 +161,10 @@ void Engine::begin_bucket(Lane& lane) {
   if (works.size() > 1) counters_.fused_tensors.add(works.size());
   lane.bucket_bytes = 0;
   for (const Work& work : works) lane.bucket_bytes += work.request->size_bytes();
-  lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
+  const BucketTuning tuning = lane.board.tuning_of(lane.cursor);
+  if (lane.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
+  lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
+                      tuning.cut);
 }
 
 void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now,

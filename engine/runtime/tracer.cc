@@ -17,6 +17,7 @@ namespace hvd {
 namespace {
 
 constexpr Nanoseconds kForever = std::chrono::hours(24);
+constexpr Nanoseconds kRequestInterval = std::chrono::milliseconds(500);
 constexpr Nanoseconds kTimelineInterval = std::chrono::milliseconds(50);
 constexpr Nanoseconds kBusyInterval = std::chrono::milliseconds(2);
 // For the other ranks to reach the end of a bucket that this one has left.
@@ -42,7 +43,34 @@ void Tracer::start() {
   if (!config_.timeline_path.empty()) {
     start_timeline(config_.timeline_path, config_.timeline_mark_cycles);
   }
-  if (recorder_.is_on()) scribe_ = quiet_thread([this] { run(); });
+  if (!recorder_.is_on()) return;
+  announce();
+  scribe_ = quiet_thread([this] { run(); });
+}
+
+// In the job's folder, for those who want to know who runs.
+void Tracer::announce() {
+  if (config_.presence.empty() || config_.folder.empty()) return;
+  try {
+    const std::string folder =
+        prepare_folder(config_.folder, config_.is_chosen_folder, config_.job);
+    last_request_ = recordings_wanted(folder);  // of somebody before
+    const std::string path = folder + "/" + file_stem(place_.rank) + kPresenceSuffix;
+    write_presence(path, config_.presence);
+    presence_path_ = path;
+  } catch (const std::exception& error) {
+    log(place_.log, LogLevel::kInfo,
+        std::string("nobody can ask this rank for recordings: ") + error.what());
+  }
+}
+
+std::string Tracer::file_stem(int rank) const {
+  return "rank-" + std::to_string(rank) + "-pid-" + std::to_string(getpid()) + "-world-" +
+         std::to_string(config_.generation);
+}
+
+void Tracer::want_last_file() {
+  if (!config_.presence.empty()) want_file("end", {}, place_.rank);
 }
 
 Tracer::~Tracer() { stop(); }
@@ -96,22 +124,34 @@ void Tracer::run() {
       dumps_done_ = wanted;
       wishes.push_back({"signal", "SIGUSR1", place_.rank});
     }
+    look_for_requests(wishes);
     for (const Wish& wish : wishes) carry_out(wish);
     answer_others();
     for (const Report& report : reports) log_report(report);
     const bool is_busy = is_tracing_.load() && trace();
     if (is_last) return;
-    const Nanoseconds nap = is_busy              ? kBusyInterval
-                            : is_tracing_.load() ? kTimelineInterval
-                                                 : kForever;
+    const Nanoseconds nap = is_busy                  ? kBusyInterval
+                            : is_tracing_.load()     ? kTimelineInterval
+                            : presence_path_.empty() ? kForever
+                                                     : kRequestInterval;
     futex_wait(header.calls, seen, nap);
   }
+}
+
+void Tracer::look_for_requests(std::vector<Wish>& wishes) {
+  if (presence_path_.empty()) return;
+  const std::string folder = presence_path_.substr(0, presence_path_.rfind('/'));
+  std::string wanted = recordings_wanted(folder);
+  if (wanted.empty() || wanted == last_request_) return;
+  last_request_ = wanted;
+  wishes.push_back({"request", std::move(wanted), place_.rank});
 }
 
 void Tracer::carry_out(const Wish& wish) {
   try {
     const bool is_own = wish.rank == place_.rank;
-    const std::string path = is_own ? file_of(recorder_, wish, {}, wish.reason == "signal")
+    const bool with_stacks = wish.reason == "signal" || wish.reason == "request";
+    const std::string path = is_own ? file_of(recorder_, wish, {}, with_stacks)
                                     : file_of(RecorderView(memory_(wish.rank)), wish, {}, false);
     log(place_.log, LogLevel::kInfo, "the flight recorder's last events are in " + path);
   } catch (const std::exception& error) {
@@ -138,8 +178,7 @@ std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, cons
     throw Error(ErrorCode::kInvalidArgument, "there is no folder for recordings; give a path");
   }
   const std::string folder = prepare_folder(config_.folder, config_.is_chosen_folder, config_.job);
-  std::string own = folder + "/rank-" + std::to_string(wish.rank) + "-pid-" +
-                    std::to_string(getpid()) + "-" + wish.reason + kRecordingSuffix;
+  std::string own = folder + "/" + file_stem(wish.rank) + "-" + wish.reason + kRecordingSuffix;
   write_recording(recorder, head, own);
   return own;
 }
@@ -427,6 +466,7 @@ void Tracer::stop() {
   }
   call_scribe();
   scribe_.join();
+  if (!presence_path_.empty()) unlink(presence_path_.c_str());
   end_traces();
 }
 

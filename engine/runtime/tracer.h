@@ -31,7 +31,11 @@ struct TraceConfig {
   std::string folder;
   bool is_chosen_folder = false;
   std::string job = "job";  // the folder in it
-  std::string world;        // a JSON object for every file
+  int generation = 1;       // of the world in this process, part of a file's name
+  // What a file in the job's folder says while the world lives. Empty: there is none, nobody can
+  // ask for recordings there, and none is written at a regular end.
+  std::string presence;
+  std::string world;  // a JSON object for every file
   // How to get at Python's stacks without its lock: raising the signal writes them to the file.
   int stack_signal = 0;  // 0: not at all
   int stack_fd = -1;
@@ -77,6 +81,8 @@ class Tracer {
 
   // Logs a warning, with what these ranks are doing. Any thread, never blocks.
   void report(const std::string& text, const std::vector<int>& ranks);
+  // The world ends as it should: the last events go to a file before the thread ends.
+  void want_last_file();
   // What a rank is doing, in lines; nothing where that cannot be known. Takes a moment.
   std::string describe(int rank);
 
@@ -109,6 +115,9 @@ class Tracer {
   void run();
   void call_scribe();
   void carry_out(const Wish& wish);
+  void announce();
+  void look_for_requests(std::vector<Wish>& wishes);
+  std::string file_stem(int rank) const;
   void answer();
   void answer_others();
   std::string file_of(const RecorderView& recorder, const Wish& wish, const std::string& path,
@@ -143,6 +152,8 @@ class Tracer {
   std::condition_variable answered_;
   std::shared_ptr<TimelineCollector> receiver_;  // of what other hosts send
   std::uint32_t dumps_done_ = 0;
+  std::string presence_path_;  // empty: nobody knows of this rank
+  std::string last_request_;
 
   std::mutex timeline_mutex_;
   std::shared_ptr<TimelineCollector> timeline_;

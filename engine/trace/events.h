@@ -25,6 +25,7 @@ enum class EventKind : std::uint8_t {
   kStall = 10,       // subject: label, value: nanoseconds since it was submitted
   kFailed = 11,      // the world is over for this rank; value: error code
   kLeft = 12,        // this rank shuts down
+  kBlocked = 13,     // the program has waited for results until now; value: nanoseconds
 };
 
 // What a rank waits for in the middle of a bucket.

@@ -1,6 +1,7 @@
 #include "trace/recorder_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,8 +9,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -24,6 +27,8 @@ namespace fs = std::filesystem;
 constexpr const char* kPartSuffix = ".part";
 constexpr std::size_t kMaxJobs = 16;
 constexpr std::uintmax_t kMaxBytes = 512U << 20;
+constexpr std::uintmax_t kMaxJobBytes = kMaxBytes / 2;
+constexpr std::size_t kRequestBytes = 64;
 
 class OpenFile {
  public:
@@ -95,16 +100,33 @@ bool is_recording(const fs::path& path) {
   return path.extension() == kRecordingSuffix || path.extension() == kPartSuffix;
 }
 
+bool is_presence(const fs::path& path) { return path.extension() == kPresenceSuffix; }
+
+bool is_ours(const fs::path& path) {
+  return is_recording(path) || is_presence(path) || path.filename() == kRequestName;
+}
+
+// Whether the process that a presence file's name tells lives on this host.
+bool is_living(const fs::path& presence) {
+  constexpr std::string_view kBefore = "-pid-";
+  const std::string name = presence.filename().string();
+  const std::size_t begin = name.find(kBefore);
+  const int pid = begin == name.npos ? 0 : std::atoi(name.c_str() + begin + kBefore.size());
+  return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+}
+
 struct JobFolder {
   fs::path path;
   fs::file_time_type written;
   std::uintmax_t size_bytes = 0;
+  bool is_running = false;
 };
 
 JobFolder measured(const fs::path& path) {
   std::error_code ignored;
   JobFolder folder{.path = path, .written = fs::last_write_time(path, ignored)};
   for (const auto& entry : fs::directory_iterator(path, ignored)) {
+    if (is_presence(entry.path())) folder.is_running = folder.is_running || is_living(entry.path());
     if (!entry.is_regular_file(ignored) || !is_recording(entry.path())) continue;
     const auto size_bytes = entry.file_size(ignored);
     if (!ignored) folder.size_bytes += size_bytes;
@@ -115,7 +137,7 @@ JobFolder measured(const fs::path& path) {
 void remove_recordings(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (is_recording(entry.path())) fs::remove(entry.path(), ignored);
+    if (is_ours(entry.path())) fs::remove(entry.path(), ignored);
   }
   fs::remove(folder, ignored);  // if nothing else is in it
 }
@@ -134,10 +156,36 @@ void remove_oldest(const fs::path& base, const fs::path& own) {
   std::size_t left = folders.size();
   for (const JobFolder& folder : folders) {
     if (left <= kMaxJobs && total <= kMaxBytes) return;
-    if (folder.path == own) continue;
+    if (folder.path == own || folder.is_running) continue;
     remove_recordings(folder.path);
     total -= folder.size_bytes;
     --left;
+  }
+}
+
+// Of a job that makes one world after another.
+void remove_oldest_of(const fs::path& own) {
+  struct File {
+    fs::path path;
+    fs::file_time_type written;
+    std::uintmax_t size_bytes;
+  };
+  std::error_code ignored;
+  std::vector<File> files;
+  std::uintmax_t total = 0;
+  for (const auto& entry : fs::directory_iterator(own, ignored)) {
+    if (!is_recording(entry.path())) continue;
+    const auto size_bytes = entry.file_size(ignored);
+    if (ignored) continue;
+    files.push_back({entry.path(), entry.last_write_time(ignored), size_bytes});
+    total += size_bytes;
+  }
+  if (total <= kMaxJobBytes) return;
+  std::ranges::sort(files, {}, &File::written);
+  for (const File& file : files) {
+    if (total <= kMaxJobBytes) return;
+    fs::remove(file.path, ignored);
+    total -= file.size_bytes;
   }
 }
 
@@ -192,7 +240,24 @@ std::string prepare_folder(const std::string& base, bool is_chosen, const std::s
   const fs::path folder = fs::path(base) / job;
   make_own_folder(folder);
   remove_oldest(base, folder);
+  remove_oldest_of(folder);
   return folder.string();
+}
+
+void write_presence(const std::string& path, const std::string& text) {
+  const OpenFile file(path);
+  file.write({text.data(), text.size()});
+}
+
+std::string recordings_wanted(const std::string& folder) {
+  const std::string path = folder + "/" + kRequestName;
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return {};
+  std::string text(kRequestBytes, '\0');
+  const ssize_t count = read(fd, text.data(), text.size());
+  close(fd);
+  text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+  return text;
 }
 
 }  // namespace hvd

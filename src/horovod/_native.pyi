@@ -31,6 +31,8 @@ class TraceConfig:
     is_chosen_folder: bool
     job: str
     world: str
+    generation: int
+    presence: str
     stack_signal: int
     stack_fd: int
     timeline_path: str
@@ -39,15 +41,26 @@ class TraceConfig:
     data_plane: str
     def __init__(self) -> None: ...
 
+class Tuning:
+    """What ``Engine.tune`` changes; with a ``cycle_time_us`` of 0 the engine decides."""
+
+    def __init__(
+        self,
+        fusion_threshold_bytes: int,
+        cycle_time_us: int,
+        block_kib: int,
+        small_kib: int,
+        small_between_hosts_kib: int,
+    ) -> None: ...
+
 class Config:
     rank: int
     size: int
     generation: int
     usable_cores: int
-    fusion_threshold_bytes: int
+    tuning: Tuning
     fuse_groups: bool
     cache_capacity: int
-    cycle_time_s: float
     stall_check: bool
     stall_check_time_s: float
     stall_shutdown_time_s: float
@@ -184,6 +197,12 @@ class Engine:
     @property
     def has_spare_cores(self) -> bool: ...
     def counts(self) -> dict[str, int]: ...
+    def step_times(self, first: int) -> list[int]:
+        """Nanoseconds of the steps from number ``first`` on, of the last 255."""
+
+    def tune(self, tuning: Tuning) -> None:
+        """On rank 0: holds for all ranks from the world's next collective on."""
+
     def events(self) -> bytes: ...
     def events_since(self, begin: int, most: int) -> tuple[int, bytes]: ...
     def label(self, id: int) -> bytes: ...

@@ -18,7 +18,10 @@ from functools import partial
 from typing import Any
 
 from horovod import _native, mpi_library
-from horovod.assembly import MPI, World, assemble, usable_cores, worlds_begun
+from horovod.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
+from horovod.autotune import Autotuning, check_autotune
+from horovod.autotune.knobs import Surroundings
+from horovod.backends.plane import NATIVE
 from horovod.errors import InitError, PeerLostError, StallError
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
@@ -82,6 +85,7 @@ _at_end: list[Callable[[_native.Engine], None]] = []
 _tally = Tally()
 _export: Export | None = None
 _sampler: Sampler | None = None
+_autotuning = Autotuning(tuning_of)
 _port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
@@ -116,6 +120,7 @@ def init(
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         check_export(settings)
+        check_autotune(settings)
         _check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
@@ -168,6 +173,9 @@ def _enter(world: World) -> None:
         world.engine,
         partial(_tally.read, world.engine),
     )
+    if world.identity.rank == 0 and world.identity.size > 1:
+        around = Surroundings(world.data_plane_name == NATIVE, world.connect_set is not None)
+        _autotuning.begin(world.engine, world.settings, around)
 
 
 def _join(
@@ -232,11 +240,13 @@ def shutdown() -> None:
         export, _export = _export, None
         sampler, _sampler = _sampler, None
         close_registry()
-    for each in (export, sampler):
-        if each is not None:
-            each.close()
+    if export is not None:
+        export.close()
     if world is not None:
         _native.leave_dump_signal()
+        _autotuning.end()
+        if sampler is not None:
+            sampler.close()
         world.end()
         _tally.end(world.engine)
         _port.detach(world.engine)
@@ -458,6 +468,7 @@ def _abandon() -> None:
     _forecast = None
     close_registry()
     _native.leave_dump_signal()
+    _autotuning.abandon()
     if _export is not None:
         _export.abandon()
         _export = None

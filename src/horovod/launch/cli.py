@@ -26,13 +26,15 @@ from horovod.launch.options import (
 from horovod.launch.report import REPORT_ENVIRONMENT, check_report
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings, environment_of
+from horovod.trace.folders import JOB_ID
 
 __all__ = ["main"]
 
 _USAGE = """\
 horovodrun -np N [options] command [argument ...]
        horovodrun --experiment FILE [--dry-run] [options]
-       horovodrun --check-network [-H HOSTS] [--json]"""
+       horovodrun --check-network [-H HOSTS] [--json]
+       horovodrun --doctor [JOB] [--json]"""
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
 
@@ -49,6 +51,7 @@ examples:
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
   horovodrun --kubernetes -np 8 --kubernetes-image team/train:1 python train.py
                                      print a job of eight pods, for kubectl apply -f -
+  horovodrun --doctor                  why the newest job is slow, hangs or has failed
 
 an experiment file (docs/experiments.md):
   project: digits
@@ -78,6 +81,8 @@ each worker gets:
 exit status:
   0 if all workers exit with 0, 1 if one fails (the others are ended), 2 for a wrong command line,
   126 or 127 if the command cannot be run or found, 130 after Ctrl-C, 143 after SIGTERM.
+  --doctor and --check-network: 0 if nothing is wrong, 1 if something is, 2 for a wrong command line
+  or, with --doctor, without recordings to look at.
 """
 
 
@@ -89,6 +94,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     parser = _parser()
     options, command = split_command(arguments, parser)
     given = parser.parse_args(options)
+    if given.doctor:
+        return _doctor(parser, options, command, os.environ if environ is None else environ)
     if given.version:
         print(_version())
         return 0
@@ -102,7 +109,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if given.check_network:
         return _check_network(parser, given, command)
     if given.json:
-        parser.error("--json goes with --check-network")
+        parser.error("--json goes with --check-network or --doctor")
     environ = os.environ if environ is None else environ
     if given.num_proc is None and "LSB_JOBID" not in environ:
         parser.error("say with -np how many processes to start, for example -np 2")
@@ -173,6 +180,8 @@ def _run_experiment(
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
     path = Path(given.experiment)
     try:
+        if given.job_id is not None:
+            raise ValueError("--job-id and --experiment: each line is a job of its own")
         _refuse_mpi(given, "--experiment")
         _refuse_report(given, "--experiment")
         if is_elastic(given):
@@ -220,6 +229,24 @@ def _check_network(
         parser.error(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _doctor(
+    parser: argparse.ArgumentParser,
+    options: Sequence[str],
+    rest: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
+    # Here, because a job needs neither NumPy nor tables.
+    from horovod.launch.doctor.command import run_doctor
+
+    # What follows the job is no command's.
+    given = parser.parse_args([*options, *rest[1:]])
+    known = {"doctor", "json"}
+    for name, value in vars(given).items():
+        if name not in known and value != parser.get_default(name):
+            parser.error(f"--{name.replace('_', '-')} and --doctor: it looks at a job only")
+    return run_doctor(rest[0] if rest else "", environ, is_json=given.json)
 
 
 def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
@@ -283,7 +310,17 @@ def _parser() -> argparse.ArgumentParser:
         help="measure latency and bandwidth between the hosts of -H, or within this machine, and "
         "name what is slow",
     )
-    add("--json", action="store_true", help="with --check-network: print JSON for programs")
+    add(
+        "--doctor",
+        action="store_true",
+        help="say why a job is slow, hangs or has failed, which rank is to blame and what to do: "
+        "of a job that runs or has ended, by its id or a folder of recordings; default: the newest",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="with --check-network or --doctor: print JSON for programs",
+    )
     add("--verbose", action="store_true", help="say which processes start and end")
     add("--config-file", metavar="YAML", help="settings in a file, see below")
     add_options(parser)
@@ -359,7 +396,8 @@ def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
 
         path = Path(given.config_file)
         chosen = {**read_config_file(path).settings, **chosen}
-    return environment_of(chosen)
+    variables = environment_of(chosen)
+    return variables if given.job_id is None else {**variables, JOB_ID: given.job_id}
 
 
 def _controller(given: argparse.Namespace) -> str:

@@ -26,11 +26,6 @@ _ABSENT = {
         *("--hierarchical-allgather", "--no-hierarchical-allgather"),
         *("--torus-allreduce", "--no-torus-allreduce"),
     ),
-    "has no autotuning": (
-        *("--autotune", "--no-autotune", "--autotune-log-file", "--autotune-warmup-samples"),
-        *("--autotune-steps-per-sample", "--autotune-bayes-opt-max-samples"),
-        "--autotune-gaussian-process-noise",
-    ),
 }
 
 
@@ -41,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_remote(parser.add_argument_group("other machines"))
     _add_elastic(parser.add_argument_group("elastic"))
     _add_output(parser.add_argument_group("output"))
-    for topic in ("tuning", "stall check", "timeline", "metrics"):
+    for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
     add_kubernetes_options(parser)
     for lack, names in _ABSENT.items():

@@ -13,10 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from horovod.launch.job_plan import JobOutcome
+from horovod.launch.job_plan import JobOutcome, JobPlan
+from horovod.trace.folders import JOB_ID
 
-__all__ = ["REPORT_ENVIRONMENT", "JobReport", "check_report", "say_last"]
+if TYPE_CHECKING:
+    from horovod.launch.elastic.plan import ElasticPlan
+
+__all__ = ["REPORT_ENVIRONMENT", "JobReport", "check_report", "new_report", "say_last"]
 
 # For the workers: a launcher collects what they tell.
 REPORT_ENVIRONMENT = {"_HOROVOD_REPORT": "1"}
@@ -49,9 +54,10 @@ def say_last(text: str) -> None:
 class JobReport:
     """Begins with the job. ``note`` is for what is said meanwhile, shown to the user or not."""
 
-    def __init__(self, path: Path, command: Sequence[str]) -> None:
+    def __init__(self, path: Path, command: Sequence[str], job_id: str = "") -> None:
         self._path = path
         self._command = command
+        self._job_id = job_id
         self._begin_s = time.time()
         self._said: list[tuple[float, str]] = []
 
@@ -74,6 +80,7 @@ class JobReport:
 
         job = Job(
             command=shlex.join(self._command),
+            job_id=self._job_id,
             begin_s=self._begin_s,
             end_s=time.time(),
             status=outcome.status,
@@ -87,6 +94,13 @@ class JobReport:
             _write_whole(self._path, page(report))
         except OSError as error:
             say(f"--report {self._path}: cannot be written: {error.strerror or error}")
+
+
+def new_report(plan: JobPlan | ElasticPlan) -> JobReport | None:
+    """The report of a job that begins, if it is to have one."""
+    if plan.report is None:
+        return None
+    return JobReport(plan.report, plan.command, plan.extra_environment.get(JOB_ID, ""))
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -81,6 +81,8 @@ class EventKind(enum.IntEnum):
     STALL         subject: label; value: nanoseconds since it was submitted
     FAILED        the world is over for this rank; value: ``horovod.errors.ErrorCode``
     LEFT          this rank shut down
+    BLOCKED       a thread of the program waited for results until now; value: nanoseconds, 20 us
+                  or more
     """
 
     NONE = 0
@@ -96,6 +98,7 @@ class EventKind(enum.IntEnum):
     STALL = 10
     FAILED = 11
     LEFT = 12
+    BLOCKED = 13
 
 
 class WaitPhase(enum.IntEnum):

@@ -5,34 +5,38 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from horovod import _native
 from horovod.settings import SETTINGS, Settings
+from horovod.trace.folders import folder_of, timeline_of_world
+from horovod.trace.presence import own_presence
 from horovod.trace.stacks import prepare_stacks
 
-__all__ = ["DYNAMIC", "configure_trace", "default_folder", "job_name"]
+__all__ = ["DYNAMIC", "TracedWorld", "configure_trace"]
 
 DYNAMIC = "DYNAMIC"  # as the name of a timeline: begun by the program
-_NOWHERE = "off"  # as a folder for recordings
 _MIB = 1024 * 1024
 
 
-def default_folder() -> str:
-    """Where recordings go if nobody says otherwise; a folder for this user alone."""
-    return os.path.join(tempfile.gettempdir(), f"horovod-{os.getuid()}")
+@dataclass(frozen=True)
+class TracedWorld:
+    """What a world's views have to know: its ``job``, ``number`` in it, and who is where.
+
+    ``number`` is the same on all ranks, and no other world of the job has it. ``hosts`` has the
+    ranks of each. ``is_job``: somebody may look for it, also when it has ended well.
+    """
+
+    job: str
+    number: str = "1"
+    hosts: Sequence[Sequence[int]] = ((0,),)
+    data_plane: str = "native"
+    is_job: bool = False
 
 
-def job_name(environ: Mapping[str, str], pid: int, hostname: str | None = None) -> str:
-    """The folder of a job's recordings: the job's name, or else where its rank 0 is."""
-    name = environ.get("HOROVOD_JOB_ID") or f"{hostname or platform.node()}-{pid}"
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:100] or "job"
-
-
-def configure_trace(config: _native.Config, settings: Settings, job: str, data_plane: str) -> None:
+def configure_trace(config: _native.Config, settings: Settings, world: TracedWorld) -> None:
     """Fill in ``config.trace``; its ranks' names must be there already."""
     trace = config.trace
     timeline = settings.timeline
@@ -40,21 +44,25 @@ def configure_trace(config: _native.Config, settings: Settings, job: str, data_p
     if timeline and not trace.events:
         trace.events = Settings().recorder_events  # what it is made of
     trace.is_chosen_folder = bool(settings.recorder_dir)
-    trace.folder = settings.recorder_dir or default_folder()
-    if settings.recorder_dir.lower() == _NOWHERE:
-        trace.folder = ""
-    trace.job = job
-    trace.world = json.dumps(_description(config, settings, job, data_plane))
-    trace.timeline_path = "" if timeline == DYNAMIC else timeline
+    trace.folder = folder_of(settings.recorder_dir)
+    trace.job = world.job
+    trace.generation = config.generation
+    description = _description(config, settings, world)
+    trace.world = json.dumps(description)
+    if world.is_job:
+        name = config.peer_names[config.rank]
+        trace.presence = own_presence(config.rank, name, description)
+    is_at_once = timeline not in ("", DYNAMIC)
+    trace.timeline_path = timeline_of_world(timeline, world.number) if is_at_once else ""
     trace.timeline_mark_cycles = settings.timeline_mark_cycles
     trace.timeline_max_bytes = settings.timeline_max_mb * _MIB
-    trace.data_plane = data_plane
+    trace.data_plane = world.data_plane
     if trace.events:
         trace.stack_signal, trace.stack_fd = prepare_stacks()
 
 
 def _description(
-    config: _native.Config, settings: Settings, job: str, data_plane: str
+    config: _native.Config, settings: Settings, world: TracedWorld
 ) -> dict[str, object]:
     """What every recording says about its world, as JSON."""
     defaults = Settings()
@@ -64,11 +72,15 @@ def _description(
         if getattr(settings, setting.name) != getattr(defaults, setting.name)
     }
     return {
-        "job": job,
+        "job": world.job,
+        "world": world.number,
         "size": config.size,
         "generation": config.generation,
         "ranks": config.peer_names,
-        "data_plane": data_plane,
+        "hosts": [list(host) for host in world.hosts],
+        "cores": config.usable_cores,
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "data_plane": world.data_plane,
         "settings": changed,
         "horovod": _version(),
         "python": platform.python_version(),

@@ -23,6 +23,16 @@ TEST_CASE("the first name that comes again gives the pace, until it stays away")
   CHECK(pace.last_step_ns.get() == 10);
 }
 
+TEST_CASE("the last steps' times are remembered") {
+  Pacemaker pace;
+  for (std::int64_t step = 0; step < 300; ++step)
+    pace.beat(1, step * step, (step + 1) * (step + 1));
+  CHECK(pace.times_since(298) == std::vector<std::uint64_t>{597, 599});
+  CHECK(pace.times_since(0).size() == 255);
+  CHECK(pace.times_since(0).back() == 599);
+  CHECK(pace.times_since(300).empty());
+}
+
 TEST_CASE("an engine counts what it does") {
   WorldOfThreads world(2);
   world.run([](int rank, Engine& engine) {

@@ -27,7 +27,7 @@ NOWHERE = Route("127.0.0.1", 1)
 def nothing_leaks() -> Iterator[None]:
     before = open_descriptors()
     yield
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def size_of(layout: Sequence[Sequence[int]]) -> int:

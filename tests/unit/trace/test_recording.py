@@ -14,6 +14,7 @@ import pytest
 import horovod.numpy as hvd
 from horovod import _native
 from horovod.settings import Settings
+from horovod.trace.folders import default_folder, job_name, timeline_of_world
 from horovod.trace.operations import buckets_of, label_of, operations_of
 from horovod.trace.recording import (
     EVENT_DTYPE,
@@ -23,7 +24,7 @@ from horovod.trace.recording import (
     find_recordings,
     read_recording,
 )
-from horovod.trace.setup import configure_trace, default_folder, job_name
+from horovod.trace.setup import TracedWorld, configure_trace
 
 HEAD = {
     "horovod_recording": 1,
@@ -247,8 +248,24 @@ def test_a_job_has_a_folder_of_a_harmless_name() -> None:
 
 def test_a_timeline_needs_a_recorder() -> None:
     config = _native.Config()
-    configure_trace(config, Settings(timeline="x.json", recorder_events=0), "job", "native")
+    configure_trace(config, Settings(timeline="x.json", recorder_events=0), TracedWorld("job"))
     assert config.trace.events == Settings().recorder_events
     assert config.trace.timeline_path == "x.json"
-    configure_trace(config, Settings(timeline="DYNAMIC"), "job", "native")
+    configure_trace(config, Settings(timeline="DYNAMIC"), TracedWorld("job"))
     assert config.trace.timeline_path == ""
+
+
+def test_further_worlds_of_a_job_have_timelines_of_their_own() -> None:
+    named = {
+        number: timeline_of_world("logs/t.json", number)
+        for number in ("1", "2", "world1/1", "world3/1", "world3/2", "0-1/1", "2-3/1")
+    }
+    assert named == {
+        "1": "logs/t.json",
+        "2": "logs/t.world2.json",
+        "world1/1": "logs/t.json",
+        "world3/1": "logs/t.world3.json",
+        "world3/2": "logs/t.world3-2.json",
+        "0-1/1": "logs/t.0-1.json",
+        "2-3/1": "logs/t.2-3.json",
+    }

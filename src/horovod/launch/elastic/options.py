@@ -18,7 +18,7 @@ __all__ = ["add_discovery_option", "add_elastic_options", "elastic_plan", "is_el
 
 _LARGEST_COUNT = 100_000
 # What makes no sense without the options that make a job elastic.
-_OF_ELASTIC = ("max_np", "reset_limit", "blacklist_cooldown_range", "job_id")
+_OF_ELASTIC = ("max_np", "reset_limit", "blacklist_cooldown_range")
 
 
 def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
@@ -69,8 +69,9 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
         "--job-id",
         type=_job_id,
         metavar="NAME",
-        help="a name for the job: if horovodrun dies, workers go on and wait for it, for the "
-        "elastic timeout; the same command line takes them over",
+        help="a name for the job, under which --doctor finds it; if horovodrun dies, workers of "
+        "an elastic job go on and wait for it, for the elastic timeout, and the same command line "
+        "takes them over; default: of the time and chance, without a horovodrun to wait for",
     )
 
 

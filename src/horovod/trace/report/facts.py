@@ -10,7 +10,10 @@ __all__ = ["Event", "Job", "Lateness", "Report", "Row", "SlowTensor", "Trial"]
 
 @dataclass(frozen=True)
 class Job:
-    """What the launcher knows. Times are seconds since 1970; ``said``: when, and what."""
+    """What the launcher knows. Times are seconds since 1970; ``said``: when, and what.
+
+    ``job_id`` is that of ``horovodrun --doctor``.
+    """
 
     command: str
     begin_s: float
@@ -18,6 +21,7 @@ class Job:
     status: int
     outcome: str
     said: Sequence[tuple[float, str]] = ()
+    job_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Tables are here as HTML; the script draws charts of numbers that are in the page
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from importlib.resources import files
@@ -105,19 +106,19 @@ def _header(report: Report) -> Markup:
     job = report.job
     began = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(job.begin_s))
     is_good = job.status == 0
-    word = "finished" if is_good else f"failed, exit status {job.status:d}"
     facts = [
         counted(report.size, "rank"),
         counted(len({row.host for row in report.rows}), "host"),
         seconds_text(job.end_s - job.begin_s),
         f"began {began}",
+        *([f"job {job.job_id}"] if job.job_id else []),
     ]
     return tag(
         "header",
         tag(
             "h1",
             "Training report ",
-            tag("span", word, class_="badge good" if is_good else "badge bad"),
+            tag("span", _ending(job.status), class_="badge good" if is_good else "badge bad"),
         ),
         tag("p", code(job.command), class_="command"),
         tag("p", joined(facts, " · "), class_="facts"),
@@ -125,6 +126,16 @@ def _header(report: Report) -> Markup:
         _tiles(report),
         _links(report),
     )
+
+
+def _ending(status: int) -> str:
+    """In words; the exit status is that of ``horovodrun``."""
+    if status == 0:
+        return "finished"
+    try:
+        return f"ended by {signal.Signals(status - 128).name}"
+    except ValueError:
+        return f"failed, exit status {status}"
 
 
 def _tiles(report: Report) -> Markup:
