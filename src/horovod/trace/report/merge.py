@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from horovod.trace.report.chronicle import decoded
@@ -48,6 +49,9 @@ def merged(job: Job, records: Iterable[_Record]) -> Report:
         KeyError, TypeError, ValueError: a record is not what it should be.
     """
     found = sorted((r for r in records if r["worlds"]), key=_place)
+    # A launcher that has taken a job over is younger than it.
+    began_s = min([job.begin_s, *(float(record["worlds"][0][0]) for record in found)])
+    job = replace(job, begin_s=began_s)
     names = _names(found)
     column_s, columns = _grid(job, found)
     late = lateness_of({i: _slacks(record) for i, record in enumerate(found)})

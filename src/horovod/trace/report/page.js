@@ -252,7 +252,7 @@
       width = Math.max(plot.clientWidth, 240);
       const known = rows.flatMap((row) => row[key()]).filter((value) => value !== null);
       const most = known.reduce((a, b) => Math.max(a, b), 0);
-      top = key() === "step" ? most || 1 : [10, 25, 50, 100].find((each) => each >= most) || 100;
+      top = key() === "step" ? most || 1 : [10, 25, 50, 75, 100].find((each) => each >= most) || 100;
       const canvas = node("canvas", "");
       paint(canvas, rows.map((row) => row[key()]), { width, height, cell, head, across, top });
       svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true", style: "position:absolute;inset:0 auto auto 0" });

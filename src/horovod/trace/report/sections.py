@@ -106,7 +106,8 @@ def _late(report: Report) -> Markup:
     return _section(
         "late",
         "Who came last",
-        "The rank that the others waited for, in collectives that were compared over all ranks.",
+        "What each rank cost the others by coming last: the part of their time that they waited "
+        "for it. Some collectives are compared, the same ones on all ranks.",
         tables.late_table(report, _MOST_LATE),
         rest,
     )

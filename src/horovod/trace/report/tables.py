@@ -15,6 +15,7 @@ from horovod.trace.report.markup import (
     joined,
     moment_text,
     plain,
+    rate_text,
     seconds_text,
     share_text,
     table,
@@ -80,19 +81,19 @@ def rank_table(report: Report) -> Markup:
 def late_table(report: Report, most: int | None = None) -> Markup:
     """Who held up the others, the worst first."""
     rows = sorted(report.rows, key=lambda row: -row.lateness.cost_s)[:most]
-    top = max((row.lateness.last / max(row.lateness.compared, 1) for row in rows), default=0.0)
+    top = max((held_up(report, row) for row in rows), default=0.0)
 
     def line(row: Row) -> list[object]:
         lateness = row.lateness
         if not lateness.compared:
             return [row.name, NOTHING, "", NOTHING, NOTHING]
-        share = lateness.last / lateness.compared
+        cost = held_up(report, row)
         each = seconds_text(lateness.cost_s / lateness.last) if lateness.last else NOTHING
-        cost = share_text(held_up(report, row))
-        return [row.name, share_text(share), bar(share / top if top else 0.0), each, cost]
+        part = share_text(lateness.last / lateness.compared)
+        return [row.name, share_text(cost), bar(cost / top if top else 0.0), part, each]
 
     unseen = tag("span", "Share", class_="unseen")
-    heads = ["Rank", "Came last in", unseen, "Others waited each time", "Of their time"]
+    heads = ["Rank", "Others' time", unseen, "Came last in", "They waited each time"]
     return table("Which rank came last", heads, map(line, rows))
 
 
@@ -167,7 +168,7 @@ def trial_table(report: Report) -> Markup:
     rows = [
         [
             f"{number}{', chosen' if trial.is_chosen else ''}",
-            f"{trial.score:.4g}",
+            rate_text(trial.score),
             *(_parameter(trial.parameters.get(name)) for name in names),
         ]
         for number, trial in enumerate(report.trials, 1)

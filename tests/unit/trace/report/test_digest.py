@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
-from horovod.trace.recording import EVENT_DTYPE, EventKind
+import horovod.numpy as hvd
+from horovod import world
+from horovod.trace.recording import EVENT_DTYPE, EventKind, label_from
 from horovod.trace.report.digest import Digest, Digester
 
 MS = 1_000_000
@@ -128,6 +132,28 @@ def test_after_a_gap_nothing_is_made_up() -> None:
     assert digest.waiting_ns == 0
     assert [int(note["kind"]) for note in digest.notes] == [STALL]
     assert not digest.slow
+
+
+def test_the_events_of_an_engine() -> None:
+    hvd.init()
+    try:
+        engine, begin_ns = world.engine(), time.monotonic_ns()
+        before, _ = engine.events_since(0, 0)
+        for _ in range(20):
+            hvd.allreduce(np.ones((2, 3), np.float32), name="weight")
+        end, data = engine.events_since(before, 10_000)
+        found = np.frombuffer(data, EVENT_DTYPE)
+        assert len(found) == end - before
+        newest = engine.events_since(before, 5)
+        assert newest == (end, data[-5 * EVENT_DTYPE.itemsize :])
+        digest = Digester().take(found, begin_ns, time.monotonic_ns(), is_whole=True)
+        assert len(digest.numbers) == 20
+        slow = digest.slow[0]
+        label = label_from(slow.label, engine.label(slow.label))
+        assert (label.name, label.shape, slow.size_bytes) == ("allreduce.weight", (2, 3), 24)
+        assert engine.label(10**6) == b""
+    finally:
+        hvd.shutdown()
 
 
 def test_a_failed_operation_is_not_pending() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made_reports import BEGIN_S, LATE, chronicle, job, records
 
@@ -73,6 +75,13 @@ def test_versions_that_differ_are_told_with_their_ranks() -> None:
     report = merged(job(), [decoded(each.encoded()) for each in told])
     assert report.versions["horovod"] == {"1.0": ""}
     assert report.versions["torch"] == {"2.4": "rank 2"}
+
+
+def test_a_job_is_as_old_as_its_processes() -> None:
+    young = replace(job(), begin_s=BEGIN_S + 25)
+    report = merged(young, records(1))
+    assert report.job.begin_s == BEGIN_S + 1
+    assert report.rows[0].begin_s == 0
 
 
 def test_what_is_broken_is_left_out() -> None:

@@ -78,6 +78,14 @@ def test_a_job_without_numbers_has_a_page() -> None:
     assert "failed, exit status 1" in text
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(0, "finished"), (1, "failed, exit status 1"), (130, "ended by SIGINT"), (255, "status 255")],
+)
+def test_how_it_ended(status: int, words: str) -> None:
+    assert words in page(merged(job(status=status), []))
+
+
 def test_numbers_for_people() -> None:
     times = [0, 3.4e-4, 0.0123, 4.5, 125, 12000]
     assert [seconds_text(t) for t in times] == [
