@@ -1,8 +1,9 @@
-// SIGUSR1: "write down what you remember". A handler cannot be handed an object, so here alone is
-// something that belongs to the whole process.
+// SIGUSR1: "write down what you remember". And a real-time signal that nobody uses: "look whether
+// somebody wants something". A handler cannot be handed an object, so here alone is something that
+// belongs to the whole process.
 //
-// The handler is not Python's: what a program sees with signal.getsignal() stays as it was, and one
-// that sets a handler of its own, before or after, has that and nothing else.
+// The handlers are not Python's: what a program sees with signal.getsignal() stays as it was, and
+// one that sets a handler of its own, before or after, has that and nothing else.
 #include <nanobind/nanobind.h>
 #include <signal.h>
 
@@ -27,16 +28,41 @@ std::atomic<RecorderHeader*> wanted_from{nullptr};
 std::atomic<int> handlers_running{0};
 std::shared_ptr<Region> memory_of_recorder;  // keeps that alive; under Python's lock
 
-extern "C" void want_dump(int /*signal*/) {
+void call_scribe(bool wants_dump) {
   const int error = errno;
   handlers_running.fetch_add(1);
   if (RecorderHeader* header = wanted_from.load()) {
-    header->dumps_wanted.fetch_add(1);
+    if (wants_dump) header->dumps_wanted.fetch_add(1);
     header->calls.fetch_add(1);
     futex_wake_all(header->calls);
   }
   handlers_running.fetch_sub(1);
   errno = error;
+}
+
+extern "C" void want_dump(int /*signal*/) { call_scribe(true); }
+extern "C" void note_request(int /*signal*/) { call_scribe(false); }
+
+void handle(int signal_number, void (*handler)(int)) {
+  struct sigaction action{};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(signal_number, &action, nullptr);
+}
+
+// The signal that makes the scribe look for requests; 0 where none is free. It keeps its handler
+// for good: whoever sends it late ends nothing.
+int request_signal() {
+  for (int number = SIGRTMAX; number > SIGRTMIN; --number) {
+    struct sigaction now{};
+    sigaction(number, nullptr, &now);
+    if (now.sa_handler == &note_request) return number;
+    if (now.sa_handler != SIG_DFL) continue;
+    handle(number, &note_request);
+    return number;
+  }
+  return 0;
 }
 
 bool is_ours() {
@@ -61,11 +87,8 @@ bool watch_dump_signal(Engine& engine) {
   point_at(recorder.is_on() ? &recorder.header() : nullptr);
   memory_of_recorder = recorder.memory();
   if (!recorder.is_on()) return false;
-  struct sigaction action{};
-  action.sa_handler = &want_dump;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  return sigaction(kDumpSignal, &action, nullptr) == 0;
+  handle(kDumpSignal, &want_dump);
+  return true;
 }
 
 // Nobody is there any more.
@@ -78,6 +101,7 @@ void leave_dump_signal() {
 }  // namespace
 
 void bind_dump_signal(nb::module_& module) {
+  module.def("request_signal", &request_signal);
   module.def("watch_dump_signal", &watch_dump_signal, "engine"_a);
   module.def("leave_dump_signal", &leave_dump_signal);
 }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -366,6 +367,26 @@ nb::bytes events_of(Engine& engine) {
   return nb::bytes(events.data(), events.size() * sizeof(Event));
 }
 
+// What was recorded from number `begin` on, the last `most` events of it: the number to go on with,
+// and the events as they lie in recorder files. Stops at one that is being written.
+std::tuple<std::uint64_t, nb::bytes> events_since(Engine& engine, std::uint64_t begin,
+                                                  std::uint64_t most) {
+  RecorderView::Found found;
+  {
+    const nb::gil_scoped_release release;
+    const RecorderView& recorder = engine.tracer().recorder();
+    const std::uint64_t end = recorder.end();
+    found = recorder.read(std::max(begin, end - std::min(end, most)), true);
+  }
+  return {found.end, nb::bytes(found.events.data(), found.events.size() * sizeof(Event))};
+}
+
+// As it lies in recorder files, without its number; nothing where it is forgotten.
+nb::bytes label_of(Engine& engine, std::uint32_t id) {
+  const std::optional<Label> label = engine.tracer().recorder().label(id);
+  return label ? nb::bytes(&*label, sizeof(Label)) : nb::bytes("", 0);
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& module) {
@@ -425,6 +446,8 @@ void bind_engine(nb::module_& module) {
           "first"_a)
       .def("tune", &Engine::tune, "tuning"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("events", &events_of)
+      .def("events_since", &events_since, "begin"_a, "most"_a)
+      .def("label", &label_of, "id"_a)
       .def(
           "write_recording",
           [](Engine& engine, const std::string& reason, const std::string& detail,

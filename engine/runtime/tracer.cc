@@ -130,12 +130,19 @@ void Tracer::run() {
     for (const Report& report : reports) log_report(report);
     const bool is_busy = is_tracing_.load() && trace();
     if (is_last) return;
-    const Nanoseconds nap = is_busy                  ? kBusyInterval
-                            : is_tracing_.load()     ? kTimelineInterval
-                            : presence_path_.empty() ? kForever
-                                                     : kRequestInterval;
+    const Nanoseconds nap = is_busy                    ? kBusyInterval
+                            : is_tracing_.load()       ? kTimelineInterval
+                            : may_be_asked_from_afar() ? kRequestInterval
+                                                       : kForever;
     futex_wait(header.calls, seen, nap);
   }
+}
+
+// Who asks on this host wakes the scribe. Elsewhere that cannot be done, but it may be that the
+// folder is the same.
+bool Tracer::may_be_asked_from_afar() const {
+  const bool spans_hosts = place_.local.size() < place_.rank_names.size();
+  return spans_hosts && config_.is_chosen_folder && !presence_path_.empty();
 }
 
 void Tracer::look_for_requests(std::vector<Wish>& wishes) {

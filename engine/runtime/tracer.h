@@ -116,6 +116,7 @@ class Tracer {
   void call_scribe();
   void carry_out(const Wish& wish);
   void announce();
+  bool may_be_asked_from_afar() const;
   void look_for_requests(std::vector<Wish>& wishes);
   std::string file_stem(int rank) const;
   void answer();

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPartSuffix = ".part";
 constexpr std::size_t kMaxJobs = 16;
-constexpr std::uintmax_t kMaxBytes = 512U << 20;
+constexpr std::uintmax_t kMaxBytes = 256U << 20;
 constexpr std::uintmax_t kMaxJobBytes = kMaxBytes / 2;
 constexpr std::size_t kRequestBytes = 64;
 

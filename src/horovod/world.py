@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from horovod import _native, mpi_library
@@ -22,6 +23,7 @@ from horovod.autotune import Autotuning, check_autotune
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.plane import NATIVE
 from horovod.errors import InitError, PeerLostError, StallError
+from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
 from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
@@ -82,6 +84,7 @@ _hooks_installed = False
 _at_end: list[Callable[[_native.Engine], None]] = []
 _tally = Tally()
 _export: Export | None = None
+_sampler: Sampler | None = None
 _autotuning = Autotuning(tuning_of)
 _port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
@@ -152,7 +155,7 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
-    global _world, _export
+    global _world, _export, _sampler
     try:
         _export = open_export(world.identity, world.settings, metrics)
     except BaseException:
@@ -163,6 +166,13 @@ def _enter(world: World) -> None:
     _world = world
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
+    _sampler = open_sampler(
+        world.identity,
+        world.settings,
+        world.data_plane_name,
+        world.engine,
+        partial(_tally.read, world.engine),
+    )
     if world.identity.rank == 0 and world.identity.size > 1:
         around = Surroundings(world.data_plane_name == NATIVE, world.connect_set is not None)
         _autotuning.begin(world.engine, world.settings, around)
@@ -224,16 +234,19 @@ def shutdown() -> None:
 
     Safe before ``init`` and when called twice. ``init`` works again afterwards.
     """
-    global _world, _forecast, _export
+    global _world, _forecast, _export, _sampler
     with _lock:
         world, _world, _forecast = _world, None, None
         export, _export = _export, None
+        sampler, _sampler = _sampler, None
         close_registry()
     if export is not None:
         export.close()
     if world is not None:
         _native.leave_dump_signal()
         _autotuning.end()
+        if sampler is not None:
+            sampler.close()
         world.end()
         _tally.end(world.engine)
         _port.detach(world.engine)
@@ -450,7 +463,7 @@ def _install_hooks() -> None:
 
 def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
-    global _world, _forecast, _export, _lock
+    global _world, _forecast, _export, _sampler, _lock
     _lock = threading.RLock()
     _forecast = None
     close_registry()
@@ -459,6 +472,9 @@ def _abandon() -> None:
     if _export is not None:
         _export.abandon()
         _export = None
+    if _sampler is not None:
+        _sampler.abandon()
+        _sampler = None
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)

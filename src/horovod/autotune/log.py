@@ -10,6 +10,7 @@ from pathlib import Path
 
 from horovod.autotune.knobs import Knob, Values
 from horovod.autotune.search import Verdict
+from horovod.metrics.sampling import note_sample
 from horovod.settings import SETTINGS, Flag, Setting
 
 __all__ = ["Sample", "SampleLog", "describe", "pinned"]
@@ -46,8 +47,13 @@ class SampleLog:
         self._begin()
 
     def write(self, sample: Sample) -> None:
-        """One row more."""
+        """One row more, and one in the job's report, if there is one."""
         values = sample.values
+        note_sample(
+            {**values, "step_ms": sample.step_ms, "phase": sample.phase},
+            sample.score * 1e6,
+            is_chosen=sample.phase == "result",
+        )
         row = (
             *self._constant,
             f"{values['cycle_time_ms']:g}",

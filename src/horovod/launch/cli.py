@@ -23,6 +23,7 @@ from horovod.launch.options import (
     named_interfaces,
     split_command,
 )
+from horovod.launch.report import REPORT_ENVIRONMENT, check_report
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings, environment_of
 from horovod.trace.folders import JOB_ID
@@ -120,10 +121,12 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         if form is not None:
             _refuse_mpi(given, "--kubernetes")
             _refuse_elastic(elastic, "--kubernetes")
+            _refuse_report(given, "--kubernetes")
             return _print_manifest(given, form, command)
         controller = _controller(given)
         if controller != "gloo":
             _refuse_elastic(elastic, f"--{controller}")
+            _refuse_report(given, f"--{controller}")
             return _run_by_mpi(given, controller, command, environ)
         plan = _elastic(given, command, environ) if elastic else _plan(given, command, environ)
     except (OSError, RuntimeError, ValueError) as error:
@@ -180,6 +183,7 @@ def _run_experiment(
         if given.job_id is not None:
             raise ValueError("--job-id and --experiment: each line is a job of its own")
         _refuse_mpi(given, "--experiment")
+        _refuse_report(given, "--experiment")
         if is_elastic(given):
             raise ValueError("--experiment and an elastic job: an experiment keeps its size")
         if given.kubernetes is not None:
@@ -219,6 +223,7 @@ def _check_network(
     try:
         _refuse_mpi(given, "--check-network")
         _refuse_elastic(is_elastic(given), "--check-network")
+        _refuse_report(given, "--check-network")
         return check_network(given, _hosts(given))
     except (OSError, ValueError) as error:
         parser.error(str(error))
@@ -253,6 +258,15 @@ def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
 def _refuse_elastic(is_elastic: bool, option: str) -> None:
     if is_elastic:
         raise ValueError(f"{option} and an elastic job: its workers are started by horovodrun")
+
+
+def _refuse_report(given: argparse.Namespace, option: str) -> None:
+    if given.report is not None:
+        raise ValueError(f"--report and {option}: a report is of one job that horovodrun starts")
+
+
+def _report(given: argparse.Namespace) -> Path | None:
+    return None if given.report is None else check_report(Path(given.report))
 
 
 def _refuse_with_pods(given: argparse.Namespace) -> None:
@@ -322,14 +336,16 @@ def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[st
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
     variables = _settings_environment(given)
+    report = _report(given)
     return JobPlan(
         command=tuple(command),
         slots=placement.slots,
-        extra_environment=variables,
+        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
         is_verbose=given.verbose,
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
         others=_others(given, {**environ, **variables}, placement.remote),
+        report=report,
     )
 
 
@@ -343,6 +359,7 @@ def _elastic(
         interfaces=named_interfaces(given),
         variables=_settings_environment(given),
         environ=environ,
+        report=_report(given),
     )
 
 

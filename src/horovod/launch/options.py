@@ -226,6 +226,12 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too",
     )
+    group.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a page for a browser when the job has ended, however it ended: step times, who "
+        "waited for whom, bandwidth, slowest tensors, events, settings (docs/report.md)",
+    )
     # The documented interface lets the times of workers' lines and of log lines exclude each other.
     times = group.add_mutually_exclusive_group()
     times.add_argument(

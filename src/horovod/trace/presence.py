@@ -2,18 +2,20 @@
 
 A rank writes it when its world begins and removes it at the end; what a killed one leaves behind is
 recognised by the process, which is not there any more or is another one. Whoever can write to the
-folder asks all ranks of the job for recordings with a new text in the file ``wanted``: each looks
-at it twice a second. No signal is sent, so nothing happens to a program that has plans of its own
-for signals.
+folder asks all ranks of the job for recordings with a new text in the file ``wanted``, and makes
+those of this machine look at it with a signal that is kept for that. In a folder that the user has
+chosen, and that several machines may share, the ranks of a job on several of them look twice a
+second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +54,14 @@ class Presence:
     name: str
     pid: int
     start: str
+    signal: int
     place: str
     hostname: str
     world: Mapping[str, Any]
 
 
-def own_presence(rank: int, name: str, world: Mapping[str, object]) -> str:
-    """What the file of this process says, as JSON."""
+def own_presence(rank: int, name: str, world: Mapping[str, object], signal: int) -> str:
+    """What the file of this process says, as JSON; ``signal`` makes it look for requests."""
     return json.dumps(
         {
             "horovod_running": _VERSION,
@@ -66,6 +69,7 @@ def own_presence(rank: int, name: str, world: Mapping[str, object]) -> str:
             "name": name,
             "pid": os.getpid(),
             "start": _stat(os.getpid())[1],
+            "signal": signal,
             "place": _own_place(),
             "hostname": platform.node(),
             "world": world,
@@ -96,8 +100,8 @@ def state_of(presence: Presence) -> RankState:
     return RankState.STOPPED if state in "Tt" else RankState.RUNNING
 
 
-def request_recordings(folder: Path, text: str) -> None:
-    """Ask all ranks whose files are in ``folder``; ``text`` is new and 64 ASCII bytes at most.
+def request_recordings(folder: Path, presences: Iterable[Presence], text: str) -> None:
+    """Ask these ranks, whose files are in ``folder``; ``text`` is new and 64 ASCII bytes at most.
 
     Each of them writes a recording with the reason ``request`` and the text as its detail.
 
@@ -107,6 +111,20 @@ def request_recordings(folder: Path, text: str) -> None:
     draft = folder / f"{REQUEST_NAME}.{os.getpid()}"
     draft.write_text(text, encoding="ascii")
     draft.replace(folder / REQUEST_NAME)
+    for presence in presences:
+        if state_of(presence) is RankState.RUNNING and _catches(presence.pid, presence.signal):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(presence.pid, presence.signal)
+
+
+def _catches(pid: int, signal: int) -> bool:
+    """Whether the process has a handler; one that has become another program has not."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    mask = next((line.split()[1] for line in status.splitlines() if "SigCgt" in line), "0")
+    return signal > 0 and bool(int(mask, 16) >> (signal - 1) & 1)
 
 
 def _own_place() -> str:

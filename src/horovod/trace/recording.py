@@ -30,6 +30,7 @@ __all__ = [
     "RecordingError",
     "WaitPhase",
     "find_recordings",
+    "label_from",
     "read_recording",
 ]
 
@@ -229,6 +230,11 @@ def _take(rest: bytes, dtype: np.dtype[np.void], count: int) -> tuple[NDArray[np
     if count < 0 or len(rest) < size_bytes:
         raise ValueError(f"expected {size_bytes} more bytes, found {len(rest)}")
     return np.frombuffer(rest[:size_bytes], dtype), rest[size_bytes:]
+
+
+def label_from(number: int, entry: bytes) -> Label:
+    """The label with that number; ``entry`` is as it lies in files, without the number."""
+    return _label(np.frombuffer(number.to_bytes(8, "little") + entry, LABEL_DTYPE)[0])
 
 
 def _label(entry: np.void) -> Label:

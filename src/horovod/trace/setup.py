@@ -51,7 +51,7 @@ def configure_trace(config: _native.Config, settings: Settings, world: TracedWor
     trace.world = json.dumps(description)
     if world.is_job:
         name = config.peer_names[config.rank]
-        trace.presence = own_presence(config.rank, name, description)
+        trace.presence = own_presence(config.rank, name, description, _native.request_signal())
     is_at_once = timeline not in ("", DYNAMIC)
     trace.timeline_path = timeline_of_world(timeline, world.number) if is_at_once else ""
     trace.timeline_mark_cycles = settings.timeline_mark_cycles

@@ -178,7 +178,7 @@ def test_a_job_that_runs_is_spared_and_one_with_many_worlds_keeps_the_newest(
     for world in range(3):
         path = folder / "job-0" / f"rank-0-pid-1-world-{world}-error.hvdrec"
         path.touch()
-        os.truncate(path, 120 * 1024 * 1024)  # without a block on the disk
+        os.truncate(path, 60 * 1024 * 1024)  # without a block on the disk
         os.utime(path, (world + 1, world + 1))
     hvd.init()
     left = {path.name for path in folder.iterdir()}

@@ -23,7 +23,7 @@ from horovod.trace.worlds import RecordedWorld, collect_worlds
 
 __all__ = ["Evidence", "NothingFoundError", "find_job", "gather"]
 
-_PATIENCE_S = 5.0  # with ranks that look twice a second
+_PATIENCE_S = 5.0  # with ranks that are busy, or look twice a second
 _POLL_S = 0.02
 _AWAITED = (RankState.RUNNING, RankState.ELSEWHERE)
 
@@ -133,7 +133,7 @@ def _outcome(folder: Path, world: RecordedWorld) -> Outcome | None:
 def _ask(folder: Path, awaited: Sequence[Presence]) -> None:
     """Until all these ranks have written, have ended, or do not answer."""
     nonce = f"{os.getpid()}-{time.time_ns():x}"
-    request_recordings(folder, nonce)
+    request_recordings(folder, awaited, nonce)
     left = list(awaited)
     deadline = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < deadline:

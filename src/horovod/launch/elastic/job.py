@@ -40,8 +40,10 @@ from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.processes import describe_exit, open_standard_files
 from horovod.launch.remote_crew import RemoteCrew
+from horovod.launch.report import new_report, say_last
 from horovod.launch.stage import Manner, Stage, open_stage
 from horovod.rendezvous.elastic_messages import Ready, Seat
+from horovod.rendezvous.store import REPORT_KEYS
 from horovod.rendezvous.store_server import StoreServer
 
 __all__ = ["run_elastic_job"]
@@ -76,10 +78,12 @@ def _run(
     """How the job went; None if it was to be taken over and is not there any more."""
     is_return = record is memory.recalled
     numbers = range(plan.limits.np)
+    report = new_report(plan)
     manner = Manner(
         plan.is_verbose,
         plan.is_timestamped,
         tells_outcome=plan.call is None,
+        note=None if report is None else report.note,
         parting_words=parting_words(plan, environ),
     )
     with (
@@ -91,7 +95,11 @@ def _run(
     ):
         job.start()
         outcome = stage.run(job)
-        return None if job.is_void else job.delivered(outcome)
+        if job.is_void:
+            return None
+        if report is not None:
+            report.write(server.found(REPORT_KEYS), outcome, say_last)
+        return job.delivered(outcome)
 
 
 class _ElasticJob:

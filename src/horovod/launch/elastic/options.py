@@ -10,6 +10,7 @@ from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.plan import ElasticPlan, check_hosts
 from horovod.launch.hosts import HostSlots
 from horovod.launch.job_folder import check_job_id
+from horovod.launch.report import REPORT_ENVIRONMENT
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings
 
@@ -99,8 +100,11 @@ def elastic_plan(
     interfaces: tuple[str, ...],
     variables: Mapping[str, str],
     environ: Mapping[str, str],
+    report: Path | None = None,
 ) -> ElasticPlan:
     """The job that the command line asks for; ``variables`` are the settings that it chose.
+
+    ``report`` is the file of ``--report``.
 
     Raises:
         ValueError: options are missing or contradict each other.
@@ -131,7 +135,7 @@ def elastic_plan(
         script=script,
         hosts=hosts or (),
         slots_per_host=given.slots_per_host,
-        extra_environment=variables,
+        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
         is_verbose=given.verbose,
         output_directory=None if directory is None else Path(directory),
         is_timestamped=given.prefix_output_with_timestamp,
@@ -139,6 +143,7 @@ def elastic_plan(
         interfaces=interfaces,
         start_timeout_s=settings.start_timeout_s,
         job_id=given.job_id or "",
+        report=report,
     )
 
 

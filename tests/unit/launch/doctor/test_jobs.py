@@ -65,7 +65,7 @@ def test_ranks_that_do_not_answer_are_not_waited_for_for_long(
     monkeypatch.setattr(jobs, "_PATIENCE_S", 0.05)
     folder = base / "silent"
     folder.mkdir(mode=0o700)
-    (folder / "rank-1-pid-1-world-1.running").write_text(own_presence(1, "rank 1 (x)", WORLD))
+    (folder / "rank-1-pid-1-world-1.running").write_text(own_presence(1, "rank 1 (x)", WORLD, 0))
     with pytest.raises(NothingFoundError, match=r"none of these answers: rank 1 \(x\)"):
         gather(folder)
     assert (folder / "wanted").read_text()
