@@ -1,8 +1,8 @@
 """What autotuning finds for the four models of ``training.py``, and how good the defaults are.
 
-Per model: two ranks train with autotuning until it has ended; what it ended with, and the best that
-it tried, are then measured against the defaults, in turns, in jobs that are alive together. A
-figure is the median over rounds of a round's step time with the defaults over that of the other.
+Per model two ranks train with autotuning until it has ended. Then the same job goes on with the
+defaults, with what it ended with and with the best that it tried, in turns. A figure is the median
+over rounds of a round's step time with the defaults over that of the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from report import OURS, Bar, Table, format_time, print_report
@@ -24,84 +23,85 @@ _RANK_COUNT = 2
 _DEFAULTS = "defaults"
 _TUNED = OURS
 _BEST = "best tried"
-# Names of columns of the log, and of the variables that hold their values.
-_VARIABLES = {
-    "tensor_fusion_threshold": "HOROVOD_FUSION_THRESHOLD",
-    "cycle_time_ms": "HOROVOD_CYCLE_TIME",
-    "allreduce_block_kb": "HOROVOD_ALLREDUCE_BLOCK_KB",
-    "small_allreduce_kb": "HOROVOD_SMALL_ALLREDUCE_KB",
+# Columns of the log, and the settings whose values they hold.
+_SETTINGS = {
+    "tensor_fusion_threshold": "fusion_threshold_bytes",
+    "cycle_time_ms": "cycle_time_ms",
+    "allreduce_block_kb": "allreduce_block_kb",
+    "small_allreduce_kb": "small_allreduce_kb",
 }
-# What chance does to the medians of two equal jobs.
+# What chance does to the medians where the settings are the same.
 _NEVER_SLOWER, _NEAR_THE_BEST = 0.99, 1.05
 _MOST_STEPS = 20_000
 
 
 def main() -> int:
     args = _parse_arguments()
-    title = "step with the defaults / step with what autotuning says"
+    title = "step with the defaults / step with what autotuning ended with"
     table = Table(title, [_TUNED, _BEST], "{:.3f}".format, is_more_better=True)
     for model in args.model:
         table.rows[model] = _measure(model, args.quick)
     table.bars = [Bar(row, None, _NEVER_SLOWER) for row in table.rows]
-    met = print_report([table, _distances(table)], args.json)
-    return 0 if met else 1
+    return 0 if print_report([table, _distances(table)], args.json) else 1
 
 
 def _measure(model: str, is_quick: bool) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         log = Path(folder) / "log.csv"
-        tuning = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(log)}
+        environment = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(log)}
         if is_quick:
-            tuning["HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"] = "5"
-        with _job(_TUNED, tuning) as (tuned,):
-            _tune(tuned, model, log)
-            best = _best_of(_rows(log))
-            print(f"{model}: ended with {_row_text(_rows(log)[-1])}", file=sys.stderr)
-            print(f"{model}: best tried {_row_text(best)}", file=sys.stderr, flush=True)
-            pinned = {variable: best[column] for column, variable in _VARIABLES.items()}
-            with _job(_DEFAULTS, {}) as (defaults,), _job(_BEST, pinned) as (tried,):
-                for group in (defaults, tried):
-                    group.call("prepare", model=model)
-                times = measure_in_turns(
-                    [defaults, tuned, tried],
-                    rounds=5 if is_quick else 15,
-                    loop_s=0.4 if is_quick else 1.0,
-                )
-    step = format_time(statistics.median(times[_DEFAULTS]))
-    print(f"{model}: {step} with the defaults", file=sys.stderr, flush=True)
+            environment["HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"] = "5"
+
+        def start(_launcher: str, ranks: int, words: Sequence[str], _store: str) -> Commands:
+            program = str(Path(sys.executable).with_name("horovodrun"))
+            return [([program, "-np", str(ranks), sys.executable, *words], environment)]
+
+        specs = [GroupSpec(OURS, "horovodrun", "horovod")]
+        with open_groups(specs, _RANK_COUNT, "tuning_loop:TuningLoop", start) as (group,):
+            rows = _tune(group, model, log)
+            best = max((row for row in rows if row["phase"] == "search"), key=_score)
+            found = {_DEFAULTS: rows[0], _TUNED: rows[-1], _BEST: best}
+            ways = [_Way(group, name, _values(row)) for name, row in found.items()]
+            rounds, loop_s = (7, 0.3) if is_quick else (25, 0.5)
+            times = measure_in_turns(ways, rounds=rounds, loop_s=loop_s)
+    for name, row in found.items():
+        step = format_time(statistics.median(times[name]))
+        print(f"{model}, {name}: {step} with {_values(row)}", file=sys.stderr, flush=True)
     return {name: _ratios(times, name) for name in (_TUNED, _BEST)}
 
 
-def _job(name: str, environment: Mapping[str, str]) -> AbstractContextManager[list[WorkerGroup]]:
-    def start(launcher: str, ranks: int, words: Sequence[str], _store: str) -> Commands:
-        program = str(Path(sys.executable).with_name("horovodrun"))
-        return [([program, "-np", str(ranks), sys.executable, *words], dict(environment))]
-
-    spec = GroupSpec(name, "horovodrun", "horovod")
-    return open_groups([spec], _RANK_COUNT, "training_loop:TrainingLoop", start)
-
-
-def _tune(group: WorkerGroup, model: str, log: Path) -> None:
+def _tune(group: WorkerGroup, model: str, log: Path) -> list[dict[str, str]]:
+    """Train until autotuning has ended; what its log says."""
     group.call("prepare", model=model)
     for _ in range(0, _MOST_STEPS, 20):
         group.call("measure", iterations=20)
-        if _rows(log)[-1]["phase"] == "result":
-            return
-    raise RuntimeError(f"{model}: autotuning has not ended in {_MOST_STEPS} steps")
+        with log.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        if rows and rows[-1]["phase"] == "result":
+            return rows
+    raise RuntimeError(f"{model}: autotuning has not ended after {_MOST_STEPS} steps")
 
 
-def _rows(log: Path) -> list[dict[str, str]]:
-    with log.open(newline="") as file:
-        return list(csv.DictReader(file)) or [{"phase": ""}]
+def _score(row: Mapping[str, str]) -> float:
+    return float(row["score"])
 
 
-def _best_of(rows: Sequence[dict[str, str]]) -> dict[str, str]:
-    searched = [row for row in rows if row["phase"] == "search"]
-    return max(searched, key=lambda row: float(row["score"]))
+def _values(row: Mapping[str, str]) -> dict[str, float]:
+    values = {name: float(row[column]) for column, name in _SETTINGS.items()}
+    return {name: int(value) if value.is_integer() else value for name, value in values.items()}
 
 
-def _row_text(row: Mapping[str, str]) -> str:
-    return ", ".join(f"{column}={row[column]}" for column in (*_VARIABLES, "step_ms"))
+class _Way:
+    """The group with certain settings; ``Measured``, too."""
+
+    def __init__(self, group: WorkerGroup, name: str, values: Mapping[str, float]) -> None:
+        self.name = name
+        self._group = group
+        self._values = values
+
+    def call(self, method: str, **arguments: object) -> list[float]:
+        self._group.call("use", values=self._values)
+        return self._group.call(method, **arguments)
 
 
 def _ratios(times: dict[str, list[float]], name: str) -> list[float]:
@@ -109,9 +109,8 @@ def _ratios(times: dict[str, list[float]], name: str) -> list[float]:
 
 
 def _distances(table: Table) -> Table:
-    """The same figures, to be at most what the defaults may be worse by."""
-    title = "the same of the best that was tried: how far the defaults are from it"
-    distances = Table(title, [OURS], "{:.3f}".format)
+    """How much worse the defaults are than the best, as a table of its own with a limit."""
+    distances = Table("step with the defaults / step with the best tried", [OURS], "{:.3f}".format)
     distances.rows = {row: {OURS: values[_BEST]} for row, values in table.rows.items()}
     distances.bars = [Bar(row, None, _NEAR_THE_BEST) for row in table.rows]
     return distances

@@ -103,7 +103,8 @@ bool is_recording(const fs::path& path) {
 bool is_presence(const fs::path& path) { return path.extension() == kPresenceSuffix; }
 
 bool is_ours(const fs::path& path) {
-  return is_recording(path) || is_presence(path) || path.filename() == kRequestName;
+  return is_recording(path) || is_presence(path) || path.filename() == kRequestName ||
+         path.filename() == kOutcomeName;
 }
 
 // Whether the process that a presence file's name tells lives on this host.

@@ -14,6 +14,7 @@ namespace hvd {
 
 inline constexpr const char* kRecordingSuffix = ".hvdrec";
 inline constexpr const char* kPresenceSuffix = ".running";  // says who runs, as JSON
+inline constexpr const char* kOutcomeName = "outcome";      // how the launcher saw the job end
 inline constexpr const char* kRequestName = "wanted";       // a new text in it asks for recordings
 
 struct RecordingHead {

@@ -14,7 +14,7 @@ from horovod.autotune.knobs import INITIAL_POINTS, Knob, Values
 
 __all__ = ["PAIRS", "Proposal", "Search", "Verdict"]
 
-PAIRS = 5  # of samples, in the comparison at the end
+PAIRS = 7  # of samples, in the comparison at the end
 _CLEARLY = 1.02  # times as fast, the median of the pairs
 _MOST_LOST = 1  # pairs that the better one may lose
 

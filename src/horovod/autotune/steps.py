@@ -17,6 +17,7 @@ _SETTLING = 2
 # The engine remembers the times of somewhat more steps than these.
 _AT_A_TIME = 200
 _LEAST_SLEEP_S = 0.005
+_TELLING = 20  # steps
 _LONGEST_SLEEP_S = 5.0
 
 
@@ -67,16 +68,23 @@ class StepMeter:
         """Until so many steps are over; false when the world ends before."""
         pause_s, last = _LEAST_SLEEP_S, -1
         while not self._is_over.is_set():
-            counts = self._engine.counts()
-            if counts["steps"] >= step:
+            now = self._engine.counts()["steps"]
+            if now >= step:
                 return True
             # Where nothing has happened meanwhile, the program does something else for a while.
-            pause_s = 2 * pause_s if counts["steps"] == last else _LEAST_SLEEP_S
-            last = counts["steps"]
-            expected_s = (step - last) * counts["last_step_ns"] / 1e9
-            pause_s = min(max(pause_s, expected_s), _LONGEST_SLEEP_S)
+            pause_s = 2 * pause_s if now == last else _LEAST_SLEEP_S
+            last = now
+            pause_s = min(max(pause_s, self._expected_s(now, step)), _LONGEST_SLEEP_S)
             self._is_over.wait(pause_s)
         return False
+
+    def _expected_s(self, now: int, step: int) -> float:
+        """How long it takes from step ``now`` to ``step``, as far as the last ones tell.
+
+        Of a world's first steps, which are slow, not for more of them than there have been.
+        """
+        times = self._engine.step_times(max(0, now - _TELLING))
+        return statistics.median(times) * min(step - now, now) / 1e9 if times else 0.0
 
 
 def _bytes_in(counts: dict[str, int]) -> int:

@@ -84,7 +84,7 @@ class Tuner:
         samples = self._settings.autotune_warmup_samples
         step_bytes = self._meter.step_bytes(max(samples, 1) * steps)
         # Once, so that scores of one search compare.
-        self._progress.step_bytes = self._progress.step_bytes or step_bytes or 0.0
+        self._progress.step_bytes = self._progress.step_bytes or step_bytes or 1.0
         return step_bytes is not None
 
     def _new_search(self) -> Search:
@@ -100,11 +100,11 @@ class Tuner:
         verdict, progress = search.verdict, self._progress
         if verdict is None:
             return
-        progress.result = verdict.values
         self._apply(verdict.values)
         step_ms = progress.step_bytes / verdict.score / 1e3
         progress.log.write(Sample(verdict.values, verdict.score, step_ms, "result"))
         progress.log.finish(verdict, progress.knobs, progress.defaults)
+        progress.result = verdict.values
 
     def _give_up(self) -> None:
         self._progress.result = self._progress.defaults

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from horovod.launch.elastic.plan import ElasticPlan
-from horovod.launch.job_plan import JobPlan
+from horovod.launch.job_plan import JobOutcome, JobPlan
 from horovod.trace.folders import JOB_ID, folder_of, job_name
+from horovod.trace.outcome import write_outcome
 
 __all__ = ["new_job_id", "parting_words", "with_job_id"]
 
@@ -43,21 +44,26 @@ def with_job_id(plan: _Plan, environ: Mapping[str, str]) -> _Plan:
     return replace(plan, extra_environment=environment)
 
 
-def parting_words(plan: JobPlan | ElasticPlan, environ: Mapping[str, str]) -> Callable[[], str]:
-    """What to say after a job that did not end well: where to look, if there is anything."""
+def parting_words(
+    plan: JobPlan | ElasticPlan, environ: Mapping[str, str]
+) -> Callable[[JobOutcome], str]:
+    """Leaves the outcome of a job beside its recordings; what to say if it did not end well.
+
+    That is where to look. Where this machine has no recordings there is nothing to leave or say.
+    """
     variables = {**environ, **plan.extra_environment}
-    if JOB_ID not in plan.extra_environment:
-        return lambda: ""
-    folder = folder_of(variables.get(_RECORDER_DIR, ""))
-    return partial(_words, variables[JOB_ID], folder, time.time())
+    base = folder_of(variables.get(_RECORDER_DIR, ""))
+    if not base or JOB_ID not in plan.extra_environment:
+        return lambda outcome: ""
+    return partial(_part, variables[JOB_ID], Path(base), time.time())
 
 
-def _words(job_id: str, base: str, began_s: float) -> str:
-    if not base:
-        return ""
-    folder = Path(base) / job_name({JOB_ID: job_id}, 0)
+def _part(job_id: str, base: Path, began_s: float, outcome: JobOutcome) -> str:
+    folder = base / job_name({JOB_ID: job_id}, 0)
     try:
-        is_there = any(path.stat().st_mtime >= began_s - 1 for path in folder.glob("*.hvdrec"))
-    except OSError:
-        is_there = False
-    return f"what every rank did last: horovodrun --doctor {job_id}" if is_there else ""
+        if not any(path.stat().st_mtime >= began_s - 1 for path in folder.glob("*.hvdrec")):
+            return ""
+        write_outcome(folder, outcome.status, outcome.text)
+    except OSError:  # nobody is worse off
+        return ""
+    return f"what every rank did last: horovodrun --doctor {job_id}" if outcome.status else ""

@@ -5,6 +5,7 @@ and the documented ones that this version lacks, which are refused by name.
 from __future__ import annotations
 
 import argparse
+import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,10 @@ _ABSENT = {
         *("--torus-allreduce", "--no-torus-allreduce"),
     ),
 }
+
+
+# Of the lines of a configuration file in the help, which indents them.
+_FILE_WIDTH = 94
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +78,8 @@ def file_form() -> str:
     lines = ["controller: gloo\n"]
     for section, settings in file_sections().items():
         pairs = [f"{name}: {_default_in_file(setting)}" for name, setting in settings.items()]
-        lines.append(f"{section}: {{{', '.join(pairs)}}}\n")
+        text = f"{section}: {{{', '.join(pairs)}}}"
+        lines.append(textwrap.fill(text, _FILE_WIDTH, subsequent_indent="  ") + "\n")
     return "".join(lines)
 
 

@@ -49,13 +49,13 @@ class Play(Listener, Protocol):
 class Manner:
     """How a job speaks. ``tells_outcome``: its last lines say why it failed.
 
-    ``parting_words``, asked for when all has ended, go before them.
+    ``parting_words``, asked for when all has ended, go before them if there are any.
     """
 
     is_verbose: bool = False
     is_timestamped: bool = False
     tells_outcome: bool = True
-    parting_words: Callable[[], str] = lambda: ""
+    parting_words: Callable[[JobOutcome], str] = lambda outcome: ""
 
 
 @contextmanager
@@ -301,8 +301,7 @@ class Stage:
             self.say(f"these do not end although they got SIGKILL: {', '.join(stuck)}")
         self._say_if(self._logs.news())
         self._say_if(self._logs.summary())
-        if ending.outcome.status != 0:
-            self._say_if(self._manner.parting_words())
+        self._say_if(self._manner.parting_words(ending.outcome))
         if self._manner.tells_outcome:
             self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()

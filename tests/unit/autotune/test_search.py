@@ -118,6 +118,6 @@ def test_one_lucky_pair_is_not_enough_and_a_clear_lead_is():
         assert search.verdict is not None
         return search.verdict
 
-    assert verdict_of([3.0, 1.01, 1.01, 1.01, 1.01]).values == DEFAULTS
-    assert verdict_of([1.05, 1.05, 1.05, 0.9, 0.9]).values == DEFAULTS
-    assert verdict_of([1.05, 1.05, 1.05, 1.05, 0.9]).gain == 1.05
+    assert verdict_of([3.0, 3.0, 1.01, 1.01, 1.01, 1.01, 1.01]).values == DEFAULTS
+    assert verdict_of([1.05, 1.05, 1.05, 1.05, 1.05, 0.9, 0.9]).values == DEFAULTS
+    assert verdict_of([1.05, 1.05, 1.05, 1.05, 1.05, 1.05, 0.9]).gain == 1.05

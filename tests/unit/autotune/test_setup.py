@@ -13,6 +13,7 @@ import pytest
 from horovod import _native
 from horovod.autotune import Autotuning, check_autotune, setup
 from horovod.autotune.knobs import Surroundings
+from horovod.autotune.search import PAIRS
 from horovod.errors import HorovodInternalError, SettingError
 from horovod.settings import Settings
 
@@ -37,7 +38,6 @@ class Engine:
         return {
             **{f"{name}_bytes": 1000 * len(self._times) for name in names},
             "steps": len(self._times),
-            "last_step_ns": 1000,
             "join_operations": int(len(self._times) > self._joins_at),
         }
 
@@ -107,13 +107,13 @@ def test_the_next_world_goes_on_and_the_one_after_it_begins_with_the_result(
     ended.wait()
     autotuning.end()
     # The sample that the end of the first world cut off is taken again.
-    assert len(first.tuned) + len(second.tuned) == 20 + 10 + 1
+    assert len(first.tuned) + len(second.tuned) == 20 + 2 * PAIRS + 1
     third = Engine(lasts=1000)
     begin(autotuning, third, settings)
     assert third.tuned == [second.tuned[-1]]
     assert third.tuned[0].allreduce_block_kb < 512
     rows = log.read_text().splitlines()
-    assert len(rows) == 1 + 20 + 10 + 1
+    assert len(rows) == 1 + 20 + 2 * PAIRS + 1
     assert rows[-1].endswith(",result")
 
 

@@ -77,8 +77,8 @@ TEST_CASE("when the world ends by an error its recorder is written down, that of
     Engine& engine = world.engine(0);
     CHECK_THROWS(finish(engine, submit(engine, in_place("lonely", values))));
   }
-  const std::string path =
-      folder.path("recordings/job-1/rank-0-pid-") + std::to_string(getpid()) + "-error.hvdrec";
+  const std::string path = folder.path("recordings/job-1/rank-0-pid-") + std::to_string(getpid()) +
+                           "-world-1-error.hvdrec";
   const std::string text = content_of(path);
   CHECK(text.starts_with(R"({"horovod_recording":1,"rank":0)"));
   CHECK(text.find(R"("reason":"error","detail":")") != std::string::npos);

@@ -153,7 +153,8 @@ def test_a_folder_keeps_the_last_jobs_and_nothing_else_is_touched(folder: Path) 
     os.utime(folder / "precious", (1, 1))
     for job in range(30):
         (folder / f"job-{job}").mkdir()
-        (folder / f"job-{job}" / "rank-0-pid-1-error.hvdrec").write_bytes(b"")
+        for name in ("rank-0-pid-1-error.hvdrec", "rank-1-pid-0.running", "wanted", "outcome"):
+            (folder / f"job-{job}" / name).write_bytes(b"")
         os.utime(folder / f"job-{job}", (job + 2, job + 2))
     hvd.init()
     hvd.dump_recorder()
@@ -162,6 +163,30 @@ def test_a_folder_keeps_the_last_jobs_and_nothing_else_is_touched(folder: Path) 
     assert "job-29" in left
     assert "job-0" not in left
     assert len(left) <= 17
+
+
+def test_a_job_that_runs_is_spared_and_one_with_many_worlds_keeps_the_newest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(mode=0o700)
+    for job in range(20):
+        (folder / f"job-{job}").mkdir()
+        pid = os.getpid() if job == 1 else 2**22  # of no process
+        (folder / f"job-{job}" / f"rank-0-pid-{pid}-world-1.running").write_text("")
+        os.utime(folder / f"job-{job}", (job + 2, job + 2))
+    monkeypatch.setenv("HOROVOD_JOB_ID", "job-0")
+    for world in range(3):
+        path = folder / "job-0" / f"rank-0-pid-1-world-{world}-error.hvdrec"
+        path.touch()
+        os.truncate(path, 120 * 1024 * 1024)  # without a block on the disk
+        os.utime(path, (world + 1, world + 1))
+    hvd.init()
+    left = {path.name for path in folder.iterdir()}
+    assert {"job-0", "job-1"} <= left
+    assert "job-2" not in left
+    assert len(left) <= 18
+    worlds = sorted(path.name for path in (folder / "job-0").glob("rank-0-pid-1-*"))
+    assert worlds == [f"rank-0-pid-1-world-{world}-error.hvdrec" for world in (1, 2)]
 
 
 def test_nothing_is_written_where_somebody_else_could_read_or_nobody_may_write(

@@ -20,7 +20,7 @@ _WAIT_SHARE = 0.01  # of a step that a setting may cost without a word
 _MOST_SHOWN = 3
 
 
-def settings_of(world: RecordedWorld) -> Settings:
+def _settings_of(world: RecordedWorld) -> Settings:
     """The settings that the world had; the default for what is not known any more."""
     changed: Mapping[str, str] = world.facts.get("settings") or {}
     try:
@@ -31,7 +31,7 @@ def settings_of(world: RecordedWorld) -> Settings:
 
 def find_setting_advice(world: RecordedWorld, step_ns: float) -> list[Finding]:
     """Settings that cost time; ``step_ns`` of a usual step, 0 if that is not known."""
-    settings = settings_of(world)
+    settings = _settings_of(world)
     findings = []
     if settings.debug:
         findings.append(
@@ -139,7 +139,7 @@ def _is_numbered(name: str) -> bool:
 
 def find_fusion_advice(world: RecordedWorld, steps: Steps) -> list[Finding]:
     """Many small collectives where fewer would do."""
-    settings = settings_of(world)
+    settings = _settings_of(world)
     fusion = find_fusion(world.recordings, steps, settings.fusion_threshold_bytes)
     if fusion is None or fusion.buckets < _MANY or fusion.bucket_bytes > _SMALL_BYTES:
         return []

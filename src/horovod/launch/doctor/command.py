@@ -24,7 +24,7 @@ def run_doctor(job: str, environ: Mapping[str, str], *, is_json: bool) -> int:
     except (NothingFoundError, OSError) as error:
         print(f"horovodrun: --doctor: {error}", file=sys.stderr)
         return 2
-    examination = examine(evidence.worlds, evidence.states)
+    examination = examine(evidence.worlds, evidence.states, evidence.outcome)
     if is_json:
         print(json.dumps(as_json(evidence, examination), indent=2))
     else:

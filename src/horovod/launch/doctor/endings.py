@@ -13,9 +13,10 @@ from horovod.trace.analysis.failures import (
     first_error,
 )
 from horovod.trace.analysis.pending import last_operations
+from horovod.trace.outcome import Outcome
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["find_endings", "why_it_ended"]
+__all__ = ["find_endings", "find_exit", "why_it_ended"]
 
 
 def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[Finding]:
@@ -40,6 +41,21 @@ def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[F
             )
         )
     return findings
+
+
+def find_exit(outcome: Outcome, *, has_cause: bool) -> Finding:
+    """That the launcher saw the job fail; ``has_cause``: recordings say why."""
+    return Finding(
+        Severity.NOTE if has_cause else Severity.PROBLEM,
+        "exit",
+        f"horovodrun ended with status {outcome.status}.",
+        ""
+        if has_cause
+        else "The recordings show no cause: look at the last lines of output of the rank that "
+        "failed first.",
+        lines=tuple(outcome.text.splitlines()),
+        evidence={"status": outcome.status},
+    )
 
 
 def why_it_ended(world: RecordedWorld) -> str:

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from horovod.launch.doctor.advice import find_fusion_advice, find_setting_advice
-from horovod.launch.doctor.endings import find_endings, why_it_ended
+from horovod.launch.doctor.endings import find_endings, find_exit, why_it_ended
 from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.hangs import find_hangs
+from horovod.launch.doctor.host_clocks import find_clock_differences
 from horovod.launch.doctor.pace import find_pace
 from horovod.launch.doctor.words import capital, ranks_text
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
 from horovod.trace.analysis.failures import find_deaths
 from horovod.trace.analysis.pending import has_left
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
+from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
 from horovod.trace.worlds import RecordedWorld
 
@@ -48,7 +50,11 @@ class Examination:
         return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
 
 
-def examine(worlds: Sequence[RecordedWorld], states: Mapping[int, RankState]) -> Examination:
+def examine(
+    worlds: Sequence[RecordedWorld],
+    states: Mapping[int, RankState],
+    outcome: Outcome | None = None,
+) -> Examination:
     """Look at the last of ``worlds``; ``states`` are those of its ranks that say they run."""
     world = worlds[-1]
     steps = find_steps(world.recordings)
@@ -57,12 +63,15 @@ def examine(worlds: Sequence[RecordedWorld], states: Mapping[int, RankState]) ->
     findings = find_hangs(world, states, step_ns)
     findings += find_endings(world, is_after_hang=bool(findings))
     findings += _gone(world, states)
+    if outcome is not None and outcome.status != 0:
+        findings.append(find_exit(outcome, has_cause=bool(findings)))
     if steps is None:
         findings.append(_too_few(world))
     else:
         findings += find_pace(world, steps, accounts)
         findings += find_fusion_advice(world, steps)
     findings += find_setting_advice(world, step_ns)
+    findings += find_clock_differences(world)
     findings += _missing(world, states)
     findings += _earlier(worlds[:-1])
     order = list(Severity)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from horovod.launch.job_folder import check_private
 from horovod.trace.folders import JOB_ID, folder_of, job_name
+from horovod.trace.outcome import Outcome, read_outcome
 from horovod.trace.presence import (
     Presence,
     RankState,
@@ -39,6 +40,7 @@ class Evidence:
     worlds: tuple[RecordedWorld, ...]
     states: Mapping[int, RankState]
     problems: tuple[str, ...] = ()
+    outcome: Outcome | None = None  # of the job, if its launcher has ended here
 
     @property
     def is_running(self) -> bool:
@@ -112,27 +114,35 @@ def gather(folder: Path) -> Evidence:
         )
     living = [p for p, state in zip(presences, states, strict=True) if state is not RankState.GONE]
     worlds = _with_the_living_last(worlds, living)
-    return Evidence(folder, tuple(worlds), _states(worlds[-1], presences), tuple(problems))
+    return Evidence(
+        folder,
+        tuple(worlds),
+        _states(worlds[-1], presences),
+        tuple(problems),
+        None if living else _outcome(folder, worlds[-1]),
+    )
+
+
+def _outcome(folder: Path, world: RecordedWorld) -> Outcome | None:
+    """That of this world's job, and not of one before that had the same id."""
+    outcome = read_outcome(folder)
+    is_of_it = outcome is not None and outcome.epoch_s >= world.written_epoch_ns / 1e9 - 1
+    return outcome if is_of_it else None
 
 
 def _ask(folder: Path, awaited: Sequence[Presence]) -> None:
     """Until all these ranks have written, have ended, or do not answer."""
     nonce = f"{os.getpid()}-{time.time_ns():x}"
     request_recordings(folder, nonce)
-    files = [
-        presence.path.with_name(f"{presence.path.stem}-request.hvdrec") for presence in awaited
-    ]
+    left = list(awaited)
     deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        if all(
-            _has_answered(path, nonce) or not presence.path.exists()
-            for path, presence in zip(files, awaited, strict=True)
-        ):
-            return
+    while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+        left = [p for p in left if p.path.exists() and not _has_answered(p, nonce)]
 
 
-def _has_answered(path: Path, nonce: str) -> bool:
+def _has_answered(presence: Presence, nonce: str) -> bool:
+    path = presence.path.with_name(f"{presence.path.stem}-request.hvdrec")
     try:
         return read_recording(path).detail == nonce
     except (OSError, RecordingError):

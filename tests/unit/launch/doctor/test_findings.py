@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +325,23 @@ def test_a_healthy_job_is_said_to_be(tmp_path: Path) -> None:
     examination = look(training([10, 10]))
     text = as_text(Evidence(tmp_path, (examination.world,), {}), examination, has_colour=False)
     assert "Nothing is wrong, and nothing would help." in text
+
+
+@pytest.mark.parametrize("behind_s", [0, 5])
+def test_times_of_day_that_differ(behind_s: int) -> None:
+    hosts = [[0], [1]]
+    scripts = [Script(0, hosts=hosts), Script(1, ahead_ms=250, hosts=hosts)]
+    for step in range(10):
+        for script in scripts:
+            arrival = step * 20 + (script.rank == step % 2) * 0.2
+            script.submit(arrival, "g").start(step * 20 + 0.21, step, ["g"])
+            script.done(step * 20 + 0.3, step)
+    recordings = [script.recording(300) for script in scripts]
+    late = replace(
+        recordings[1],
+        written_epoch_ns=recordings[1].written_epoch_ns - behind_s * 10**9,
+    )
+    found = [f for f in look([recordings[0], late]).findings if f.code == "clocks"]
+    assert [finding.lines for finding in found] == [
+        ("rank 1 (pid 101 on node): 5.0 s behind",)
+    ] * bool(behind_s)

@@ -17,7 +17,7 @@ from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.job_folder import check_job_id
 from horovod.launch.job_id import new_job_id, parting_words, with_job_id
-from horovod.launch.job_plan import JobPlan
+from horovod.launch.job_plan import JobOutcome, JobPlan
 from horovod.trace.presence import own_presence
 
 WORLD = {"world": "1", "ranks": ["rank 0", "rank 1"]}
@@ -119,12 +119,23 @@ def test_where_the_id_of_a_job_comes_from() -> None:
     assert inside not in ("a", "b", "e")
 
 
-def test_the_last_words_name_the_job_if_there_is_something_to_see(base: Path) -> None:
+def test_the_outcome_is_left_beside_recordings_and_said_if_it_is_bad(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     environ = {"HOROVOD_RECORDER_DIR": str(base)}
     plan = JobPlan(("x",), (), {"HOROVOD_JOB_ID": "job-7"})
-    assert parting_words(plan, environ)() == ("what every rank did last: horovodrun --doctor job-7")
+    failure = JobOutcome(1, "rank 0 exited with code 1\n")
+    assert parting_words(plan, environ)(JobOutcome(0)) == ""
+    assert main(["--doctor"], environ) == 0
+    words = parting_words(plan, environ)(failure)
+    assert words == "what every rank did last: horovodrun --doctor job-7"
+    capsys.readouterr()
+    assert main(["--doctor"], environ) == 1
+    out = capsys.readouterr().out
+    assert "PROBLEM  horovodrun ended with status 1." in out
+    assert "rank 0 exited with code 1" in out
     for path in (base / "job-7").iterdir():
         os.utime(path, (1, 1))
-    assert parting_words(plan, environ)() == ""  # of a job before
-    assert parting_words(plan, {"HOROVOD_RECORDER_DIR": "off"})() == ""
-    assert parting_words(JobPlan(("x",), ()), environ)() == ""
+    assert parting_words(plan, environ)(failure) == ""  # of a job before
+    assert parting_words(plan, {"HOROVOD_RECORDER_DIR": "off"})(failure) == ""
+    assert parting_words(JobPlan(("x",), ()), environ)(failure) == ""
