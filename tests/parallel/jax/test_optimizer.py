@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import horovod.jax as hvd
+from horovod.jax import gradient_reduction
 
 optax = pytest.importorskip("optax", reason="optax is not installed")
 
@@ -73,6 +74,13 @@ def test_shares_train_as_the_joint_batch(mode, options):
     optimizer = hvd.DistributedOptimizer(optax.adam(1e-2), **options)
     found = train(optimizer, [share()] * 4, mode)
     assert_close(found, train(optax.adam(1e-2), [(INPUTS, TARGETS)] * 4))
+
+
+def test_a_spare_core_makes_batches(monkeypatch, mode):
+    monkeypatch.setattr(gradient_reduction, "has_spare_cores", lambda: True)
+    monkeypatch.setattr(gradient_reduction, "_BATCH_BYTES", 100)
+    found = train(hvd.DistributedOptimizer(optax.adam(1e-2)), [share()] * 2, mode)
+    assert_close(found, train(optax.adam(1e-2), [(INPUTS, TARGETS)] * 2))
 
 
 def test_float32_to_rounding():
