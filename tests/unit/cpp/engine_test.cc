@@ -181,7 +181,9 @@ TEST_CASE("what ran is in the flight recorder") {
   finish(world.engine(0), submit(world.engine(0), in_place("x", values)));
   const RecorderView& recorder = world.engine(0).tracer().recorder();
   std::vector<EventKind> kinds;
-  for (const Event& event : recorder.read(0).events) kinds.push_back(event.kind);
+  for (const Event& event : recorder.read(0).events) {
+    if (event.kind != EventKind::kBlocked) kinds.push_back(event.kind);  // after a long wait only
+  }
   CHECK(kinds == std::vector{EventKind::kWorld, EventKind::kSubmit, EventKind::kBucketStart,
                              EventKind::kFused, EventKind::kBucketDone});
   const Event submission = recorder.read(1).events.front();
