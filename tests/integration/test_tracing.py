@@ -21,6 +21,8 @@ pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
 WORKER = [sys.executable, str(Path(__file__).parent / "workers" / "traced.py")]
 PATIENCE_S = 60
+# Of both ranks, in a timeline.
+OPERATIONS = {(name, rank) for name in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE") for rank in (0, 1)}
 
 
 def until(found: Callable[[], Any]) -> Any:
@@ -49,22 +51,29 @@ def recordings(folder: Path, reason: str) -> list[Any]:
         return []
 
 
+def rows_of(timeline: Path) -> set[tuple[str, int]]:
+    """What it shows of which rank; nothing while it is being written."""
+    try:
+        events = json.loads(timeline.read_text())
+    except ValueError:
+        return set()
+    return {(event.get("name"), event.get("tid")) for event in events}
+
+
 def test_a_killed_rank_leaves_a_whole_timeline_and_its_last_events(tmp_path: Path) -> None:
     timeline = tmp_path / "timeline.json"
     words = ("-np", "2", "--timeline-filename", str(timeline), "--timeline-mark-cycles", *WORKER)
     with start(*words, "timeline", env=environment(tmp_path)) as process:
         try:
             until(lambda: timeline.exists() and timeline.stat().st_size > 5_000_000)
+            until(lambda: rows_of(timeline) >= OPERATIONS)
             pid = json.loads((tmp_path / "pid.0").read_text())
             os.kill(pid, signal.SIGKILL)
             process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     events = json.loads(timeline.read_text())
-    rows = {(event.get("name"), event.get("tid")) for event in events}
-    for rank in (0, 1):
-        assert {("NEGOTIATE_ALLREDUCE", rank), ("ALLREDUCE", rank)} <= rows
-    assert ("CYCLE_START", 0) in rows
+    assert rows_of(timeline) >= {*OPERATIONS, ("CYCLE_START", 0)}
     names = {event["args"]["name"] for event in events if event.get("name") == "process_name"}
     assert "allreduce.g19" in names
     (dead,) = recordings(tmp_path, "death")

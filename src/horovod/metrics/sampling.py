@@ -139,6 +139,7 @@ class Sampler:
         with process.lock:
             process.chronicle.begin_world(time.time(), world)
             process.chronicle.describe(_settings(settings))
+            process.publish()  # at once: whoever dies next is known
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horovod-report", daemon=True)
         self._thread.start()
