@@ -30,6 +30,8 @@ const char* operation_name(const Label& label) {
   return label.kind < kKindCount ? upper_name_of(static_cast<Kind>(label.kind)) : "UNKNOWN";
 }
 
+constexpr std::string_view kEnd = R"({"ph":"E")";
+
 std::string shape_text(const Label& label) {
   std::string text = "[";
   const std::size_t known = std::min<std::size_t>(label.dims_count, Label::kMaxDims);
@@ -68,8 +70,41 @@ void Timeline::add_label(int rank, std::uint32_t id, const Label& label) {
   std::vector<Row>& rows = rank_at(rank).rows;
   if (rows.empty()) rows.resize(Recorder::kLabels);
   Row& row = rows[id % Recorder::kLabels];
-  row = {.id = id, .group = group_of(label), .label = label};
+  row = {};
+  row.id = id;
+  row.group = group_of(label);
+  row.label = label;
+  spell(row, rank);
   name_row(row.group, rank);
+}
+
+void Timeline::spell(Row& row, int rank) {
+  row.begins = &begins_of(operation_name(row.label));
+  line_.clear();
+  number("pid", row.group).number("tid", rank).begin_field("ts");
+  row.place = line_;
+  line_.clear();
+  arguments().text("dtype", name_of(static_cast<Dtype>(row.label.dtype)));
+  row.ending = text("shape", shape_text(row.label)).line_ + "}}";
+  line_.assign(1, '{');
+  rank_at(rank).arrival = text("name", std::to_string(rank)).text("ph", "X").line_;
+}
+
+const Timeline::Begins& Timeline::begins_of(std::string_view operation) {
+  Begins& begins = begins_[operation];
+  if (!begins.operation.empty()) return begins;
+  line_.assign(1, '{');
+  begins.operation = text("name", operation).text("ph", "B").line_;
+  line_.assign(1, '{');
+  begins.negotiation = text("name", "NEGOTIATE_" + std::string(operation)).text("ph", "B").line_;
+  return begins;
+}
+
+void Timeline::put(std::string_view begin, const Row& row, std::int64_t time_ns,
+                   std::string_view end) {
+  line_.assign(begin).append(row.place);
+  put_us(time_ns - start_ns_);
+  file_.add(line_.append(end));
 }
 
 bool Timeline::knows_label(int rank, std::uint32_t id) const {
@@ -106,7 +141,7 @@ void Timeline::add(int rank, const Event& event, std::int64_t shift_ns) {
 }
 
 void Timeline::note_loss(int rank, std::uint64_t count, std::int64_t time_ns) {
-  for (Row& row : rank_at(rank).rows) end_row(rank, row, time_ns);
+  for (Row& row : rank_at(rank).rows) end_row(row, time_ns);
   rank_at(rank).buckets.clear();
   open("EVENTS_LOST", 'i', 0, rank, time_ns).text("s", "t").arguments();
   number("count", static_cast<std::int64_t>(count)).done("}}");
@@ -163,14 +198,10 @@ void Timeline::name_row(std::uint32_t group, int rank) {
 void Timeline::submit(int rank, const Event& event) {
   Row* row = row_of(rank, event.subject);
   if (row == nullptr) return;
-  end_row(rank, *row, event.time_ns);
+  end_row(*row, event.time_ns);
   row->phase = Phase::kNegotiating;
-  std::string name = "NEGOTIATE_";
-  name += operation_name(row->label);
-  open(name, 'B', row->group, rank, event.time_ns).done();
-  char number[12];
-  const auto end = std::to_chars(number, number + sizeof number, rank).ptr;
-  open({number, end}, 'X', row->group, rank, event.time_ns).span(0).done();
+  put(row->begins->negotiation, *row, event.time_ns, "}");
+  put(rank_at(rank).arrival, *row, event.time_ns, R"(,"dur":0.000})");
 }
 
 void Timeline::start_bucket(int rank, const Event& event) {
@@ -187,27 +218,27 @@ void Timeline::start_bucket(int rank, const Event& event) {
 void Timeline::fuse(int rank, const Event& event) {
   Row* row = row_of(rank, event.subject);
   if (row == nullptr) return;
-  if (row->phase == Phase::kNegotiating) open({}, 'E', row->group, rank, event.time_ns).done();
+  if (row->phase == Phase::kNegotiating) put(kEnd, *row, event.time_ns, "}");
   row->phase = Phase::kRunning;
-  open(operation_name(row->label), 'B', row->group, rank, event.time_ns).done();
+  put(row->begins->operation, *row, event.time_ns, "}");
   rank_at(rank).buckets[event.process_set].rows.push_back(event.subject);
 }
 
 void Timeline::end_bucket(int rank, const Event& event) {
   Bucket& bucket = rank_at(rank).buckets[event.process_set];
-  std::string name = plane_ + "COLLECTIVE";
+  const char* operation = "COLLECTIVE";
   for (const std::uint32_t id : bucket.rows) {
     Row* row = row_of(rank, id);
     if (row == nullptr || row->phase != Phase::kRunning) continue;
-    name = plane_ + operation_name(row->label);
+    operation = operation_name(row->label);
     row->phase = Phase::kIdle;
-    open({}, 'E', row->group, rank, event.time_ns).arguments();
-    text("dtype", name_of(static_cast<Dtype>(row->label.dtype)));
-    text("shape", shape_text(row->label)).done("}}");
+    put(kEnd, *row, event.time_ns, row->ending);
   }
   if (!bucket.is_open) return;
   bucket.is_open = false;
-  open(name, 'X', 0, rank, bucket.start_ns).span(event.time_ns - bucket.start_ns).arguments();
+  open(plane_ + operation, 'X', 0, rank, bucket.start_ns)
+      .span(event.time_ns - bucket.start_ns)
+      .arguments();
   number("bucket", bucket.number).number("process_set", event.process_set);
   number("tensors", static_cast<std::int64_t>(bucket.rows.size()));
   number("waited_us", static_cast<std::int64_t>(event.value / 1000)).done("}}");
@@ -219,7 +250,7 @@ void Timeline::end_with_error(int rank, const Event& event) {
   if (row == nullptr) return;
   open("ERROR", 'i', row->group, rank, event.time_ns).text("s", "t").arguments();
   number("code", static_cast<std::int64_t>(event.value)).done("}}");
-  end_row(rank, *row, event.time_ns);
+  end_row(*row, event.time_ns);
 }
 
 void Timeline::add_wait(int rank, const Event& event) {
@@ -236,10 +267,10 @@ void Timeline::mark(int rank, const char* name, const Event& event) {
   number("subject", event.subject).done("}}");
 }
 
-void Timeline::end_row(int rank, Row& row, std::int64_t time_ns) {
+void Timeline::end_row(Row& row, std::int64_t time_ns) {
   if (row.phase == Phase::kIdle) return;
   row.phase = Phase::kIdle;
-  open({}, 'E', row.group, rank, time_ns).done();
+  put(kEnd, row, time_ns, "}");
 }
 
 Timeline& Timeline::open(std::string_view name, char phase, std::uint32_t group, int rank,
@@ -275,7 +306,7 @@ Timeline& Timeline::arguments() {
 }
 
 void Timeline::begin_field(std::string_view field) {
-  if (line_.back() != '{') line_ += ',';
+  if (line_.empty() || line_.back() != '{') line_ += ',';
   line_.append("\"").append(field).append("\":");
 }
 

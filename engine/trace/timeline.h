@@ -53,12 +53,21 @@ class Timeline {
  private:
   enum class Phase : std::uint8_t { kIdle, kNegotiating, kRunning };
 
+  // How the events of an operation begin.
+  struct Begins {
+    std::string negotiation;  // {"name":"NEGOTIATE_ALLREDUCE","ph":"B"
+    std::string operation;    // {"name":"ALLREDUCE","ph":"B"
+  };
   // A tensor of one rank.
   struct Row {
     std::uint32_t id = ~0U;  // of the label
     std::uint32_t group = 0;
     Phase phase = Phase::kIdle;
     Label label;
+    // There are thousands of events a second, of few rows: what they share is spelled once.
+    const Begins* begins = nullptr;
+    std::string place;   // ,"pid":3,"tid":1,"ts":
+    std::string ending;  // ,"args":{"dtype":"float32","shape":"[2, 3]"}}
   };
   struct Bucket {
     std::uint32_t number = 0;
@@ -67,6 +76,7 @@ class Timeline {
     std::vector<std::uint32_t> rows;
   };
   struct Rank {
+    std::string arrival;            // {"name":"1","ph":"X"
     std::vector<Row> rows;          // by label, as many as are remembered
     std::map<int, Bucket> buckets;  // by process set
   };
@@ -76,6 +86,8 @@ class Timeline {
   std::uint32_t group_of(const Label& label);
   void begin_group(std::uint32_t group, const std::string& name);
   void name_row(std::uint32_t group, int rank);
+  void spell(Row& row, int rank);
+  const Begins& begins_of(std::string_view operation);
 
   void submit(int rank, const Event& event);
   void start_bucket(int rank, const Event& event);
@@ -84,9 +96,11 @@ class Timeline {
   void end_with_error(int rank, const Event& event);
   void add_wait(int rank, const Event& event);
   void mark(int rank, const char* name, const Event& event);
-  void end_row(int rank, Row& row, std::int64_t time_ns);
+  void end_row(Row& row, std::int64_t time_ns);
 
-  // Puts an event together, field by field.
+  // An event of a row, as it is spelled.
+  void put(std::string_view begin, const Row& row, std::int64_t time_ns, std::string_view end);
+  // Puts any other together, field by field.
   Timeline& open(std::string_view name, char phase, std::uint32_t group, int rank,
                  std::int64_t time_ns);
   Timeline& meta(std::string_view name, std::uint32_t group);
@@ -105,6 +119,7 @@ class Timeline {
   std::vector<Rank> ranks_;
   std::map<std::pair<int, std::string>, std::uint32_t> groups_;  // by process set and name
   std::set<std::pair<std::uint32_t, int>> named_rows_;
+  std::map<std::string_view, Begins> begins_;  // by operation
   std::string line_;
 };
 
