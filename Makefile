@@ -29,6 +29,9 @@ MPICH_VENV := .venv-mpich
 MPICH_STAMP := $(MPICH_VENV)/.made
 BENCH_STAMP := $(VENV)/.bench-tools
 
+# The environments beside .venv share one build: little of it depends on their packages.
+BESIDE_BUILD := 'build/beside/{wheel_tag}'
+
 # TensorFlow 2.15, the last one with Estimators, has wheels for Python up to 3.11 only, and a NumPy
 # of its own: a second environment. What its tests are is what is there of these.
 LEGACY_VENV := .venv-legacy-tf
@@ -40,8 +43,17 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 	'tests/test_parallel.py::test_on_ranks[2]' 'tests/test_parallel.py::test_tensorflow_on_ranks[2]' \
 	tests/test_parallel.py::test_tensorflow_without_native_ops
 
+# MXNet's last version needs an older NumPy still, and MXNet's tests are these.
+MXNET_VENV := .venv-mxnet
+MXNET_PYTHON ?= $(PYTHON)
+MXNET_STAMP := $(MXNET_VENV)/.built
+MXNET_TESTS = tests/unit/mxnet $(wildcard tests/integration/test_mxnet_*.py) \
+	tests/test_parallel.py::test_mxnet_on_ranks \
+	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-0]' \
+	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-1]'
+
 .PHONY: help setup demo build check test test-unit test-cpp test-parallel test-integration \
-	test-hosts test-legacy-tf chaos bench sanitize clean tools
+	test-hosts test-legacy-tf test-mxnet chaos bench sanitize clean tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -62,7 +74,7 @@ check: setup ## format, lint, types, import layers
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
-test: setup test-cpp $(MPICH_STAMP) ## all tests but test-hosts and test-legacy-tf
+test: setup test-cpp $(MPICH_STAMP) ## all tests but test-hosts, test-legacy-tf and test-mxnet
 	$(BIN)/pytest
 
 test-unit: setup test-cpp ## one process: C++ and Python
@@ -92,6 +104,18 @@ test-legacy-tf: ## the TensorFlow and Keras tests on 2.15, the last one with Est
 legacy-tf: $(LEGACY_STAMP)
 	$(LEGACY_VENV)/bin/pytest $(LEGACY_TESTS)
 
+test-mxnet: ## the MXNet tests
+	@if $(MXNET_PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'; then \
+	  $(MAKE) --no-print-directory mxnet; \
+	else \
+	  echo "SKIPPED [1] make test-mxnet: NumPy 1.23, which MXNet needs, has no wheel for" \
+	    "$$($(MXNET_PYTHON) --version); MXNET_PYTHON=python3.11 names another Python"; \
+	fi
+
+.PHONY: mxnet
+mxnet: $(MXNET_STAMP)
+	$(MXNET_VENV)/bin/pytest $(MXNET_TESTS)
+
 test-cpp: $(TEST_STAMP) build/doctest.flags
 	$(CMAKE) -S . -B build/tests $$(cat build/doctest.flags)
 	$(BIN)/cmake --build build/tests
@@ -108,12 +132,12 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
 	for name in collectives grouped training compression startup lifecycle memory \
-	    with_tensorflow with_jax many_hosts elastic_recovery; do \
+	    with_tensorflow with_jax many_hosts elastic_recovery observability autotune; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; exit $$status
 
 clean: ## remove everything that make made, .venv too
-	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MPICH_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
@@ -146,7 +170,16 @@ $(LEGACY_STAMP): $(SOURCES) requirements/build.txt requirements/legacy-tf.txt $(
 	$(LEGACY_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/build.txt
 	PATH=$(CURDIR)/$(LEGACY_VENV)/bin:$$PATH $(LEGACY_VENV)/bin/pip --disable-pip-version-check \
-	  install --no-build-isolation -Cbuild-dir=build/legacy-tf .
+	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
+	@touch $@
+
+$(MXNET_STAMP): $(SOURCES) requirements/build.txt requirements/mxnet.txt $(CONSTRAINTS) | tools
+	$(MXNET_PYTHON) -m venv $(MXNET_VENV)
+	$(MXNET_VENV)/bin/pip --disable-pip-version-check install -q -r requirements/mxnet.txt
+	$(MXNET_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
+	  -r requirements/build.txt
+	PATH=$(CURDIR)/$(MXNET_VENV)/bin:$$PATH $(MXNET_VENV)/bin/pip --disable-pip-version-check \
+	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
 	@touch $@
 
 $(DEMO_STAMP): $(VENV_STAMP) requirements/demo.txt $(CONSTRAINTS)
@@ -166,6 +199,10 @@ $(MPICH_STAMP): $(TEST_STAMP) $(CONSTRAINTS)
 
 $(BENCH_STAMP): $(VENV_STAMP) requirements/bench.txt $(CONSTRAINTS)
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/bench.txt
+	@# mpi4jax is compiled by Open MPI's compiler; for CUDA too, unless it finds an nvcc without any.
+	@mkdir -p build/no-cuda/bin && ln -sf "$$(command -v false)" build/no-cuda/bin/nvcc
+	PATH=$(CURDIR)/build/no-cuda/bin:$(CURDIR)/$(BIN):$$PATH $(PIP) install -q -c $(CONSTRAINTS) mpi4jax \
+	  || echo "mpi4jax does not install here: with_jax.py leaves it out"
 	@touch $@
 
 # The C++ tests need doctest's header: the system's, else out of Debian's package, without root.

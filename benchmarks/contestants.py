@@ -332,6 +332,7 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "wire": Wire,
     "horovod on jax": partial(_on_jax, "HorovodOnJax"),
     "jax.distributed": partial(_on_jax, "JaxDistributed"),
+    "mpi4jax": partial(_on_jax, "MpiOnJax"),
     "alone on jax": partial(_on_jax, "AloneOnJax"),
     "horovod on tensorflow": partial(_on_tensorflow, "HorovodOnTensorFlow"),
     "multi-worker strategy": partial(_on_tensorflow, "MultiWorkerStrategy"),

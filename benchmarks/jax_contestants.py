@@ -1,4 +1,4 @@
-"""JAX's contestants: a compiled training step over Horovod, JAX's own collectives, or none.
+"""JAX's contestants: a compiled training step over Horovod, a peer of it, or nothing.
 
 Runs in the worker processes, with one compute thread per rank.
 """
@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from contestants import Gloo
+from contestants import Gloo, Mpi
 
-__all__ = ["AloneOnJax", "HorovodOnJax", "JaxDistributed"]
+__all__ = ["AloneOnJax", "HorovodOnJax", "JaxDistributed", "MpiOnJax"]
 
 _MEET_TIMEOUT_S = 60
+_MANY_TENSORS = 64
 
 
 def _import_jax() -> Any:
@@ -86,6 +87,36 @@ class JaxDistributed(_OnJax):
 
     def shared(self, array: Any) -> Any:
         return self.jax.make_array_from_process_local_data(self._parts, array)
+
+
+class MpiOnJax(_OnJax, Mpi):
+    """mpi4jax: MPI's allreduce as a call in the program, the next one after the one before.
+
+    Gradients go as is quickest: many as one array, a few each by itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jax = _import_jax()
+        import mpi4jax
+        from mpi4py import MPI
+
+        self._sum: Callable[[Any], Any] = lambda array: mpi4jax.allreduce(array, op=MPI.SUM)
+
+    def optimizer(self, transformation: Any) -> Any:
+        def update(gradients: Any, state: Any, params: Any = None) -> Any:
+            return transformation.update(self._mean(gradients), state, params)
+
+        return type(transformation)(transformation.init, update)
+
+    def _mean(self, gradients: Any) -> Any:
+        tree_map = self.jax.tree_util.tree_map
+        if len(self.jax.tree_util.tree_leaves(gradients)) <= _MANY_TENSORS:
+            return tree_map(lambda array: self._sum(array) / self.size, gradients)
+        from jax.flatten_util import ravel_pytree
+
+        joined, unravel = ravel_pytree(gradients)
+        return unravel(self._sum(joined) / self.size)
 
 
 def _address(store: Path, rank: int) -> str:

@@ -30,13 +30,14 @@ OURS = "horovod"
 class Bar:
     """Ours must be at most ``factor`` times the peer's median, or ``factor`` itself if no peer.
 
-    At least, in a table where more is better.
+    At least, in a table where more is better. ``contestant`` says which one is ours.
     """
 
     row: str
     peer: str | None
     factor: float
     is_aim: bool = False  # an aim is reported like a bar, but missing it is no failure
+    contestant: str = OURS
 
 
 @dataclass
@@ -103,7 +104,7 @@ def _verdicts(table: Table) -> list[_Verdict]:
     """One per bar whose row and peer were measured."""
     verdicts = []
     for bar in table.bars:
-        value = table.median(bar.row, OURS)
+        value = table.median(bar.row, bar.contestant)
         peer = 1.0 if bar.peer is None else table.median(bar.row, bar.peer)
         if value is not None and peer is not None:
             limit = bar.factor * peer
@@ -149,7 +150,8 @@ def _verdict_line(table: Table, verdict: _Verdict) -> list[str]:
     sign = ">=" if table.is_more_better else "<="
     limit = f"{sign} {table.format_value(verdict.limit)}{against}"
     value = table.format_value(verdict.value)
-    return ["aim" if bar.is_aim else "bar", bar.row, value, limit, word]
+    whose = bar.row if bar.contestant == OURS else f"{bar.row}: {bar.contestant}"
+    return ["aim" if bar.is_aim else "bar", whose, value, limit, word]
 
 
 def _print_columns(lines: Sequence[Sequence[str]]) -> None:

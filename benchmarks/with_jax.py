@@ -1,30 +1,45 @@
-"""JAX: training steps with optax through one compiled program, against JAX's own collectives.
+"""JAX: training steps with optax through one compiled program, against its collectives and MPI's.
 
 Two ranks with one compute thread each, one jitted step with donated parameters: a deep network
 whose gradients are 602 tensors of 0.6 M elements, and a wide one with 25 M parameters in 8. Ours is
-``DistributedOptimizer``; the peer is ``jax.distributed`` with its CPU collectives (Gloo), where XLA
-sums the gradients of one program over both processes. Efficiency is the time of the same step
+``DistributedOptimizer``. One peer is ``jax.distributed`` with its CPU collectives (Gloo), where XLA
+sums the gradients of one program over both processes; the other ``mpi4jax`` on Open MPI, where it
+is installed: it has no wheels, ``make bench`` compiles it. Efficiency is the time of the same step
 without communication, on as many busy cores, divided by the step's. All contestants are alive at
 once and measured in turns; a figure is the median over rounds of the slowest rank's time.
+
+XLA allocates its temporaries anew in every step, and glibc gets large ones from the system, which
+clears their pages: a tenth of the wide network's step, and more with communication, where all
+gradients are there at once. So all contestants run with the settings of docs/jax.md that make glibc
+keep such memory; ``--default-malloc`` measures without them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from report import OURS, Bar, Table, format_percent, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
 
-_PEER, _ALONE = "jax.distributed Gloo", "no communication"
+_GLOO, _MPI, _ALONE = "jax.distributed Gloo", "mpi4jax", "no communication"
 _SPECS = (
     GroupSpec(OURS, "horovodrun", "horovod on jax"),
-    GroupSpec(_PEER, "processes", "jax.distributed"),
+    GroupSpec(_GLOO, "processes", "jax.distributed"),
+    GroupSpec(_MPI, "openmpi", "mpi4jax"),
     GroupSpec(_ALONE, "processes", "alone on jax"),
 )
+_KEPT_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "MALLOC_TOP_PAD_": "100000000",
+}
 _RANK_COUNT = 2
 _MANY, _LARGE = "602 tensors, 0.6 M parameters", "8 tensors, 25 M parameters"
 _NETWORKS: dict[str, dict[str, Any]] = {
@@ -35,8 +50,13 @@ _NETWORKS: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     args = _parse_arguments()
-    steps = Table("training step, 2 ranks: time", [spec.name for spec in _SPECS], format_time)
-    with open_groups(_SPECS, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
+    if not args.default_malloc:
+        os.environ.update(_KEPT_MEMORY)
+    specs = [spec for spec in _SPECS if spec.name != _MPI or find_spec("mpi4jax")]
+    if len(specs) < len(_SPECS):
+        print("mpi4jax is not installed", file=sys.stderr, flush=True)
+    steps = Table("training step, 2 ranks: time", [spec.name for spec in specs], format_time)
+    with open_groups(specs, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
         for row, network in _NETWORKS.items():
             print(f"measuring {row}", file=sys.stderr, flush=True)
             steps.rows[row] = _measure(groups, network, args.quick)
@@ -60,10 +80,11 @@ def _efficiency(steps: Table) -> Table:
     bars = [
         Bar(_MANY, None, 0.85),
         Bar(_LARGE, None, 0.90),
-        *(Bar(row, _PEER, 1) for row in _NETWORKS),
+        *(Bar(row, peer, 1) for row in _NETWORKS for peer in (_GLOO, _MPI)),
     ]
     title = "efficiency: step without communication / step"
-    table = Table(title, [OURS, _PEER], format_percent, bars, is_more_better=True)
+    communicating = [name for name in steps.contestants if name != _ALONE]
+    table = Table(title, communicating, format_percent, bars, is_more_better=True)
     for row in _NETWORKS:
         alone = steps.median(row, _ALONE)
         medians = {name: steps.median(row, name) for name in table.contestants}
@@ -75,6 +96,7 @@ def _efficiency(steps: Table) -> Table:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--default-malloc", action="store_true", help="memory as glibc manages it")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 

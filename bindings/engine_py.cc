@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -146,21 +147,60 @@ nb::object as_array(Output& output, int dtype_code) {
   return nb::cast(nb::ndarray<Format...>(bytes, shape.size(), shape.data(), owner, nullptr, type));
 }
 
+void bind_trace_config(nb::module_& module) {
+  nb::class_<TraceConfig>(module, "TraceConfig")
+      .def(nb::init<>())
+      .def_rw("events", &TraceConfig::events)
+      .def_rw("folder", &TraceConfig::folder)
+      .def_rw("is_chosen_folder", &TraceConfig::is_chosen_folder)
+      .def_rw("job", &TraceConfig::job)
+      .def_rw("world", &TraceConfig::world)
+      .def_rw("generation", &TraceConfig::generation)
+      .def_rw("presence", &TraceConfig::presence)
+      .def_rw("stack_signal", &TraceConfig::stack_signal)
+      .def_rw("stack_fd", &TraceConfig::stack_fd)
+      .def_rw("timeline_path", &TraceConfig::timeline_path)
+      .def_rw("timeline_mark_cycles", &TraceConfig::timeline_mark_cycles)
+      .def_rw("timeline_max_bytes", &TraceConfig::timeline_max_bytes)
+      .def_rw("data_plane", &TraceConfig::data_plane);
+}
+
+void bind_tuning(nb::module_& module) {
+  nb::class_<Tuning>(module, "Tuning")
+      .def(
+          "__init__",
+          [](Tuning* self, std::uint64_t fusion_threshold_bytes, std::uint32_t cycle_time_us,
+             std::uint16_t block_kib, std::uint16_t small_kib,
+             std::uint16_t small_between_hosts_kib) {
+            const AllreduceCut cut{.block_kib = block_kib,
+                                   .small_kib = small_kib,
+                                   .small_between_hosts_kib = small_between_hosts_kib};
+            new (self) Tuning{.fusion_threshold_bytes = fusion_threshold_bytes,
+                              .bucket = {.cycle_time_us = cycle_time_us, .cut = cut}};
+          },
+          "fusion_threshold_bytes"_a, "cycle_time_us"_a, "block_kib"_a, "small_kib"_a,
+          "small_between_hosts_kib"_a);
+}
+
 void bind_config(nb::module_& module) {
+  bind_trace_config(module);
+  bind_tuning(module);
   nb::class_<EngineConfig>(module, "Config")
       .def(nb::init<>())
       .def_rw("rank", &EngineConfig::rank)
       .def_rw("size", &EngineConfig::size)
       .def_rw("generation", &EngineConfig::generation)
       .def_rw("usable_cores", &EngineConfig::usable_cores)
-      .def_rw("fusion_threshold_bytes", &EngineConfig::fusion_threshold_bytes)
+      .def_rw("tuning", &EngineConfig::tuning)
       .def_rw("fuse_groups", &EngineConfig::fuse_groups)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
-      .def_rw("cycle_time_s", &EngineConfig::cycle_time_s)
       .def_rw("stall_check", &EngineConfig::stall_check)
       .def_rw("stall_check_time_s", &EngineConfig::stall_check_time_s)
       .def_rw("stall_shutdown_time_s", &EngineConfig::stall_shutdown_time_s)
+      .def_rw("is_debug", &EngineConfig::is_debug)
+      .def_rw("debug_interval", &EngineConfig::debug_interval)
       .def_rw("peer_names", &EngineConfig::peer_names)
+      .def_rw("trace", &EngineConfig::trace)
       .def_prop_rw(
           "log_level", [](const EngineConfig& c) { return static_cast<int>(c.log.level); },
           [](EngineConfig& c, int level) { c.log.level = static_cast<LogLevel>(level); })
@@ -296,13 +336,55 @@ nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) 
   }
 }
 
-nb::list events_of(const Engine& engine) {
-  nb::list events;
-  for (const Event& event : engine.events()) {
-    events.append(nb::make_tuple(event.time_ns, static_cast<std::uint32_t>(event.kind),
-                                 event.subject, event.value));
+// Times in nanoseconds.
+nb::dict counts_of(Engine& engine) {
+  const Counters& counters = engine.counters();
+  nb::dict counts;
+  for (int kind = 0; kind < kKindCount; ++kind) {
+    const KindCounts& of_kind = counters.kinds[static_cast<std::size_t>(kind)];
+    const std::string name = name_of(static_cast<Kind>(kind));
+    counts[(name + "_operations").c_str()] = of_kind.operations.get();
+    counts[(name + "_tensors").c_str()] = of_kind.tensors.get();
+    counts[(name + "_bytes").c_str()] = of_kind.bytes.get();
   }
-  return events;
+  counts["in_flight"] = engine.flights_in_all();
+  counts["buckets"] = counters.buckets.get();
+  counts["fused_tensors"] = counters.fused_tensors.get();
+  counts["queued_ns"] = counters.queued_ns.get();
+  counts["waited_ns"] = counters.waited_ns.get();
+  counts["blocked_ns"] = counters.blocked_ns.get();
+  counts["errors"] = counters.errors.get();
+  counts["stalls"] = counters.stalls.get();
+  counts["steps"] = counters.pacemaker.steps.get();
+  counts["stepped_ns"] = counters.pacemaker.stepped_ns.get();
+  counts["last_step_ns"] = counters.pacemaker.last_step_ns.get();
+  return counts;
+}
+
+// As they lie in recorder files.
+nb::bytes events_of(Engine& engine) {
+  const std::vector<Event> events = engine.tracer().recorder().read(0).events;
+  return nb::bytes(events.data(), events.size() * sizeof(Event));
+}
+
+// What was recorded from number `begin` on, the last `most` events of it: the number to go on with,
+// and the events as they lie in recorder files. Stops at one that is being written.
+std::tuple<std::uint64_t, nb::bytes> events_since(Engine& engine, std::uint64_t begin,
+                                                  std::uint64_t most) {
+  RecorderView::Found found;
+  {
+    const nb::gil_scoped_release release;
+    const RecorderView& recorder = engine.tracer().recorder();
+    const std::uint64_t end = recorder.end();
+    found = recorder.read(std::max(begin, end - std::min(end, most)), true);
+  }
+  return {found.end, nb::bytes(found.events.data(), found.events.size() * sizeof(Event))};
+}
+
+// As it lies in recorder files, without its number; nothing where it is forgotten.
+nb::bytes label_of(Engine& engine, std::uint32_t id) {
+  const std::optional<Label> label = engine.tracer().recorder().label(id);
+  return label ? nb::bytes(&*label, sizeof(Label)) : nb::bytes("", 0);
 }
 
 }  // namespace
@@ -337,7 +419,7 @@ void bind_engine(nb::module_& module) {
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)
       .def_prop_ro("leads_host", &Engine::leads_host)
-      .def("flights", &Engine::flights, "process_set"_a)
+      .def("flights", &Engine::flights, "process_set"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)
@@ -355,7 +437,31 @@ void bind_engine(nb::module_& module) {
              self.inc_ref();  // its locks may be held by threads that are gone: never destroy it
            })
       .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
-      .def("events", &events_of);
+      .def("counts", &counts_of)
+      .def(
+          "step_times",
+          [](Engine& engine, std::uint64_t first) {
+            return engine.counters().pacemaker.times_since(first);
+          },
+          "first"_a)
+      .def("tune", &Engine::tune, "tuning"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("events", &events_of)
+      .def("events_since", &events_since, "begin"_a, "most"_a)
+      .def("label", &label_of, "id"_a)
+      .def(
+          "write_recording",
+          [](Engine& engine, const std::string& reason, const std::string& detail,
+             const std::string& path) { return engine.tracer().write_file(reason, detail, path); },
+          "reason"_a, "detail"_a, "path"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "start_timeline",
+          [](Engine& engine, const std::string& path, bool mark_cycles) {
+            engine.tracer().start_timeline(path, mark_cycles);
+          },
+          "path"_a, "mark_cycles"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "stop_timeline", [](Engine& engine) { engine.tracer().stop_timeline(); },
+          nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace hvd

@@ -14,12 +14,14 @@ import pytest
 PARALLEL = Path(__file__).parent / "parallel"
 TENSORFLOW = PARALLEL / "tensorflow"
 JAX = PARALLEL / "jax"
+MXNET = PARALLEL / "mxnet"
 # Enough to see that Python operations do what the native ones do.
 BOTH_WAYS = "not (int or bool or float64 or factors)"
 
 needs_tensorflow = pytest.mark.skipif(
     find_spec("tensorflow") is None, reason="TensorFlow is not installed"
 )
+needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
 needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 
 
@@ -44,7 +46,7 @@ def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_on_ranks(ranks):
-    run_on(ranks, PARALLEL, f"--ignore={TENSORFLOW}", f"--ignore={JAX}")
+    run_on(ranks, PARALLEL, *[f"--ignore={folder}" for folder in (TENSORFLOW, JAX, MXNET)])
 
 
 @needs_tensorflow
@@ -73,3 +75,10 @@ def test_jax_on_ranks(ranks):
 @pytest.mark.timeout(600)
 def test_jax_without_native_ops():
     run_on(2, JAX, "-k", "not int and not bool and not uint", HOROVOD_JAX_NATIVE_OPS="0")
+
+
+@needs_mxnet
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_mxnet_on_ranks(ranks):
+    run_on(ranks, MXNET)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bindings/engine_port.h"
+#include "bindings/error_names.h"
 #include "bindings/jax/c_api.h"
 #include "bindings/jax/job.h"
 #include "bindings/jax/promise.h"
@@ -44,28 +45,10 @@ XLA_FFI_Error_Code code_of(const Error& error) {
   }
 }
 
-// The names of the Python exceptions, since of an error XLA keeps the text only.
-const char* title_of(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kInvalidArgument:
-      return "ValueError: ";
-    case ErrorCode::kMismatch:
-      return "HorovodInternalError (MismatchError): ";
-    case ErrorCode::kPeerLost:
-      return "HorovodInternalError (PeerLostError): ";
-    case ErrorCode::kTimeout:
-      return "HorovodInternalError (StallError): ";
-    case ErrorCode::kAborted:
-      return "HorovodInternalError (ShutdownError): ";
-    default:
-      return "HorovodInternalError: ";
-  }
-}
-
 void finish(const Job& job, const Promise& promise, const EnginePort::Result& result) {
   if (result.error) {
     promise.fail(code_of(*result.error),
-                 title_of(*result.error) + std::string(result.error->what()));
+                 python_name_of(*result.error) + std::string(": ") + result.error->what());
   } else if (const std::optional<std::string> misfit = job.store(result.outputs)) {
     promise.fail(XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + *misfit);
   } else {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "control/request.h"
+#include "core/tuning.h"
 #include "transport/peers.h"
 
 namespace hvd {
@@ -36,8 +37,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Starts a bucket: works of one kind, in the same order on all ranks; they outlive the run.
-  virtual void begin(Kind kind, std::span<const Work> works) = 0;
+  // Starts a bucket: works of one kind, in the same order on all ranks, which outlive the run, and
+  // the same cut.
+  virtual void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) = 0;
   // Starts to wait for all ranks to come here.
   virtual void begin_meeting() = 0;
   // Runs as far as possible, never blocks. True when the bucket is complete, else `blocked` says

@@ -20,11 +20,11 @@ ClusterBackend::ClusterBackend(Peers& local_peers, HostMap map, int rank, int si
       routes_(map_, links_, {.rank = rank, .member = local_peers.rank()}, exchange_),
       parts_(size) {}
 
-void ClusterBackend::begin(Kind kind, std::span<const Work> works) {
+void ClusterBackend::begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) {
   exchange_.clear();
   switch (kind) {
     case Kind::kAllreduce:
-      return begin_allreduce(works);
+      return begin_allreduce(works, cut);
     case Kind::kBroadcast:
       routes_.describe_broadcasts(works);
       return begin_exchange();
@@ -57,7 +57,7 @@ BlockNumber ClusterBackend::end_block() const {
   return next_block_ + (running_ == &adasum_ && adasum_.wants_blocks() ? 1 : 0);
 }
 
-void ClusterBackend::begin_allreduce(std::span<const Work> works) {
+void ClusterBackend::begin_allreduce(std::span<const Work> works, const AllreduceCut& cut) {
   views_.clear();
   for (const Work& work : works) {
     views_.append({.in = work.in,
@@ -69,7 +69,7 @@ void ClusterBackend::begin_allreduce(std::span<const Work> works) {
     adasum_.begin(views_, next_block_);
     running_ = &adasum_;
   } else {
-    next_block_ += allreduce_.begin(views_, next_block_);
+    next_block_ += allreduce_.begin(views_, next_block_, cut);
     running_ = &allreduce_;
   }
 }

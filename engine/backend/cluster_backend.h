@@ -27,7 +27,7 @@ class ClusterBackend final : public Backend {
   ClusterBackend(Peers& local_peers, HostMap map, int rank, int size,
                  const std::vector<DataLink>& links);
 
-  void begin(Kind kind, std::span<const Work> works) override;
+  void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
   void begin_meeting() override;
   // Throws LinkLost. In `blocked`, `rank` is a place on this host, `remote` a rank of the set.
   bool advance(PeerWait& blocked) override;
@@ -36,7 +36,7 @@ class ClusterBackend final : public Backend {
   void close_copies() override { links_.close_copies(); }
 
  private:
-  void begin_allreduce(std::span<const Work> works);
+  void begin_allreduce(std::span<const Work> works, const AllreduceCut& cut);
   void begin_exchange();
   void begin_reducescatter(std::span<const Work> works);
 

@@ -40,7 +40,7 @@ ReduceOp carried_op(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::k
 ExternalBackend::ExternalBackend(Peers& peers, Place place, std::shared_ptr<Carrier> carrier)
     : peers_(peers), carrier_(std::move(carrier)), place_(place) {}
 
-void ExternalBackend::begin(Kind kind, std::span<const Work> works) {
+void ExternalBackend::begin(Kind kind, std::span<const Work> works, const AllreduceCut&) {
   queue_.clear();
   position_ = 0;
   ++buckets_;

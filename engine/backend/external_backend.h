@@ -17,7 +17,7 @@ class ExternalBackend final : public Backend {
   // `place`: in the set; `peers`: its members on this host.
   ExternalBackend(Peers& peers, Place place, std::shared_ptr<Carrier> carrier);
 
-  void begin(Kind kind, std::span<const Work> works) override;
+  void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
   void begin_meeting() override;
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return buckets_; }

@@ -13,12 +13,12 @@ HostBackend::HostBackend(Peers& peers)
       reduce_scatter_(peers),
       streams_(peers.size()) {}
 
-void HostBackend::begin(Kind kind, std::span<const Work> works) {
+void HostBackend::begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) {
   views_.clear();
   for (ViewList& stream : streams_) stream.clear();
   switch (kind) {
     case Kind::kAllreduce:
-      return begin_allreduce(works);
+      return begin_allreduce(works, cut);
     case Kind::kBroadcast:
       for (const Work& work : works) fill_broadcast(work);
       return begin_exchange();
@@ -46,7 +46,7 @@ bool HostBackend::advance(PeerWait& blocked) {
   return running_ == nullptr || running_->advance(blocked);
 }
 
-void HostBackend::begin_allreduce(std::span<const Work> works) {
+void HostBackend::begin_allreduce(std::span<const Work> works, const AllreduceCut& cut) {
   for (const Work& work : works) {
     views_.append({.in = work.in,
                    .out = work.out,
@@ -57,7 +57,7 @@ void HostBackend::begin_allreduce(std::span<const Work> works) {
     next_block_ += adasum_.begin(views_, next_block_);
     running_ = &adasum_;
   } else {
-    next_block_ += allreduce_.begin(views_, next_block_);
+    next_block_ += allreduce_.begin(views_, next_block_, cut);
     running_ = &allreduce_;
   }
 }

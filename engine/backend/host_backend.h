@@ -19,13 +19,13 @@ class HostBackend final : public Backend {
  public:
   explicit HostBackend(Peers& peers);
 
-  void begin(Kind kind, std::span<const Work> works) override;
+  void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
   void begin_meeting() override;
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return next_block_; }
 
  private:
-  void begin_allreduce(std::span<const Work> works);
+  void begin_allreduce(std::span<const Work> works, const AllreduceCut& cut);
   void begin_exchange();
   void begin_reducescatter(std::span<const Work> works);
 

@@ -6,20 +6,16 @@
 
 namespace hvd {
 
-namespace {
-
-// Up to here one synchronisation is worth more than the doubled arithmetic (measured, two ranks).
-constexpr std::size_t kOneStepBytes = 32 * 1024;
-
-}  // namespace
-
-AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes) {
+AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes,
+                             const AllreduceCut& cut) {
   if (stream_bytes == 0 || size == 1) return {};
-  const std::size_t one_step_limit = std::min(kOneStepBytes * 2 / size, cell_bytes);
+  const std::size_t one_step_limit =
+      std::min(cut.small_bytes() / static_cast<std::size_t>(size), cell_bytes);
   if (stream_bytes <= one_step_limit) {
     return {.one_step = true, .block_bytes = stream_bytes, .blocks = 1};
   }
-  const std::size_t block_bytes = pipeline_block_bytes(stream_bytes, cell_bytes);
+  const std::size_t block_bytes =
+      pipeline_block_bytes(stream_bytes, std::min(cut.block_bytes(), cell_bytes));
   return {.one_step = false,
           .block_bytes = block_bytes,
           .blocks = block_count(stream_bytes, block_bytes)};
@@ -27,10 +23,11 @@ AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cel
 
 Allreduce::Allreduce(Peers& peers) : peers_(peers), sources_(peers.size()) {}
 
-std::uint32_t Allreduce::begin(const ViewList& views, BlockNumber first_block) {
+std::uint32_t Allreduce::begin(const ViewList& views, BlockNumber first_block,
+                               const AllreduceCut& cut) {
   views_ = &views;
   first_block_ = first_block;
-  plan_ = plan_allreduce(views.size_bytes(), peers_.size(), peers_.staging_cell_bytes());
+  plan_ = plan_allreduce(views.size_bytes(), peers_.size(), peers_.staging_cell_bytes(), cut);
   phase_ = Phase::kStage;
   block_ = plan_.one_step ? 0 : -1;
   return plan_.blocks;

@@ -22,6 +22,7 @@
 
 #include "collective/collective.h"
 #include "collective/views.h"
+#include "core/tuning.h"
 
 namespace hvd {
 
@@ -32,7 +33,8 @@ struct AllreducePlan {
 };
 
 // The same on all ranks, since it depends on what all agreed on.
-AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes);
+AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes,
+                             const AllreduceCut& cut = {});
 
 class Allreduce final : public Collective {
  public:
@@ -40,7 +42,7 @@ class Allreduce final : public Collective {
 
   // Starts on `views`, which outlives the run, at block number `first_block`. Returns how many
   // block numbers it takes.
-  std::uint32_t begin(const ViewList& views, BlockNumber first_block);
+  std::uint32_t begin(const ViewList& views, BlockNumber first_block, const AllreduceCut& cut = {});
   bool advance(PeerWait& blocked) override;
 
  private:

@@ -15,10 +15,11 @@ ClusterAllreduce::ClusterAllreduce(Peers& peers, const HostMap& map, Links& link
   }
 }
 
-std::uint32_t ClusterAllreduce::begin(const ViewList& views, BlockNumber first_block) {
+std::uint32_t ClusterAllreduce::begin(const ViewList& views, BlockNumber first_block,
+                                      const AllreduceCut& cut) {
   views_ = &views;
   cut_ = cut_for_cluster(views.size_bytes(), map_.channels(), map_.host_count(),
-                         peers_.staging_cell_bytes());
+                         peers_.staging_cell_bytes(), cut);
   landing_.begin(views, cut_);
   for (ChannelReduction& channel : own_channels_) channel.begin(views, cut_, landing_);
   start(first_block, 2 * cut_.chunks);

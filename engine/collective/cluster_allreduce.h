@@ -25,7 +25,7 @@ class ClusterAllreduce final : public ClusterStages {
 
   // Starts on `views`, which outlives the run; weights in their specs are those of this host's
   // ranks. Returns how many block numbers it takes.
-  std::uint32_t begin(const ViewList& views, BlockNumber first_block);
+  std::uint32_t begin(const ViewList& views, BlockNumber first_block, const AllreduceCut& cut = {});
 
  private:
   bool make_ready(std::uint32_t block) override;

@@ -8,27 +8,28 @@ namespace hvd {
 
 namespace {
 
-// Up to here a second trip costs more than the bytes that it saves (per rank, over all links).
-constexpr std::size_t kOneStepBytes = 64 * 1024;
+constexpr std::size_t kLeastPart = 16 * 1024;
 
 // The longest chunk for hosts of one rank each: its parts are worth a system call each and what
 // arrives at a time, one part from each host, stays in the cache.
-std::size_t chunk_of_parts(int hosts) {
+std::size_t chunk_of_parts(int hosts, std::size_t block_bytes) {
   const std::size_t part =
-      std::clamp<std::size_t>(512 * 1024 / static_cast<std::size_t>(hosts), 16 * 1024, 128 * 1024);
+      std::clamp(block_bytes / static_cast<std::size_t>(hosts), kLeastPart, block_bytes / 4);
   return align_up(part) * static_cast<std::size_t>(hosts);
 }
 
 }  // namespace
 
 ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
-                           std::size_t cell_bytes) {
+                           std::size_t cell_bytes, const AllreduceCut& tuned) {
   ClusterCut cut{.stream_bytes = stream_bytes, .channels = channels, .hosts = hosts};
   if (stream_bytes == 0) return cut;
-  const std::size_t one_step_share = kOneStepBytes / static_cast<std::size_t>(hosts);
+  const std::size_t block_bytes = std::min(tuned.block_bytes(), cell_bytes);
+  const std::size_t one_step_share =
+      tuned.small_between_hosts_bytes() / static_cast<std::size_t>(hosts);
   const std::size_t one_step_bytes = one_step_share * static_cast<std::size_t>(channels);
   cut.one_step = stream_bytes <= std::min(one_step_bytes, cell_bytes);
-  const std::size_t longest = channels == 1 ? chunk_of_parts(hosts) : cell_bytes;
+  const std::size_t longest = channels == 1 ? chunk_of_parts(hosts, block_bytes) : block_bytes;
   cut.chunk_bytes = cut.one_step ? stream_bytes : pipeline_block_bytes(stream_bytes, longest);
   cut.chunks = block_count(stream_bytes, cut.chunk_bytes);
   return cut;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "collective/views.h"
+#include "core/tuning.h"
 
 namespace hvd {
 
@@ -26,10 +27,10 @@ struct ClusterCut {
   Range part(std::uint32_t index, int channel, int host) const;
 };
 
-// The same on all ranks of all hosts. `cell_bytes` is the most that a chunk has when a host has
-// several ranks.
+// The same on all ranks of all hosts. `cell_bytes` is the most that a chunk can have when a host
+// has several ranks.
 ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
-                           std::size_t cell_bytes);
+                           std::size_t cell_bytes, const AllreduceCut& tuned = {});
 
 // What is under way at any time. Shares are summed inside the host kChunksAhead chunks before they
 // are given back to its ranks; on a link the parts of a chunk go kPartsAhead chunks before its

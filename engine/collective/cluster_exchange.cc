@@ -80,7 +80,7 @@ void ClusterExchange::share(int member, const View& view, Arrival arrival) {
 std::uint32_t ClusterExchange::begin(BlockNumber first_block) {
   std::size_t longest = 0;
   for (const ViewList& stream : streams_) longest = std::max(longest, stream.size_bytes());
-  block_bytes_ = pipeline_block_bytes(longest, peers_.staging_cell_bytes());
+  block_bytes_ = pipeline_block_bytes(longest, kBlockBytes);
   kept_bytes_ = 0;
   awaited_block_ = kNoBlock;
   for (auto& [link, traffic] : traffic_) post_last(*link, traffic);

@@ -45,8 +45,7 @@ std::uint32_t ClusterReduceScatter::begin(const std::vector<ViewList>& streams,
   std::size_t longest = 0;
   for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
   const std::size_t ranks = streams.size();
-  const std::size_t most =
-      map_.channels() == 1 ? longest_piece(ranks) * ranks : peers_.staging_cell_bytes();
+  const std::size_t most = map_.channels() == 1 ? longest_piece(ranks) * ranks : kBlockBytes;
   plan_ = plan_reduce_scatter(longest, static_cast<int>(ranks), most);
   for (Target& target : targets_) {
     if (target.link != nullptr) target.slots.resize(kSlots * plan_.part_bytes);

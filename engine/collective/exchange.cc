@@ -13,7 +13,7 @@ std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, const ViewLi
   own_ = &own;
   std::size_t longest = 0;
   for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
-  block_bytes_ = pipeline_block_bytes(longest, peers_.staging_cell_bytes());
+  block_bytes_ = pipeline_block_bytes(longest, kBlockBytes);
   const std::uint32_t blocks = peers_.size() == 1 ? 0 : block_count(longest, block_bytes_);
   start(first_block, blocks);
   // What of `own` reaches beyond the blocks.

@@ -20,7 +20,7 @@ std::uint32_t PartialGrams::begin(const ViewList& views, double* grams, BlockNum
   tiled_.clear();
   for (const View& view : views.views()) tiled_.append(view, kTileBytes);
   grams_ = grams;
-  const std::size_t wanted = pipeline_block_bytes(tiled_.size_bytes(), peers_.staging_cell_bytes());
+  const std::size_t wanted = pipeline_block_bytes(tiled_.size_bytes(), kBlockBytes);
   block_bytes_ = (wanted + kTileBytes - 1) / kTileBytes * kTileBytes;
   const std::uint32_t blocks =
       peers_.size() == 1 ? 0 : block_count(tiled_.size_bytes(), block_bytes_);

@@ -21,7 +21,7 @@ std::uint32_t ReduceScatter::begin(const std::vector<ViewList>& streams, BlockNu
   streams_ = &streams;
   std::size_t longest = 0;
   for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
-  plan_ = plan_reduce_scatter(longest, peers_.size(), peers_.staging_cell_bytes());
+  plan_ = plan_reduce_scatter(longest, peers_.size(), kBlockBytes);
   start(first_block, plan_.blocks);
   if (peers_.size() == 1) reduce_range({0, longest}, 0);
   return plan_.blocks;

@@ -14,11 +14,12 @@ constexpr std::size_t align_up(std::size_t bytes) {
   return (bytes + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
 }
 
+inline constexpr std::size_t kLeastBlockBytes = 64 * 1024;
+
 // How long the blocks of a stream are that are worked on in a pipeline: at least four of them, as
 // long as a block stays worth a synchronisation.
 constexpr std::size_t pipeline_block_bytes(std::size_t stream_bytes, std::size_t cell_bytes) {
-  constexpr std::size_t kLeast = 64 * 1024;
-  return std::min(std::max(align_up(stream_bytes / 4), kLeast), cell_bytes);
+  return std::min(std::max(align_up(stream_bytes / 4), kLeastBlockBytes), cell_bytes);
 }
 
 constexpr std::uint32_t block_count(std::size_t stream_bytes, std::size_t block_bytes) {

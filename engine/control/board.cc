@@ -99,7 +99,8 @@ SharedLock Board::lock() const {
 }
 
 bool Board::arrive(const NameKey& key, std::span<const Request> requests,
-                   std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref) {
+                   std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref,
+                   const std::string& objection) {
   const Kind kind = requests.front().kind;
   if (has_joined(config_.rank) && kind != Kind::kJoin) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -113,6 +114,8 @@ bool Board::arrive(const NameKey& key, std::span<const Request> requests,
   prepare_slot(ref.slot, std::max(requests.size(), splits.size()));
   Slot& slot = slots_[ref.slot];
   record(ref.slot, requests, signature, config_.rank, total_bytes(requests));
+  const std::uint32_t parity = (slot.round + 1) & 1;
+  if (!objection.empty() && !slot.has_error[parity]) set_error(slot, parity, objection);
   if (rows_may_differ(kind)) record_rows(ref.slot, requests, splits);
   count_arrival(slot, config_.rank);
   if (kind == Kind::kJoin) return join(config_.rank) | end_join(ref.slot, config_.rank);
@@ -318,7 +321,8 @@ bool Board::form_bucket() {
   const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
   const std::uint32_t available = header_->ready_tail.load(std::memory_order_relaxed) - begin;
   if (available == 0) return false;
-  BucketPlan plan(config_.fusion_threshold_bytes);
+  const Tuning& tuning = header_->is_tuned ? header_->tuning : config_.tuning;
+  BucketPlan plan(tuning.fusion_threshold_bytes);
   std::uint32_t count = 0;
   std::uint64_t size_bytes = 0;
   for (; count < available; ++count) {
@@ -326,13 +330,22 @@ bool Board::form_bucket() {
     if (!plan.accepts(item)) break;
     size_bytes += item.size_bytes;
   }
-  const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
-  buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0};
   header_->ready_bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
-  header_->bucket_tail.store(index + 1, std::memory_order_release);
+  add_bucket(begin, count, tuning.bucket);
+  return true;
+}
+
+void Board::add_bucket(std::uint32_t begin, std::uint32_t count, const BucketTuning& tuning) {
+  const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
+  buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0, .tuning = tuning};
+  header_->bucket_tail.store(index + 1, std::memory_order_seq_cst);
   // After the tail: whoever sees an item gone from the ready ones sees the bucket it went to.
   header_->bucketed.store(begin + count, std::memory_order_release);
-  return true;
+}
+
+void Board::tune(const Tuning& tuning) {
+  header_->tuning = tuning;
+  header_->is_tuned = true;
 }
 
 void Board::finish_bucket(std::uint32_t index) {
@@ -369,6 +382,8 @@ void Board::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) co
     items.push_back({.slot = item & ~kParityBit, .parity = (item & kParityBit) != 0 ? 1U : 0U});
   }
 }
+
+BucketTuning Board::tuning_of(std::uint32_t index) const { return buckets_[index % kRing].tuning; }
 
 std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
   std::vector<int> missing;

@@ -24,6 +24,7 @@
 
 #include "control/request.h"
 #include "control/slots.h"
+#include "core/tuning.h"
 #include "fusion/planner.h"
 #include "transport/shared_mutex.h"
 
@@ -50,8 +51,8 @@ struct BoardConfig {
   std::vector<int> collected;  // of this host and the hosts below, rising; empty: all
   bool is_root = true;         // no board is above this one
   std::uint32_t cache_capacity = 1024;
-  std::size_t fusion_threshold_bytes = 128UL << 20;
-  bool fuse_groups = true;                             // with other tensors
+  Tuning tuning;            // until somebody tunes; that of the rank which cuts counts
+  bool fuse_groups = true;  // with other tensors
   HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the board
 };
 
@@ -88,11 +89,15 @@ class Board {
   [[nodiscard]] SharedLock lock() const;
 
   // Under lock: this rank submits one tensor, or a group. `splits`: of an alltoall, rows for each
-  // rank. `ref` is looked up or created. True when something became ready.
+  // rank. `ref` is looked up or created. `objection`: why it must fail on all ranks, if it must.
+  // True when something became ready.
   bool arrive(const NameKey& key, std::span<const Request> requests,
-              std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref);
+              std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref,
+              const std::string& objection = {});
   // Under lock: cuts the next bucket off the ready items. False when there are none.
   bool form_bucket();
+  // Under lock, on the root's board: holds for buckets that are cut from now on.
+  void tune(const Tuning& tuning);
   // Under lock: this rank has run bucket `index`.
   void finish_bucket(std::uint32_t index);
 
@@ -101,6 +106,7 @@ class Board {
   std::size_t ready_bytes() const;
   bool has_bucket(std::uint32_t index) const;  // has bucket number `index` been cut?
   void bucket_items(std::uint32_t index, std::vector<BucketItem>& items) const;
+  BucketTuning tuning_of(std::uint32_t index) const;  // of a bucket
 
   // Valid for an item between its bucket being cut and finish_bucket on this rank.
   std::optional<std::string> error_of(const BucketItem& item) const;
@@ -144,7 +150,7 @@ class Board {
   // Below the root: what has been decided. append() for each item, then close_bucket().
   std::uint32_t append(const Decision& decision);  // the slot
   void append_repeated(std::uint32_t slot);
-  void close_bucket(std::uint32_t count);
+  void close_bucket(std::uint32_t count, const BucketTuning& tuning);
   // Slot of a name that is known here; none otherwise.
   std::optional<std::uint32_t> find(const NameKey& key) const { return slots_.find(key); }
   // For a slot that no rank of this host has reached: the collected ranks that have not either.
@@ -194,6 +200,7 @@ class Board {
   std::uint32_t round_of(const BucketItem& item) const;
   std::uint32_t next_in_chain(std::uint32_t index) const;
   FusionItem fusion_item(std::uint32_t item) const;
+  void add_bucket(std::uint32_t begin, std::uint32_t count, const BucketTuning& tuning);
   int world_rank(int rank) const;
 
   const BoardConfig config_;

@@ -209,12 +209,8 @@ std::uint32_t Board::begin_decided(std::uint32_t index) {
   return parity;
 }
 
-void Board::close_bucket(std::uint32_t count) {
-  const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
-  const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
-  buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0};
-  header_->bucket_tail.store(index + 1, std::memory_order_seq_cst);
-  header_->bucketed.store(begin + count, std::memory_order_release);
+void Board::close_bucket(std::uint32_t count, const BucketTuning& tuning) {
+  add_bucket(header_->bucketed.load(std::memory_order_relaxed), count, tuning);
 }
 
 void Board::read_requests(std::uint32_t index, std::uint32_t parity,

@@ -17,6 +17,8 @@ inline constexpr std::uint32_t kParityBit = 1U << 31;
 struct Board::Header {
   SharedMutex mutex;
   std::uint32_t joined_count;
+  bool is_tuned;
+  Tuning tuning;  // if it is
   alignas(64) SharedWord ready_tail;
   SharedWord bucketed;
   SharedWord bucket_tail;
@@ -30,6 +32,7 @@ struct Board::Bucket {
   std::uint32_t begin;  // first item
   std::uint32_t count;
   std::uint32_t finished;  // ranks that have run it
+  BucketTuning tuning;
 };
 
 inline std::size_t total_bytes(std::span<const Request> requests) {

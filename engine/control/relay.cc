@@ -103,6 +103,10 @@ void Relay::hear_parent(std::span<const std::byte> message) {
     case MessageKind::kBucket:
       for (Child& child : children_) child.link.post(message);
       return append_bucket(message);
+    case MessageKind::kTuning:
+      for (Child& child : children_) child.link.post(message);
+      tuning_ = read_tuning(message);
+      return;
     case MessageKind::kAskFor:
       return spell(read_ids(message));
     case MessageKind::kLacking: {
@@ -142,7 +146,7 @@ void Relay::append_bucket(std::span<const std::byte> message) {
     if (!slot) throw Error(ErrorCode::kInternal, "a bucket names a tensor unknown on this host");
     board_.append_repeated(*slot);
   }
-  board_.close_bucket(static_cast<std::uint32_t>(entries.size()));
+  board_.close_bucket(static_cast<std::uint32_t>(entries.size()), tuning_);
 }
 
 void Relay::forward() {
@@ -167,6 +171,10 @@ void Relay::announce() {
   if (parent_ || children_.empty()) return;
   while (board_.has_unannounced()) {
     entries_.clear();
+    const BucketTuning tuning = board_.tuning_of(board_.next_unannounced());
+    if (std::exchange(tuning_, tuning) != tuning) {
+      for (Child& child : children_) child.link.post(write_tuning(tuning));
+    }
     {
       const SharedLock lock = board_.lock();
       board_.bucket_items(board_.next_unannounced(), items_);

@@ -84,6 +84,7 @@ class Relay {
   std::size_t prune_at_ = 4096;
   std::unordered_map<NameKey, Inquiry, KeyHash> inquiries_;
   std::atomic<bool> has_unsent_{false};
+  BucketTuning tuning_;  // of the last bucket that was told
   std::vector<BucketItem> items_;
   std::vector<BucketEntry> entries_;
 };

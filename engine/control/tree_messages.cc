@@ -272,6 +272,21 @@ std::vector<BucketEntry> read_bucket(std::span<const std::byte> message) {
   return entries;
 }
 
+Message write_tuning(const BucketTuning& tuning) {
+  Writer writer(MessageKind::kTuning);
+  writer.put(tuning.cycle_time_us);
+  writer.put(tuning.cut);
+  return writer.take();
+}
+
+BucketTuning read_tuning(std::span<const std::byte> message) {
+  Reader reader(message);
+  BucketTuning tuning;
+  tuning.cycle_time_us = reader.get<std::uint32_t>();
+  tuning.cut = reader.get<AllreduceCut>();
+  return tuning;
+}
+
 Message write_lacking(MessageKind kind, const Lacking& lacking) {
   Writer writer(kind);
   writer.put(lacking.key);

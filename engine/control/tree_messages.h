@@ -24,6 +24,7 @@ enum class MessageKind : std::uint8_t {
   kBucket = 4,    // down: what runs next
   kWhoLacks = 5,  // up: a name that waits for long
   kLacking = 6,   // down: who has not submitted it
+  kTuning = 7,    // down: how the buckets from here on are run
 };
 
 // An item of a bucket: known by its id, or told in full.
@@ -43,6 +44,8 @@ Message write_arrival(const Arrivals& arrival);
 Arrivals read_arrival(std::span<const std::byte> message);
 Message write_bucket(std::span<const BucketEntry> entries);
 std::vector<BucketEntry> read_bucket(std::span<const std::byte> message);
+Message write_tuning(const BucketTuning& tuning);
+BucketTuning read_tuning(std::span<const std::byte> message);
 Message write_lacking(MessageKind kind, const Lacking& lacking);
 Lacking read_lacking(std::span<const std::byte> message);
 

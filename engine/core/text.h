@@ -1,4 +1,4 @@
-// Text in memory of a fixed size, as it lies in shared memory.
+// Text in memory of a fixed size, as it lies in shared memory, and numbers as text.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,13 @@ void copy_text(char (&to)[capacity], const std::string& text) {
   const std::size_t length = std::min(text.size(), capacity - 1);
   std::memcpy(to, text.data(), length);
   to[length] = '\0';
+}
+
+inline std::string seconds_text(double value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
 }
 
 }  // namespace hvd

@@ -1,12 +1,14 @@
 // Construction, submission, results and the end. Process sets are in process_sets.cc, what runs
-// collectives is in progress.cc, what waits in waiting.cc, what looks after stalled tensors and
-// lost peers in health.cc.
+// collectives is in progress.cc, what waits in waiting.cc, what looks after lost peers in health.cc
+// and after stalled tensors in stalls.cc.
 #include "runtime/engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
+#include "collective/shares.h"
 #include "runtime/quiet_thread.h"
 
 namespace hvd {
@@ -29,8 +31,17 @@ const Eagerness& eagerness_of(const EngineConfig& config, bool is_unattended) {
   return config.has_spare_cores() || is_unattended ? kOverlap : kTakeTurns;
 }
 
+void refuse_cut(const AllreduceCut& cut) {
+  const std::size_t most = staging_sizes(1).staging_cell_bytes / 1024;
+  if (cut.block_kib >= kLeastBlockBytes / 1024 && cut.block_kib <= most) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a block of an allreduce has " + std::to_string(kLeastBlockBytes / 1024) + " to " +
+                  std::to_string(most) + " KiB, not " + std::to_string(cut.block_kib));
+}
+
 // The check runs at the shutdown time too, where that is the shorter one.
 EngineConfig completed(EngineConfig config, const std::vector<std::vector<int>>& hosts) {
+  refuse_cut(config.tuning.bucket.cut);
   config.local_size = config.size;
   for (const std::vector<int>& host : hosts) {
     const bool is_own = std::ranges::find(host, config.rank) != host.end();
@@ -56,14 +67,20 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       spin_(config_.usable_cores >= config_.local_size && config_.usable_cores > 1
                 ? Nanoseconds(kSpin)
                 : Nanoseconds(0)),
+      tracer_(make_tracer(processes)),
+      recorder_(tracer_->recorder()),
       handles_(config_.generation),
-      departures_ns_(static_cast<std::size_t>(config_.size)) {
+      departures_ns_(static_cast<std::size_t>(config_.size)),
+      cycle_time_us_(config_.tuning.bucket.cycle_time_us) {
   std::vector<int> world(static_cast<std::size_t>(config_.size));
   std::iota(world.begin(), world.end(), 0);
   sets_[0] = {.members = std::move(world), .links = std::move(connections.world)};
+  recorder_.record_now(
+      {.kind = EventKind::kWorld, .subject = static_cast<std::uint32_t>(config_.generation)});
   note_unattended();
   open_lane(0);
   start_watching(std::move(processes), std::exchange(connections.news, {}));
+  tracer_->start();
   background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
 }
 
@@ -120,12 +137,30 @@ Entry& Engine::prepare(Lane& lane, const Submission& submission) {
     each.rank = config_.rank;
     each.is_unnamed = submission.name.empty();
   }
-  entry.signature = signature_of(entry.requests);
+  const std::uint64_t last_signature = std::exchange(entry.signature, signature_of(entry.requests));
+  if (entry.signature != last_signature || recorder_.is_forgotten(entry.label)) label(lane, entry);
   entry.splits.assign(submission.splits.begin(), submission.splits.end());
   if (request.kind == Kind::kAlltoall && entry.splits.empty()) {
     entry.splits.assign(lane.members.size(), request.dims[0] / lane.size());
   }
+  if (config_.is_debug) entry.objection = objection_to(entry);
   return entry;
+}
+
+void Engine::label(const Lane& lane, Entry& entry) {
+  const Request& request = entry.request();
+  Label label{.key = entry.key.low,
+              .process_set = static_cast<std::uint16_t>(lane.id),
+              .kind = static_cast<std::uint8_t>(request.kind),
+              .dtype = static_cast<std::uint8_t>(request.dtype),
+              .tensors = static_cast<std::uint16_t>(std::min<std::size_t>(
+                  entry.requests.size(), std::numeric_limits<std::uint16_t>::max())),
+              .dims_count = static_cast<std::uint8_t>(request.dims_count),
+              .op = static_cast<std::uint8_t>(request.op)};
+  label.set_name(entry.name);
+  std::ranges::copy(request.shape().first(std::min(request.shape().size(), Label::kMaxDims)),
+                    label.dims.begin());
+  entry.label = recorder_.add_label(label);
 }
 
 std::string Engine::running_name(Lane& lane, const Request& request) const {
@@ -161,10 +196,11 @@ bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId ha
   last_submit_ns_.store(now, std::memory_order_relaxed);
   std::size_t position = 0;
   std::optional<Error> error;
+  Recorder::Batch events(recorder_, entries.size());
   try {
     const SharedLock lock = lane.board.lock();
     for (; position < entries.size(); ++position) {
-      became_ready |= arrive(lane, *entries[position], handle, position, now);
+      became_ready |= arrive(lane, *entries[position], handle, position, now, events);
     }
   } catch (const Error& caught) {
     error = Error(caught.code(), title(lane, *entries[position]) + ": " + caught.what());
@@ -178,9 +214,11 @@ bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId ha
 
 // Under the board's lock.
 bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position,
-                    std::int64_t now) {
-  const bool is_ready =
-      lane.board.arrive(entry.key, entry.requests, entry.splits, entry.signature, entry.ref);
+                    std::int64_t now, Recorder::Batch& events) {
+  const bool is_ready = lane.board.arrive(entry.key, entry.requests, entry.splits, entry.signature,
+                                          entry.ref, entry.objection);
+  const std::size_t size_bytes = entry.size_bytes();
+  count_arrival(lane, entry, size_bytes, now);
   entry.handle = handle;
   entry.position = position;
   entry.submitted_ns = now;
@@ -188,10 +226,24 @@ bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t posit
   lane.tensors.bind_slot(entry);
   lane.tensors.take_off(entry);
   lane.flights.fetch_add(1);
-  const std::uint32_t subject = lane.subject(entry.ref.slot);
-  recorder_.record(now, EventKind::kSubmit, subject, entry.request().size_bytes());
-  if (is_ready) recorder_.record(now, EventKind::kReady, subject, 0);
+  events.add({.time_ns = now,
+              .kind = EventKind::kSubmit,
+              .detail = static_cast<std::uint8_t>(is_ready),
+              .process_set = static_cast<std::uint16_t>(lane.id),
+              .subject = entry.label,
+              .value = size_bytes});
   return is_ready;
+}
+
+void Engine::count_arrival(const Lane& lane, const Entry& entry, std::size_t size_bytes,
+                           std::int64_t now) {
+  KindCounts& counts = counters_.kinds[static_cast<std::size_t>(entry.request().kind)];
+  counts.operations.add(1);
+  counts.tensors.add(entry.requests.size());
+  counts.bytes.add(size_bytes);
+  if (entry.submitted_ns == 0) return;
+  counters_.pacemaker.beat(entry.key.low + static_cast<std::uint64_t>(lane.id), entry.submitted_ns,
+                           now);
 }
 
 void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent intent) {
@@ -237,8 +289,27 @@ bool Engine::is_enough(std::size_t ready_bytes) const {
 
 // How long what is ready waits for more to come, from the moment it was seen.
 Nanoseconds Engine::linger() const {
-  if (config_.cycle_time_s <= 0) return eagerness_of(config_, is_unattended_.load()).linger;
-  return Nanoseconds(static_cast<std::int64_t>(config_.cycle_time_s * 1e9));
+  const std::uint32_t cycle_time_us = cycle_time_us_.load(std::memory_order_relaxed);
+  if (cycle_time_us == 0) return eagerness_of(config_, is_unattended_.load()).linger;
+  return std::chrono::microseconds(cycle_time_us);
+}
+
+void Engine::tune(const Tuning& tuning) {
+  throw_if_forked();
+  if (config_.rank != 0) throw Error(ErrorCode::kInvalidArgument, "only rank 0 can tune");
+  refuse_cut(tuning.bucket.cut);
+  const std::lock_guard guard(mutex_);
+  throw_if_over({});
+  Board& board = lanes_[0].load()->board;
+  const SharedLock lock = board.lock();
+  board.tune(tuning);
+}
+
+int Engine::flights_in_all() {
+  int count = 0;
+  const std::lock_guard guard(mutex_);
+  for_each_lane([&](const Lane& lane) { count += lane.flights.load(); });
+  return count;
 }
 
 void Engine::throw_if_forked() const {
@@ -294,6 +365,7 @@ HandleTable::Result Engine::take(HandleId handle) {
 
 void Engine::shutdown() {
   if (is_abandoned_ || is_shut_down_.exchange(true)) return;
+  let_comparisons_end();
   stopping_.store(true);
   ring_background();
   {
@@ -301,6 +373,7 @@ void Engine::shutdown() {
     kick_sleeper();
   }
   if (background_.joinable()) background_.join();
+  tracer_->end_traces();  // while other hosts are heard
   watcher_.reset();
   std::unique_lock lock(mutex_);
   const Error error(ErrorCode::kAborted,
@@ -310,6 +383,11 @@ void Engine::shutdown() {
   // A helper sees stopping_ within one slice of its wait.
   changed_.wait(lock, [this] { return !role_taken_; });
   role_taken_ = true;
+  recorder_.record_now({.kind = EventKind::kLeft});
+  lock.unlock();
+  if (was_healthy) tracer_->want_last_file();
+  tracer_->stop();
+  lock.lock();
   space_.reset();  // who keeps this engine for a handle's sake keeps no descriptor
   lock.unlock();
   fail_everything(error);
@@ -333,6 +411,7 @@ void Engine::abandon() {
   is_abandoned_ = true;
   background_.detach();
   static_cast<void>(watcher_.release());
+  tracer_->abandon();
   // Only descriptors: as long as this process held them, nobody would see the parent die.
   for_each_lane([](Lane& lane) { lane.close_copies(); });
   if (news_ != nullptr) news_->close_copies();

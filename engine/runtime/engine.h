@@ -27,12 +27,13 @@
 
 #include "control/alarms.h"
 #include "core/log.h"
+#include "runtime/counters.h"
 #include "runtime/handle_table.h"
 #include "runtime/lane.h"
 #include "runtime/news.h"
 #include "runtime/submission.h"
+#include "runtime/tracer.h"
 #include "runtime/watcher.h"
-#include "trace/recorder.h"
 #include "transport/presence.h"
 #include "transport/shared_space.h"
 
@@ -41,17 +42,19 @@ namespace hvd {
 struct EngineConfig {
   int rank = 0;
   int size = 1;
-  int local_size = 1;    // ranks on this host
-  int generation = 0;    // of the world in this process; keeps handles of different worlds apart
-  int usable_cores = 1;  // that the ranks of this host may use together
-  std::size_t fusion_threshold_bytes = 128UL << 20;
+  int local_size = 1;       // ranks on this host
+  int generation = 0;       // of the world in this process; keeps handles of different worlds apart
+  int usable_cores = 1;     // that the ranks of this host may use together
+  Tuning tuning;            // to begin with
   bool fuse_groups = true;  // with other tensors
   std::uint32_t cache_capacity = 1024;
-  double cycle_time_s = 0.0;  // 0: the engine decides
   bool stall_check = true;
   double stall_check_time_s = 60.0;
   double stall_shutdown_time_s = 0.0;  // 0: never
+  bool is_debug = false;               // look into tensors; alike on all ranks
+  std::uint32_t debug_interval = 100;  // compare every so many results
   LogConfig log;
+  TraceConfig trace;
   std::vector<std::string> peer_names;  // by rank: "rank 1 (pid 4711 on localhost)"
 
   bool has_spare_cores() const { return usable_cores > local_size; }
@@ -86,6 +89,11 @@ class Engine {
   // Operations of this rank in flight on a set.
   int flights(int set);
 
+  // On rank 0: from the next bucket of the world on, all its ranks run buckets in this way. Other
+  // process sets keep to the configuration, but that this process starts theirs in time, too.
+  // Throws Error for what cannot be.
+  void tune(const Tuning& tuning);
+
   // Starts operations on a process set; one handle for all. Throws Error when the call cannot be
   // right or the world is over; then nothing was submitted. With a continuation the handle is not
   // to be taken: `then` gets the result, from whichever thread makes progress, maybe within this
@@ -119,7 +127,10 @@ class Engine {
   // Is this the first rank of its host?
   bool leads_host() const;
   bool has_spare_cores() const { return config_.has_spare_cores(); }
-  std::vector<Event> events() const { return recorder_.snapshot(); }
+  Tracer& tracer() { return *tracer_; }
+  const Counters& counters() const { return counters_; }
+  // Operations of this rank in flight, on all sets.
+  int flights_in_all();
 
  private:
   enum class Step { kProgressed, kBlocked, kIdle };
@@ -133,20 +144,38 @@ class Engine {
 
   // Of the shared space: the world's words, before one part for each process set.
   static std::size_t words_bytes(int size);
+  // Where the process sets' parts begin, behind the words and every rank's flight recorder.
+  static std::size_t sets_offset(int size);
+  std::unique_ptr<Tracer> make_tracer(const std::vector<WatchedProcess>& processes);
 
   // Submission, under mutex_.
   Lane& lane_for(int set, std::span<const Submission> submissions);
   Lane& open_lane(int set);
   HostMap hosts_of(const std::vector<int>& members) const;
+  void label(const Lane& lane, Entry& entry);
   Entry& prepare(Lane& lane, const Submission& submission);
   std::string running_name(Lane& lane, const Request& request) const;
   void refuse_impossible(const Lane& lane, const Submission& submission) const;
   void refuse_duplicates(std::span<Entry* const> entries);
   bool arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle);
-  bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now);
+  void count_arrival(const Lane& lane, const Entry& entry, std::size_t size_bytes,
+                     std::int64_t now);
+  bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now,
+              Recorder::Batch& events);
   void wake_after_submit(const Lane& lane, bool became_ready, Intent intent);
   void throw_if_over(std::span<const Submission> submissions) const;
   void throw_if_forked() const;
+
+  // Debug mode.
+  std::string objection_to(const Entry& entry) const;
+  bool is_to_be_compared(Lane& lane, const BucketItem& item) const;
+  std::optional<Error> examine(Lane& lane, Entry& entry);
+  void compare_later(Lane& lane, const std::string& title, std::uint64_t hash);
+  void compare(int set, const std::string& name, const std::string& title, std::uint64_t hash,
+               const std::shared_ptr<void>& ticket);
+  void let_comparisons_end();
+  void complain(const std::string& title, const std::vector<int>& others,
+                const std::vector<int>& members);
 
   // Holder of the progress role.
   Step step(bool may_form);
@@ -155,7 +184,7 @@ class Engine {
   bool relay(Lane& lane);
   bool advance(Lane& lane, PeerWait& blocked);
   void begin_bucket(Lane& lane);
-  void resolve(Lane& lane, const BucketItem& item, std::int64_t now);
+  void resolve(Lane& lane, const BucketItem& item, std::int64_t now, Recorder::Batch& events);
   void resolve_absent(Lane& lane, const BucketItem& item);
   void add_works(Lane& lane, Entry& entry, const BucketItem& item);
   Work* add_work(Lane& lane, const Request& request, const BucketItem& item);
@@ -165,9 +194,11 @@ class Engine {
   void start_watching(std::vector<WatchedProcess> processes, const std::vector<LeaderLink>& links);
   void tell_other_hosts();
   bool hear_link(std::size_t index);
-  void hear(const NewsItem& item);
+  void hear(int leader, const NewsItem& item);
+  void connect_tracer();
   [[noreturn]] void lose(const Lane& lane, int set_rank, const std::string& reason);
   void lose_host(int leader, const std::string& reason);
+  bool speaks_for_host() const;
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
   bool may_still_answer(int departed);
@@ -181,8 +212,16 @@ class Engine {
   void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
   void tell_who_arrived(Lane& lane, Entry& entry);
   void check_leader(Lane& lane, Entry& entry, double age_s, bool must_end);
-  void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns);
-  void note_blocked(Lane& lane, const PeerWait& wait);
+  void check_stalled_entries(Lane& lane, std::int64_t now);
+  void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, bool is_look);
+  std::vector<int> missing_at(Lane& lane, Entry& entry);
+  bool speaks_for(const Lane& lane, const std::vector<int>& missing) const;
+  std::string names_of(const std::vector<int>& ranks) const;
+  std::string stall_text(const std::string& what, const std::vector<int>& missing,
+                         double age_s) const;
+  void report(const Lane& lane, const std::vector<int>& missing, const StallLog::Stall& stall);
+  void note_blocked(Lane& lane, const PeerWait& wait, std::int64_t resumed_ns);
+  void end_wait(Lane& lane, std::int64_t now);
 
   // Waiting.
   bool take_role(bool as_helper);
@@ -191,6 +230,7 @@ class Engine {
   // Calls the continuations of what is done, outside of the progress role. False for none.
   bool deliver();
   void drive_until(const Pending& pending, std::int64_t deadline_ns);
+  void note_blocked(std::int64_t begin_ns);
   void await_background(const Pending& pending, std::int64_t deadline_ns);
   void note_unattended();
   // True when it left off for the sake of continuations, with more to do perhaps.
@@ -260,9 +300,10 @@ class Engine {
   const std::shared_ptr<Region> region_;       // presence and alarms
   Presence presence_;
   Alarms alarms_;
-  Recorder recorder_;
   const std::shared_ptr<OutputPool> outputs_ = std::make_shared<OutputPool>();
   const Nanoseconds spin_;
+  const std::unique_ptr<Tracer> tracer_;
+  Recorder& recorder_;
 
   std::mutex mutex_;
   std::condition_variable changed_;  // a handle is done, or the role is free
@@ -271,6 +312,9 @@ class Engine {
   std::atomic<bool> has_landed_{false};     // handles_ has
   std::atomic<bool> is_unattended_{false};  // handles are under way that nobody will wait for
   std::optional<Error> fatal_;
+  Counters counters_;
+  std::atomic<std::int64_t> last_done_ns_{0};      // when a bucket ended
+  std::atomic<std::int64_t> blocked_since_ns_{0};  // a thread that waits with interruptions; or 0
   std::atomic<bool> is_over_{false};  // fatal_ is set: what was begun is never touched again
   bool role_taken_ = false;
   std::vector<Entry*> submitted_;
@@ -293,6 +337,7 @@ class Engine {
   std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread
   std::int64_t ready_since_ns_ = 0;         // background thread only
   std::atomic<std::int64_t> last_submit_ns_{0};
+  std::atomic<std::uint32_t> cycle_time_us_;  // of the last bucket of the world; 0: as it sees fit
   std::atomic<bool> is_shut_down_{false};
   bool is_abandoned_ = false;
 

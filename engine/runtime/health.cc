@@ -1,7 +1,8 @@
-// Peers that are lost, tensors that some rank never submits: every wait ends, with a name.
+// Peers that are lost, and what a bucket waits for: every wait ends, with a name.
 #include <algorithm>
 #include <utility>
 
+#include "core/text.h"
 #include "runtime/engine.h"
 
 namespace hvd {
@@ -11,11 +12,12 @@ namespace {
 // Of a message between hosts, at worst.
 constexpr auto kLatency = std::chrono::seconds(2);
 
-std::string seconds(double value) {
-  std::string text = std::to_string(value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
+// Worth an event of its own when it is over.
+constexpr Nanoseconds kLongWait = std::chrono::microseconds(20);
+
+WaitPhase phase_of(const PeerWait& wait) {
+  if (wait.is_polled) return WaitPhase::kDataPlane;
+  return wait.rank < 0 ? WaitPhase::kLink : static_cast<WaitPhase>(wait.counter);
 }
 
 }  // namespace
@@ -30,12 +32,21 @@ std::string Engine::title(const Lane& lane, const Entry& entry) const {
   return entry.title() + lane.suffix();
 }
 
+// Is this the lowest rank of its host that is still there?
+bool Engine::speaks_for_host() const {
+  for (int rank = 0; rank < config_.rank; ++rank) {
+    if (presence_.is_local(rank) && presence_.liveness(rank) == Liveness::kRunning) return false;
+  }
+  return true;
+}
+
 void Engine::on_peer_death(int rank) {
   if (!presence_.set_liveness(rank, Liveness::kDead) &&
       presence_.liveness(rank) != Liveness::kDead) {
     return;  // it said good-bye before
   }
-  recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(rank), 0);
+  recorder_.record_now({.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(rank)});
+  if (speaks_for_host()) tracer_->want_file("death", loss_text(rank), rank);
   // The first to notice says who it was; ranks that give up because of it are not to blame.
   alarms_.raise({.code = ErrorCode::kPeerLost, .rank = rank, .text = loss_text(rank)});
   tell_other_hosts();
@@ -129,121 +140,40 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
   const double waited_s = static_cast<double>(waited.count()) / 1e9;
   if (!config_.stall_check || config_.stall_shutdown_time_s <= 0) return;
   if (waited_s < config_.stall_shutdown_time_s) return;
-  throw Error(ErrorCode::kTimeout, peer_name(holder) + " has not moved for " + seconds(waited_s) +
+  throw Error(ErrorCode::kTimeout, peer_name(holder) + " has not moved for " +
+                                       seconds_text(waited_s) +
                                        " while it held the board of submissions");
 }
 
-void Engine::note_blocked(Lane& lane, const PeerWait& wait) {
+// `resumed_ns`: when it went on after the wait before; 0 for the first one.
+void Engine::note_blocked(Lane& lane, const PeerWait& wait, std::int64_t resumed_ns) {
   if (wait.is_polled) lane.look_at_ns = now_ns() + lane.backend->pause().count();
-  if (wait != lane.blocked_on) {
-    lane.blocked_since_ns = now_ns();
-    lane.blocked_reported = false;
-    lane.watched_rank = -1;
-    const auto rank = static_cast<std::uint32_t>(lane.awaited(wait));
-    recorder_.record(EventKind::kWait, rank, wait.target);
-  }
+  if (wait == lane.blocked_on) return;
+  if (resumed_ns != 0) end_wait(lane, resumed_ns);
+  lane.blocked_since_ns = now_ns();
+  lane.blocked_reported = false;
+  lane.watched_rank = -1;
   lane.blocked_on = wait;
+  recorder_.record({.time_ns = lane.blocked_since_ns,
+                    .kind = EventKind::kWait,
+                    .detail = static_cast<std::uint8_t>(phase_of(wait)),
+                    .process_set = static_cast<std::uint16_t>(lane.id),
+                    .subject = static_cast<std::uint32_t>(lane.awaited(wait)),
+                    .value = wait.target});
 }
 
-void Engine::check_stalls() {
-  if (!config_.stall_check) return;
-  const std::int64_t now = now_ns();
-  const std::lock_guard guard(mutex_);
-  for_each_lane([&](Lane& lane) {
-    if (lane.is_running && lane.blocked_on != PeerWait{}) {
-      check_stalled_bucket(lane, now - lane.blocked_since_ns);
-    }
-    for (Entry* entry : lane.tensors.in_flight()) {
-      std::int64_t since = entry->submitted_ns;
-      // A rank that has joined waits as long as the others have data: only their silence counts.
-      if (entry->request().kind == Kind::kJoin) since = std::max(since, lane.bucket_done_ns);
-      check_stalled_entry(lane, *entry, now - since);
-    }
-  });
-}
-
-void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
-  const double age_s = static_cast<double>(age_ns) / 1e9;
-  if (age_s < config_.stall_check_time_s) return;
-  if (!may_be_to_blame(lane, age_s, config_.stall_check_time_s)) return;
-  const int rank = lane.awaited(lane.blocked_on);
-  const std::string who =
-      lane.blocked_on.is_polled ? "the data plane on " + peer_name(rank) : peer_name(rank);
-  const std::string what =
-      lane.entries.empty() ? "a collective" : title(lane, *lane.entries.front());
-  const std::string text =
-      who + " has not moved for " + seconds(age_s) + " in the middle of " + what;
-  if (!std::exchange(lane.blocked_reported, true)) log(config_.log, LogLevel::kWarning, text);
-  if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
-  if (!may_be_to_blame(lane, age_s, config_.stall_shutdown_time_s)) return;
-  alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text});
-  wake_everyone();
-}
-
-// Half way to a warning the board above hears who of this host has submitted, so that its warning
-// names those only who have not.
-void Engine::tell_who_arrived(Lane& lane, Entry& entry) {
-  if (std::exchange(entry.has_told_arrivals, true)) return;
-  lane.relay->report_waiting(entry.ref.slot, entry.key);
-}
-
-// All of this host are here: its leader hears what is decided, and tells the others.
-void Engine::check_leader(Lane& lane, Entry& entry, double age_s, bool must_end) {
-  const int leader = lane.local.front();
-  if (!lane.spans_hosts() || lane.is_leader() || !is_silent(lane, leader)) return;
-  const std::string text = title(lane, entry) + " waits for other hosts, but " + peer_name(leader) +
-                           " has not moved for " + seconds(age_s) +
-                           " and speaks to them for this host";
-  if (!std::exchange(entry.stall_reported, true)) log(config_.log, LogLevel::kWarning, text);
-  if (!must_end) return;
-  alarms_.raise({.code = ErrorCode::kTimeout, .rank = leader, .text = text});
-  wake_everyone();
-}
-
-void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns) {
-  const double age_s = static_cast<double>(age_ns) / 1e9;
-  const bool must_end = config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
-  if (lane.relay != nullptr && age_s >= config_.stall_check_time_s / 2)
-    tell_who_arrived(lane, entry);
-  if (age_s < config_.stall_check_time_s || (entry.stall_reported && !must_end)) return;
-  std::vector<int> missing;
-  try {
-    const SharedLock lock = lane.board.lock();
-    missing = lane.board.missing_ranks(entry.ref);
-  } catch (const Error& error) {
-    alarms_.raise({.code = error.code(), .rank = config_.rank, .text = error.what()});
-    return;
+void Engine::end_wait(Lane& lane, std::int64_t now) {
+  const std::int64_t waited_ns = now - lane.blocked_since_ns;
+  lane.waited_ns += waited_ns;
+  if (waited_ns >= kLongWait.count()) {
+    recorder_.record({.time_ns = now,
+                      .kind = EventKind::kWaited,
+                      .detail = static_cast<std::uint8_t>(phase_of(lane.blocked_on)),
+                      .process_set = static_cast<std::uint16_t>(lane.id),
+                      .subject = static_cast<std::uint32_t>(lane.awaited(lane.blocked_on)),
+                      .value = static_cast<std::uint64_t>(waited_ns)});
   }
-  if (missing.empty() && lane.relay != nullptr) {
-    lane.relay->report_waiting(entry.ref.slot, entry.key);
-    missing = lane.relay->lacking(entry.key);
-  }
-  if (missing.empty()) return check_leader(lane, entry, age_s, must_end);
-  // Those who are nearer to the rank that holds all up speak first.
-  const auto& here = lane.hosts.hosts[static_cast<std::size_t>(lane.hosts.own)];
-  const bool is_far = std::ranges::any_of(
-      missing, [&](int rank) { return std::ranges::find(here, rank) == here.end(); });
-  if (is_far && !is_due_from_afar(
-                    age_s, must_end ? config_.stall_shutdown_time_s : config_.stall_check_time_s)) {
-    return;
-  }
-  // One voice of this host is enough: the lowest rank that did submit.
-  const auto speaker = std::ranges::find_if(
-      here, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
-  std::string who;
-  for (int& rank : missing) rank = lane.members[static_cast<std::size_t>(rank)];
-  for (const int rank : missing) who += (who.empty() ? "" : ", ") + peer_name(rank);
-  const std::string text = title(lane, entry) + " waits for ranks that did not submit it for " +
-                           seconds(age_s) + ". Missing ranks: " + list(missing) + " (" + who +
-                           "). They may run other operations, be slower or have ended their loop.";
-  if (!std::exchange(entry.stall_reported, true) && speaker != here.end() &&
-      *speaker == lane.rank) {
-    log(config_.log, LogLevel::kWarning, text);
-  }
-  if (must_end) {
-    alarms_.raise({.code = ErrorCode::kTimeout, .rank = missing.front(), .text = text});
-    wake_everyone();
-  }
+  lane.blocked_on = {};
 }
 
 }  // namespace hvd

@@ -18,6 +18,7 @@
 #include "control/board.h"
 #include "control/relay.h"
 #include "runtime/connections.h"
+#include "runtime/stall_log.h"
 #include "runtime/tensor_table.h"
 #include "transport/peers.h"
 #include "transport/region.h"
@@ -57,11 +58,6 @@ class Lane {
   std::string suffix() const;
   // The last running number of unnamed operations like this one.
   std::uint64_t& auto_name(const Request& request);
-  // A slot for the flight recorder.
-  std::uint32_t subject(std::uint32_t slot) const {
-    return static_cast<std::uint32_t>(id) * kMaxSlots + slot;
-  }
-
   // The world rank that `wait` is about; this one's where nobody knows.
   int awaited(const PeerWait& wait) const;
   // No more messages, no more data.
@@ -91,12 +87,19 @@ class Lane {
   std::vector<Entry*> entries;
   std::vector<Work> works;  // grows only; the bucket has the first works_count
   std::size_t works_count = 0;
-  std::size_t bucket_bytes = 0;  // of those, on this rank
-  bool must_meet = false;        // some rank is absent: no rank may run ahead of it
+  std::uint64_t comparisons = 0;  // debug mode: begun
+  // Comparisons that are not over; whoever runs one may outlive this.
+  const std::shared_ptr<std::atomic<int>> comparing = std::make_shared<std::atomic<int>>(0);
+  std::uint64_t common_results = 0;  // debug mode: so far
+  std::size_t bucket_bytes = 0;      // of those, on this rank
+  bool must_meet = false;            // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
+  std::int64_t waited_ns = 0;   // in the running bucket
   std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
   bool blocked_reported = false;
+  StallLog stalls;
+  std::int64_t stalls_looked_ns = 0;
   int watched_rank = -1;            // of this host: does it beat?
   std::uint32_t beats_seen = 0;     // of that one
   std::int64_t beat_ns = 0;         // when they moved last

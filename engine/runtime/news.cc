@@ -10,12 +10,17 @@ struct Head {
   std::uint32_t liveness;
   std::int32_t code;
   std::int32_t rank;
+  std::uint32_t note;
 };
+
+// Of notes, to one leader; what matters more must not wait behind them.
+constexpr std::uint64_t kMostOnTheWay = 4U << 20;
 
 std::vector<std::byte> write(const NewsItem& item) {
   const Head head{.liveness = static_cast<std::uint32_t>(item.liveness),
                   .code = static_cast<std::int32_t>(item.alarm.code),
-                  .rank = item.alarm.rank};
+                  .rank = item.alarm.rank,
+                  .note = static_cast<std::uint32_t>(item.note)};
   std::vector<std::byte> message(sizeof head + item.alarm.text.size());
   std::memcpy(message.data(), &head, sizeof head);
   std::memcpy(message.data() + sizeof head, item.alarm.text.data(), item.alarm.text.size());
@@ -30,7 +35,8 @@ NewsItem read(std::span<const std::byte> message) {
   return {.liveness = static_cast<Liveness>(head.liveness),
           .alarm = {.code = static_cast<ErrorCode>(head.code),
                     .rank = head.rank,
-                    .text = {reinterpret_cast<const char*>(text.data()), text.size()}}};
+                    .text = {reinterpret_cast<const char*>(text.data()), text.size()}},
+          .note = static_cast<NoteKind>(head.note)};
 }
 
 }  // namespace
@@ -56,6 +62,18 @@ void News::tell_alarm(const Alarm& alarm) {
 void News::tell(const NewsItem& item) {
   const std::vector<std::byte> message = write(item);
   for (MessageLink& link : links_) link.post(message);
+}
+
+bool News::send_note(int leader, NoteKind kind, int rank, const std::string& text) {
+  const std::lock_guard guard(mutex_);
+  for (MessageLink& link : links_) {
+    if (link.rank() != leader) continue;
+    link.flush();
+    if (link.unsent_bytes() > kMostOnTheWay || !link.loss().empty()) return false;
+    link.post(write({.alarm = {.rank = rank, .text = text}, .note = kind}));
+    return true;
+  }
+  return false;
 }
 
 void News::close_copies() {

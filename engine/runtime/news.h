@@ -17,10 +17,21 @@
 
 namespace hvd {
 
-// A rank is no longer running, or an alarm was raised.
+// What one leader tells another about tracing.
+enum class NoteKind : std::uint32_t {
+  kNone = 0,
+  kQuestion = 1,    // what is this rank of yours doing?
+  kAnswer = 2,      // its text
+  kBeginTrace = 3,  // send what your ranks record
+  kEndTrace = 4,    // no more of it
+  kTrace = 5,       // a TraceChunk; an empty one is the last
+};
+
+// A rank is no longer running, or an alarm was raised; or a note.
 struct NewsItem {
   Liveness liveness = Liveness::kRunning;  // kRunning: an alarm
   Alarm alarm;                             // its rank is the one that it is about in any case
+  NoteKind note = NoteKind::kNone;         // its text is that of `alarm`
 };
 
 class News {
@@ -31,6 +42,9 @@ class News {
   // Any thread; each rank's departure, and the first alarm, once.
   void tell_departure(int rank, Liveness liveness);
   void tell_alarm(const Alarm& alarm);
+
+  // To one leader. False where that is not possible now, since much is still on its way.
+  bool send_note(int leader, NoteKind kind, int rank, const std::string& text);
 
   void close_copies();  // in a forked child
 

@@ -33,10 +33,23 @@ void Engine::start_watching(std::vector<WatchedProcess> processes,
     for (const std::vector<int>& host : hosts_) leaders.push_back(host.front());
     news_ = std::make_unique<News>(links, leaders);
     descriptors = news_->descriptors();
+    connect_tracer();
   }
   watcher_ = std::make_unique<Watcher>(
       std::move(processes), [this](int rank) { on_peer_death(rank); }, std::move(descriptors),
       [this](std::size_t index) { return hear_link(index); });
+}
+
+// For the tracer of a leader: how it reaches those of other hosts.
+void Engine::connect_tracer() {
+  std::map<int, int> leaders;
+  for (const std::vector<int>& host : hosts_) {
+    for (const int rank : host) leaders[rank] = host.front();
+  }
+  tracer_->connect(std::move(leaders),
+                   [this](int leader, NoteKind kind, int rank, const std::string& text) {
+                     return news_->send_note(leader, kind, rank, text);
+                   });
 }
 
 // Any thread. What this host's ranks did, and why the world ends.
@@ -57,12 +70,17 @@ void Engine::tell_other_hosts() {
 // By the watcher's thread; false when the link broke.
 bool Engine::hear_link(std::size_t index) {
   std::string loss;
-  if (news_->hear(index, [this](const NewsItem& item) { hear(item); }, loss)) return true;
+  const int leader = news_->leader(index);
+  if (news_->hear(index, [&](const NewsItem& item) { hear(leader, item); }, loss)) return true;
   lose_host(news_->leader(index), loss);
   return false;
 }
 
-void Engine::hear(const NewsItem& item) {
+void Engine::hear(int leader, const NewsItem& item) {
+  if (item.note != NoteKind::kNone) {
+    tracer_->hear(leader, item.note, item.alarm.rank, item.alarm.text);
+    return;
+  }
   if (item.liveness == Liveness::kRunning) {
     alarms_.raise(item.alarm);
   } else {
@@ -76,7 +94,7 @@ void Engine::hear(const NewsItem& item) {
 // A leader that shuts down says so first; what closes without a word has died, or the network has.
 void Engine::lose_host(int leader, const std::string& reason) {
   if (!presence_.set_liveness(leader, Liveness::kDead)) return;
-  recorder_.record(EventKind::kAlarm, static_cast<std::uint32_t>(leader), 0);
+  recorder_.record_now({.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(leader)});
   alarms_.raise({.code = ErrorCode::kPeerLost,
                  .rank = leader,
                  .text = "lost the connection to " + peer_name(leader) + ": " + reason +

@@ -16,8 +16,29 @@ std::size_t Engine::words_bytes(int size) {
   return (Presence::region_bytes(size) + Alarms::region_bytes() + kPage - 1) / kPage * kPage;
 }
 
+std::size_t Engine::sets_offset(int size) {
+  return words_bytes(size) + static_cast<std::size_t>(size) * Recorder::region_bytes();
+}
+
 std::size_t Engine::space_bytes(int size) {
-  return words_bytes(size) + kMaxProcessSets * Lane::region_bytes(size);
+  return sets_offset(size) + kMaxProcessSets * Lane::region_bytes(size);
+}
+
+std::unique_ptr<Tracer> Engine::make_tracer(const std::vector<WatchedProcess>& processes) {
+  Tracer::Place place{.rank = config_.rank,
+                      .local = {},
+                      .pids = {},
+                      .rank_names = config_.peer_names,
+                      .log = config_.log};
+  for (int rank = 0; rank < config_.size; ++rank) {
+    if (presence_.is_local(rank)) place.local.push_back(rank);
+  }
+  for (const WatchedProcess& process : processes) place.pids[process.rank] = process.pid;
+  const auto memory = [this](int rank) {
+    const std::size_t bytes = Recorder::region_bytes();
+    return space_->map(words_bytes(config_.size) + static_cast<std::size_t>(rank) * bytes, bytes);
+  };
+  return std::make_unique<Tracer>(config_.trace, std::move(place), memory);
 }
 
 Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
@@ -45,13 +66,13 @@ Lane& Engine::open_lane(int set) {
   RegisteredSet& registered = sets_.at(set);
   const std::vector<int>& members = registered.members;
   const auto index = static_cast<std::size_t>(set);
-  const std::size_t offset = words_bytes(config_.size) + index * Lane::region_bytes(config_.size);
+  const std::size_t offset = sets_offset(config_.size) + index * Lane::region_bytes(config_.size);
   const auto check = [this, members](int holder, Nanoseconds waited) {
     check_holder(members[static_cast<std::size_t>(holder)], waited);
   };
   LaneConfig config{.id = set, .members = members, .hosts = hosts_of(members), .board = {}};
   config.board.cache_capacity = config_.cache_capacity;
-  config.board.fusion_threshold_bytes = config_.fusion_threshold_bytes;
+  config.board.tuning = config_.tuning;
   config.board.fuse_groups = config_.fuse_groups;
   config.board.check_holder = check;
   auto region = space_->map(offset, Lane::region_bytes(static_cast<int>(members.size())));
@@ -101,7 +122,7 @@ void Engine::remove_process_set(int set) {
 
 void Engine::discard_process_set(int set) {
   const std::size_t part_bytes = Lane::region_bytes(config_.size);
-  const std::size_t offset = words_bytes(config_.size) + static_cast<std::size_t>(set) * part_bytes;
+  const std::size_t offset = sets_offset(config_.size) + static_cast<std::size_t>(set) * part_bytes;
   const std::lock_guard guard(mutex_);
   if (space_ != nullptr) space_->discard(offset, part_bytes);
 }
@@ -113,6 +134,7 @@ std::vector<int> Engine::members_of(int set) {
 }
 
 int Engine::flights(int set) {
+  let_comparisons_end();
   if (set < 0 || set >= kMaxProcessSets) return 0;
   const std::lock_guard guard(mutex_);
   const Lane* lane = lanes_[static_cast<std::size_t>(set)].load();

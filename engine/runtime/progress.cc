@@ -86,11 +86,13 @@ Engine::Step Engine::step_lanes(bool may_form) {
 
 Engine::Step Engine::run_or_form(Lane& lane, bool may_form) {
   if (lane.is_running) {
+    const std::int64_t resumed_ns = lane.blocked_on == PeerWait{} ? 0 : now_ns();
     PeerWait blocked;
     if (!advance(lane, blocked)) {
-      note_blocked(lane, blocked);
+      note_blocked(lane, blocked, resumed_ns);
       return Step::kBlocked;
     }
+    if (resumed_ns != 0) end_wait(lane, resumed_ns);
     if (std::exchange(lane.must_meet, false)) {
       lane.backend->begin_meeting();
     } else {
@@ -141,31 +143,50 @@ void Engine::begin_bucket(Lane& lane) {
   lane.works_count = 0;
   lane.must_meet = false;
   const std::int64_t now = now_ns();
-  recorder_.record(now, EventKind::kBucketStart, lane.subject(lane.cursor), lane.items.size());
+  recorder_.record({.time_ns = now,
+                    .kind = EventKind::kBucketStart,
+                    .process_set = static_cast<std::uint16_t>(lane.id),
+                    .subject = lane.cursor,
+                    .value = lane.items.size()});
   lane.is_running.store(true, std::memory_order_relaxed);
   {
     const std::lock_guard guard(mutex_);
-    for (const BucketItem& item : lane.items) resolve(lane, item, now);
+    Recorder::Batch events(recorder_, lane.items.size());
+    for (const BucketItem& item : lane.items) resolve(lane, item, now, events);
   }
   lane.blocked_on = {};
+  lane.waited_ns = 0;
   const auto works = std::span(lane.works).first(lane.works_count);
+  counters_.buckets.add(1);
+  if (works.size() > 1) counters_.fused_tensors.add(works.size());
   lane.bucket_bytes = 0;
   for (const Work& work : works) lane.bucket_bytes += work.request->size_bytes();
-  lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works);
+  const BucketTuning tuning = lane.board.tuning_of(lane.cursor);
+  if (lane.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
+  lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
+                      tuning.cut);
 }
 
-void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now) {
-  recorder_.record(now, EventKind::kFused, lane.subject(item.slot), lane.cursor);
+void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now,
+                     Recorder::Batch& events) {
   lane.must_meet = lane.must_meet || lane.board.has_absent(item);
+  const bool must_compare = config_.is_debug && is_to_be_compared(lane, item);
   if (lane.board.is_absent(item)) {
     resolve_absent(lane, item);
     return;
   }
   Entry& entry = lane.tensors.by_slot(item.slot);
+  counters_.queued_ns.add_ns(now - entry.submitted_ns);
+  events.add({.time_ns = now,
+              .kind = EventKind::kFused,
+              .process_set = static_cast<std::uint16_t>(lane.id),
+              .subject = entry.label,
+              .value = lane.cursor});
   if (const auto text = lane.board.error_of(item)) {
     finish(lane, entry, Error(ErrorCode::kMismatch, title(lane, entry) + ": " + *text), now);
     return;
   }
+  entry.must_compare = must_compare;
   lane.entries.push_back(&entry);
   add_works(lane, entry, item);
 }
@@ -237,18 +258,32 @@ void Engine::end_bucket(Lane& lane) {
     lane.board.finish_bucket(lane.cursor);
   }
   const std::int64_t now = now_ns();
-  recorder_.record(now, EventKind::kBucketDone, lane.subject(lane.cursor), lane.entries.size());
+  recorder_.record({.time_ns = now,
+                    .kind = EventKind::kBucketDone,
+                    .process_set = static_cast<std::uint16_t>(lane.id),
+                    .subject = lane.cursor,
+                    .value = static_cast<std::uint64_t>(lane.waited_ns)});
+  counters_.waited_ns.add_ns(lane.waited_ns);
+  last_done_ns_.store(now, std::memory_order_relaxed);
   ++lane.cursor;
   lane.bucket_done_ns = now;
   const std::lock_guard guard(mutex_);
-  for (Entry* entry : lane.entries) finish(lane, *entry, std::nullopt, now);
+  for (Entry* entry : lane.entries) {
+    finish(lane, *entry, config_.is_debug ? examine(lane, *entry) : std::nullopt, now);
+  }
 }
 
 void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error, std::int64_t now) {
   lane.tensors.land(entry);
   lane.flights.fetch_sub(1);
-  recorder_.record(now, error ? EventKind::kError : EventKind::kDone, lane.subject(entry.ref.slot),
-                   error ? static_cast<std::uint64_t>(error->code()) : 0);
+  if (error) {
+    counters_.errors.add(1);
+    recorder_.record({.time_ns = now,
+                      .kind = EventKind::kError,
+                      .process_set = static_cast<std::uint16_t>(lane.id),
+                      .subject = entry.label,
+                      .value = static_cast<std::uint64_t>(error->code())});
+  }
   complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {}));
 }
 
@@ -264,7 +299,10 @@ void Engine::complete(HandleId handle, std::size_t position, const std::optional
 
 // This rank takes part in nothing any more, which those who wait for it must know.
 void Engine::give_up(const Error& error) {
+  recorder_.record_now(
+      {.kind = EventKind::kFailed, .value = static_cast<std::uint64_t>(error.code())});
   fail_everything(error);
+  tracer_->want_file("error", error.what(), config_.rank);
   presence_.set_liveness(config_.rank, Liveness::kFailed);
   alarms_.touch();
   tell_other_hosts();

@@ -9,6 +9,12 @@ std::string title_of(std::string_view name, const Request& request) {
   return operation + " '" + std::string(name) + "'";
 }
 
+std::size_t Entry::size_bytes() const {
+  std::size_t bytes = 0;
+  for (const Request& request : requests) bytes += request.size_bytes();
+  return bytes;
+}
+
 std::string Entry::title() const { return title_of(name, request()); }
 
 Entry& TensorTable::find_or_create(std::string_view name) {

@@ -35,6 +35,7 @@ struct Entry {
   std::vector<Tensor> tensors;
   std::vector<std::int64_t> splits;  // of an alltoall
   std::uint64_t signature = 0;
+  std::uint32_t label = ~0U;  // in the flight recorder
   HandleId handle = 0;
   std::size_t position = 0;    // in the handle
   bool is_submitting = false;  // chosen by a submit call that has not placed it yet
@@ -42,10 +43,13 @@ struct Entry {
   bool stall_reported = false;
   bool has_told_arrivals = false;  // to the board above
   std::int64_t submitted_ns = 0;
+  std::string objection;      // debug mode: what is wrong with the input
+  bool must_compare = false;  // and whether the result is to be compared
   std::size_t flight_index = 0;
   std::vector<Output> outputs;
 
   const Request& request() const { return requests.front(); }
+  std::size_t size_bytes() const;  // of all its tensors
   std::string title() const;
 };
 

@@ -28,6 +28,8 @@ constexpr int kLooksPerClock = 64;
 // What the sleeping thread waits for, packed: a counter of a process set, or the background bell.
 constexpr std::uint64_t kNothing = 0;
 constexpr std::uint64_t kBackgroundBell = ~std::uint64_t{0};
+// Shorter waits for results are in no recording.
+constexpr Nanoseconds kLongBlock = std::chrono::microseconds(20);
 
 std::uint64_t pack(int set, const PeerWait& wait) {
   return 1 + (static_cast<std::uint64_t>(set) << 32) +
@@ -67,7 +69,8 @@ bool Engine::poll(HandleId handle) {
 bool Engine::wait(HandleId handle, Nanoseconds limit) {
   const Pending pending = this->pending(handle);
   if (!pending) return true;
-  const std::int64_t deadline_ns = now_ns() + limit.count();
+  const std::int64_t begin_ns = now_ns();
+  const std::int64_t deadline_ns = begin_ns + limit.count();
   bool has_more = false;
   while (pending && now_ns() < deadline_ns) {
     if (is_carried_ && background_id_.load() != std::this_thread::get_id()) {
@@ -81,7 +84,28 @@ bool Engine::wait(HandleId handle, Nanoseconds limit) {
   }
   // What became ready meanwhile and nobody waits for.
   if (!pending && has_more) ring_background();
+  if (pending) {
+    counters_.blocked_ns.add_shared(static_cast<std::uint64_t>(limit.count()));
+    std::int64_t none = 0;  // the caller comes back, and it is one wait
+    blocked_since_ns_.compare_exchange_strong(none, begin_ns);
+  } else {
+    note_blocked(begin_ns);
+  }
   return !pending;
+}
+
+// A wait that began at `begin_ns` is over.
+void Engine::note_blocked(std::int64_t begin_ns) {
+  const std::int64_t done_ns = last_done_ns_.load();
+  if (const auto blocked_ns = done_ns - begin_ns; blocked_ns > 0) {
+    counters_.blocked_ns.add_shared(static_cast<std::uint64_t>(blocked_ns));
+  }
+  const std::int64_t since_ns = blocked_since_ns_.exchange(0);
+  const std::int64_t whole_ns = done_ns - (since_ns == 0 ? begin_ns : since_ns);
+  if (whole_ns < kLongBlock.count()) return;
+  recorder_.record({.time_ns = done_ns,
+                    .kind = EventKind::kBlocked,
+                    .value = static_cast<std::uint64_t>(whole_ns)});
 }
 
 void Engine::leave_to_background() { ring_background(); }

@@ -1,68 +1,143 @@
-// The flight recorder: the last kCapacity events of this process, always on.
+// The flight recorder of one rank: its last events, always on.
 //
-// Writing is a clock read and a few stores; a reader takes a copy and drops events that were being
-// overwritten meanwhile. Timeline, stall report and statistics are views over such copies.
+// It lies in memory that the ranks of a host share, so that another rank can read what one did that
+// does not answer any more, or is gone. Writing is a few stores (and a clock read, if the caller
+// has no time at hand); a reader takes a copy and drops what was overwritten meanwhile. Timeline,
+// stall report and files are views over such copies.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/clock.h"
+#include "core/futex.h"
+#include "trace/events.h"
+#include "transport/region.h"
 
 namespace hvd {
 
-enum class EventKind : std::uint32_t {
-  kSubmit = 0,       // subject: entry, value: bytes
-  kReady = 1,        // subject: entry; this rank was the last to arrive
-  kBucketStart = 2,  // subject: bucket, value: tensors
-  kFused = 3,        // subject: entry, value: bucket
-  kBucketDone = 4,   // subject: bucket, value: tensors
-  kDone = 5,         // subject: entry
-  kWait = 6,         // subject: rank waited for, value: the counter's target
-  kError = 7,        // subject: entry, value: error code
-  kAlarm = 8,        // subject: rank
+// The first page of a recorder's memory.
+struct RecorderHeader {
+  static constexpr std::size_t kAnswerBytes = 3500;
+
+  alignas(64) SharedWord capacity;  // events that are kept, a power of two; 0: not in use
+  alignas(64) std::atomic<std::uint64_t> next;
+  std::atomic<std::uint64_t> next_label;
+  // For whoever wants something of this rank's scribe: say what, then move `calls`, and wake it.
+  alignas(64) SharedWord calls;
+  SharedWord dumps_wanted;
+  SharedWord questions;  // "what are you doing?"
+  SharedWord answers;    // the last question that `answer` is for
+  char answer[kAnswerBytes];
 };
 
-struct Event {
-  std::int64_t time_ns;
-  EventKind kind;
-  std::uint32_t subject;
-  std::uint64_t value;
-};
-
-class Recorder {
+// Reads a recorder, this rank's or another's.
+class RecorderView {
  public:
-  static constexpr std::uint64_t kCapacity = 1U << 13;
-
-  void record(EventKind kind, std::uint32_t subject, std::uint64_t value) {
-    record(now_ns(), kind, subject, value);
-  }
-  // For many events at one time: reading the clock is the dear part.
-  void record(std::int64_t time_ns, EventKind kind, std::uint32_t subject, std::uint64_t value) {
-    const std::uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    Cell& cell = cells_[index % kCapacity];
-    cell.turn.store(0, std::memory_order_relaxed);
-    cell.time_ns.store(time_ns, std::memory_order_release);
-    cell.what.store(static_cast<std::uint64_t>(kind) << 32 | subject, std::memory_order_release);
-    cell.value.store(value, std::memory_order_release);
-    cell.turn.store(index + 1, std::memory_order_release);
-  }
-
-  // The recorded events that are still there, oldest first.
-  std::vector<Event> snapshot() const;
-
- private:
-  struct Cell {
-    std::atomic<std::uint64_t> turn;  // index + 1 of the event it holds; 0 while written
-    std::atomic<std::int64_t> time_ns;
-    std::atomic<std::uint64_t> what;
-    std::atomic<std::uint64_t> value;
+  struct Found {
+    std::vector<Event> events;
+    std::uint64_t first = 0;  // running number of the first one
+    std::uint64_t end = 0;    // where to go on
+    std::uint64_t lost = 0;   // overwritten before they were read
   };
 
-  std::unique_ptr<Cell[]> cells_ = std::make_unique<Cell[]>(kCapacity);
-  std::atomic<std::uint64_t> next_{0};
+  explicit RecorderView(std::shared_ptr<Region> region);
+
+  RecorderHeader& header() const { return *header_; }
+  const std::shared_ptr<Region>& memory() const { return region_; }
+  std::uint32_t capacity() const { return header_->capacity.load(std::memory_order_acquire); }
+  std::uint64_t end() const { return header_->next.load(std::memory_order_acquire); }
+  // All from number `begin` on that are still there. With `patiently` it stops at one that is being
+  // written; else it leaves it out.
+  Found read(std::uint64_t begin, bool patiently = false) const;
+  std::vector<Event> last(std::uint64_t count) const;
+  std::optional<Label> label(std::uint32_t id) const;
+  std::uint64_t label_count() const { return header_->next_label.load(std::memory_order_acquire); }
+
+ protected:
+  const std::shared_ptr<Region> region_;
+  RecorderHeader* const header_;
+  LabelCell* const labels_;
+  EventCell* const cells_;
+};
+
+class Recorder : public RecorderView {
+ public:
+  static constexpr std::uint32_t kLabels = 8192;  // that are kept
+  static constexpr std::uint32_t kMaxEvents = 1U << 18;
+  static constexpr std::uint32_t kNoLabel = ~0U;
+
+  // Of the shared memory; what is not used of it is never touched.
+  static std::size_t region_bytes();
+
+  // Keeps `events`, rounded up to a power of two; none for 0: then nothing is recorded. `region` is
+  // zeroed.
+  Recorder(std::shared_ptr<Region> region, std::uint32_t events);
+
+  bool is_on() const { return mask_ != 0; }
+
+  // Any thread.
+  void record(const Event& event) {
+    if (!is_on()) return;
+    write(header_->next.fetch_add(1, std::memory_order_relaxed), event);
+  }
+  void record_now(Event event) {
+    if (!is_on()) return;
+    event.time_ns = now_ns();
+    record(event);
+  }
+
+  // Takes the places of many events at once, which is what costs most of one. Places that are left
+  // at the end get an event that means nothing.
+  class Batch {
+   public:
+    Batch(Recorder& recorder, std::size_t count)
+        : recorder_(recorder),
+          next_(recorder.is_on()
+                    ? recorder.header_->next.fetch_add(count, std::memory_order_relaxed)
+                    : 0),
+          end_(recorder.is_on() ? next_ + count : next_) {}
+    ~Batch() {
+      while (next_ != end_) recorder_.write(next_++, {});
+    }
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+
+    void add(const Event& event) {
+      if (next_ != end_) recorder_.write(next_++, event);
+    }
+
+   private:
+    Recorder& recorder_;
+    std::uint64_t next_;
+    std::uint64_t end_;
+  };
+
+  // One thread at a time. The number under which events refer to it, until is_forgotten().
+  std::uint32_t add_label(const Label& label);
+  bool is_forgotten(std::uint32_t id) const {
+    return id == kNoLabel || next_label_ - id > kLabels * 3 / 4;
+  }
+
+ private:
+  void write(std::uint64_t number, const Event& event) {
+    EventCell& cell = cells_[number & mask_];
+    cell.index.store(0, std::memory_order_relaxed);
+    cell.time_ns.store(event.time_ns, std::memory_order_release);
+    cell.what.store(static_cast<std::uint64_t>(event.kind) << 56 |
+                        static_cast<std::uint64_t>(event.detail) << 48 |
+                        static_cast<std::uint64_t>(event.process_set) << 32 | event.subject,
+                    std::memory_order_release);
+    cell.value.store(event.value, std::memory_order_release);
+    cell.index.store(number + 1, std::memory_order_release);
+  }
+
+  const std::uint64_t mask_;  // 0: off
+  std::uint32_t next_label_ = 0;
 };
 
 }  // namespace hvd

@@ -31,6 +31,7 @@ class MessageLink {
   void post(std::span<const std::byte> message);
   // Sends what was kept, as far as the socket takes it.
   void flush();
+  std::size_t unsent_bytes() const { return unsent_.size() - sent_; }
   bool has_unsent() const { return sent_ != unsent_.size(); }
   // Calls `use` with each message that has come. True when there was one.
   bool receive(const std::function<void(std::span<const std::byte>)>& use);

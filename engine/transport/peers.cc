@@ -8,7 +8,9 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kStagingCellBytes = 512 * 1024;
+// What nobody uses of a cell takes no memory.
+constexpr std::size_t kStagingCellBytes = 1024 * 1024;
+static_assert(kStagingCellBytes >= kBlockBytes);
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -23,6 +23,8 @@
 namespace hvd {
 
 inline constexpr int kCells = 3;
+// Most of a stream that a block has, where nobody says otherwise.
+inline constexpr std::size_t kBlockBytes = 512 * 1024;
 
 using BlockNumber = std::uint64_t;
 

@@ -6,6 +6,9 @@ from typing import Any, Protocol
 
 def space_bytes(size: int) -> int: ...
 def kernel_isa() -> str: ...
+def request_signal() -> int: ...
+def watch_dump_signal(engine: Engine) -> bool: ...
+def leave_dump_signal() -> None: ...
 
 class Carrier(Protocol):
     """What the engine calls where another one moves the data; addresses, counts and numbers."""
@@ -21,19 +24,51 @@ class Carrier(Protocol):
     def barrier(self) -> None: ...
     def test(self) -> bool: ...
 
+class TraceConfig:
+    """What the flight recorder keeps and where its files go."""
+
+    events: int
+    folder: str
+    is_chosen_folder: bool
+    job: str
+    world: str
+    generation: int
+    presence: str
+    stack_signal: int
+    stack_fd: int
+    timeline_path: str
+    timeline_mark_cycles: bool
+    timeline_max_bytes: int
+    data_plane: str
+    def __init__(self) -> None: ...
+
+class Tuning:
+    """What ``Engine.tune`` changes; with a ``cycle_time_us`` of 0 the engine decides."""
+
+    def __init__(
+        self,
+        fusion_threshold_bytes: int,
+        cycle_time_us: int,
+        block_kib: int,
+        small_kib: int,
+        small_between_hosts_kib: int,
+    ) -> None: ...
+
 class Config:
     rank: int
     size: int
     generation: int
     usable_cores: int
-    fusion_threshold_bytes: int
+    tuning: Tuning
     fuse_groups: bool
     cache_capacity: int
-    cycle_time_s: float
     stall_check: bool
     stall_check_time_s: float
     stall_shutdown_time_s: float
+    is_debug: bool
+    debug_interval: int
     peer_names: list[str]
+    trace: TraceConfig
     log_level: int
     log_hide_time: bool
     def __init__(self) -> None: ...
@@ -162,4 +197,16 @@ class Engine:
     def abandon(self) -> None: ...
     @property
     def has_spare_cores(self) -> bool: ...
-    def events(self) -> list[tuple[int, int, int, int]]: ...
+    def counts(self) -> dict[str, int]: ...
+    def step_times(self, first: int) -> list[int]:
+        """Nanoseconds of the steps from number ``first`` on, of the last 255."""
+
+    def tune(self, tuning: Tuning) -> None:
+        """On rank 0: holds for all ranks from the world's next collective on."""
+
+    def events(self) -> bytes: ...
+    def events_since(self, begin: int, most: int) -> tuple[int, bytes]: ...
+    def label(self, id: int) -> bytes: ...
+    def write_recording(self, reason: str, detail: str, path: str) -> str: ...
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
+    def stop_timeline(self) -> None: ...

@@ -20,8 +20,11 @@ from horovod.errors import InitError
 from horovod.process_sets import ConnectSet
 from horovod.rendezvous import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
+from horovod.trace.folders import JOB_ID, job_name
+from horovod.trace.setup import TracedWorld, configure_trace
+from horovod.trace.stacks import release_stacks
 
-__all__ = ["MPI", "World", "assemble", "usable_cores", "worlds_begun"]
+__all__ = ["MPI", "World", "assemble", "tuning_of", "usable_cores", "worlds_begun"]
 
 # The name of MPI as a data plane.
 MPI = "mpi"
@@ -37,12 +40,14 @@ class World:
     engine: _native.Engine
     data_plane_name: str
     names: tuple[str, ...]
+    settings: Settings
     connect_set: ConnectSet | None = None  # where the world spans hosts
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
 
     def end(self) -> None:
         """Leave it; what is under way fails."""
         self.engine.shutdown()
+        release_stacks()
         if self.data_plane is not None:
             self.data_plane.close()
 
@@ -82,8 +87,16 @@ def assemble(identity: Identity, settings: Settings) -> World:
     if identity.size == 1:
         identity = identity.placed([identity.node])
         config = _engine_config(identity, settings, _generations.total(), ["rank 0"])
+        traced = TracedWorld(
+            job_name(os.environ, os.getpid()),
+            f"{identity.scope}{generation}",
+            data_plane=plane_name,
+            is_job=JOB_ID in os.environ,
+        )
+        configure_trace(config, settings, traced)
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            return World(identity, _native.Engine(config), plane_name, ("rank 0",))
+            engine = _engine_class(config)(config)
+            return World(identity, engine, plane_name, ("rank 0",), settings)
     mesh = meet(
         identity,
         generation,
@@ -100,13 +113,14 @@ def assemble(identity: Identity, settings: Settings) -> World:
     except BaseException:
         mesh.close()
         raise
-    return _started(identity, settings, mesh, plane_name, data_plane)
+    return _started(identity, settings, mesh, generation, plane_name, data_plane)
 
 
 def _started(
     identity: Identity,
     settings: Settings,
     mesh: Mesh,
+    generation: int,
     plane_name: str,
     data_plane: DataPlane | None,
 ) -> World:
@@ -115,6 +129,14 @@ def _started(
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
     ]
     config = _engine_config(identity, settings, _generations.total(), names)
+    traced = TracedWorld(
+        job_name(os.environ, mesh.pids[0], mesh.hostnames[0]),
+        f"{identity.scope}{generation}",
+        mesh.hosts,
+        plane_name,
+        is_job=True,
+    )
+    configure_trace(config, settings, traced)
     try:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
             carrier = None if data_plane is None else data_plane.world
@@ -124,7 +146,7 @@ def _started(
             data_plane.close()
         raise
     connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
-    return World(identity, engine, plane_name, tuple(names), connect_set, data_plane)
+    return World(identity, engine, plane_name, tuple(names), settings, connect_set, data_plane)
 
 
 def _engine_of(
@@ -133,7 +155,7 @@ def _engine_of(
     """The engine takes over all descriptors of the mesh."""
     hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
     try:
-        return _native.Engine(
+        return _engine_class(config)(
             config,
             mesh.region_fd,
             list(mesh.pidfds),
@@ -149,6 +171,15 @@ def _engine_of(
         raise InitError(f"init: initialization failed: {error}") from error
     finally:
         os.close(mesh.region_fd)  # it has one of its own
+
+
+def _engine_class(config: _native.Config) -> type[_native.Engine]:
+    if not config.is_debug:
+        return _native.Engine
+    # Here, because few worlds need it.
+    from horovod.debugging import WatchedEngine
+
+    return WatchedEngine
 
 
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
@@ -192,17 +223,32 @@ def _engine_config(
     config.size = identity.size
     config.generation = generation
     config.usable_cores = usable_cores()
-    config.fusion_threshold_bytes = settings.fusion_threshold_bytes
+    config.tuning = tuning_of(settings)
     config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
-    config.cycle_time_s = settings.cycle_time_ms / 1000
     config.stall_check = not settings.stall_check_disable
     config.stall_check_time_s = settings.stall_check_time_s
     config.stall_shutdown_time_s = settings.stall_shutdown_time_s
+    config.is_debug = settings.debug
+    config.debug_interval = settings.debug_interval
     config.log_level = LOG_LEVELS.index(settings.log_level)
     config.log_hide_time = settings.log_hide_time
     config.peer_names = list(names)
     return config
+
+
+def tuning_of(settings: Settings) -> _native.Tuning:
+    """What these settings ask of an engine, as far as it can change under way."""
+    cycle_time_us = round(settings.cycle_time_ms * 1000)
+    if settings.cycle_time_ms > 0:
+        cycle_time_us = min(max(cycle_time_us, 1), 2**32 - 1)
+    return _native.Tuning(
+        fusion_threshold_bytes=settings.fusion_threshold_bytes,
+        cycle_time_us=cycle_time_us,
+        block_kib=settings.allreduce_block_kb,
+        small_kib=settings.small_allreduce_kb,
+        small_between_hosts_kib=settings.small_allreduce_between_hosts_kb,
+    )
 
 
 def usable_cores() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horovod import process_sets, world
+from horovod import process_sets, tracing, world
 
 __all__ = ["HorovodBasics"]
 
@@ -38,6 +38,8 @@ class HorovodBasics:
     ccl_built = staticmethod(world.ccl_built)
     cuda_built = staticmethod(world.cuda_built)
     rocm_built = staticmethod(world.rocm_built)
+    start_timeline = staticmethod(tracing.start_timeline)
+    stop_timeline = staticmethod(tracing.stop_timeline)
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         """The ranks of every process set of this world by the set's number; 0 is all ranks."""

@@ -26,6 +26,7 @@ __all__ = [
     "environment_of",
     "file_sections",
     "markdown_table",
+    "names_given",
 ]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -156,6 +157,38 @@ class Settings:
         unit="ms",
         flag=Flag("--cycle-time-ms", "tuning", key="params.cycle_time_ms"),
     )
+    # These three say how an allreduce is cut, which changes no result.
+    allreduce_block_kb: int = _setting(
+        "HOROVOD_ALLREDUCE_BLOCK_KB",
+        512,
+        "most of an allreduce that each rank copies and adds up at a time",
+        unit="KB",
+        minimum=64,
+        maximum=1024,
+        flag=Flag("--allreduce-block-kb", "tuning", key="params.allreduce_block_kb"),
+    )
+    small_allreduce_kb: int = _setting(
+        "HOROVOD_SMALL_ALLREDUCE_KB",
+        64,
+        "on one machine: an allreduce is small, and every rank adds up all of it, where its size "
+        "times the ranks is at most this",
+        unit="KB",
+        maximum=32768,
+        flag=Flag("--small-allreduce-kb", "tuning", key="params.small_allreduce_kb"),
+    )
+    small_allreduce_between_hosts_kb: int = _setting(
+        "HOROVOD_SMALL_ALLREDUCE_BETWEEN_HOSTS_KB",
+        64,
+        "between machines: an allreduce is small, and goes from each to all others at once, where "
+        "its size times the machines, over the ranks of the largest one, is at most this",
+        unit="KB",
+        maximum=32768,
+        flag=Flag(
+            "--small-allreduce-between-hosts-kb",
+            "tuning",
+            key="params.small_allreduce_between_hosts_kb",
+        ),
+    )
     cache_capacity: int = _setting(
         "HOROVOD_CACHE_CAPACITY",
         1024,
@@ -270,6 +303,127 @@ class Settings:
         True,
         "run collectives in JAX's compiled programs as host callbacks instead of native calls",
     )
+    autotune: bool = _setting(
+        "HOROVOD_AUTOTUNE",
+        False,
+        "look for the fastest settings while the program trains; needs pip install "
+        "'horovod[autotune]'",
+        flag=Flag("--autotune", "autotune", key="autotune.enabled", opposite="--no-autotune"),
+    )
+    autotune_log: str = _setting(
+        "HOROVOD_AUTOTUNE_LOG",
+        "",
+        "file in which rank 0 writes what it tries, as CSV; what it has found goes into another "
+        "one with .yaml behind that name, which --config-file takes",
+        flag=Flag("--autotune-log-file", "autotune", key="autotune.log_file"),
+    )
+    autotune_warmup_samples: int = _setting(
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        3,
+        "samples at the beginning that count for nothing",
+        unit="samples",
+        flag=Flag("--autotune-warmup-samples", "autotune", key="autotune.warmup_samples"),
+    )
+    autotune_steps_per_sample: int = _setting(
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        10,
+        "steps of training in a sample, whose median counts",
+        unit="steps",
+        minimum=1,
+        flag=Flag("--autotune-steps-per-sample", "autotune", key="autotune.steps_per_sample"),
+    )
+    autotune_bayes_opt_max_samples: int = _setting(
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        20,
+        "samples of the search, before the best is compared with the defaults",
+        unit="samples",
+        minimum=1,
+        flag=Flag(
+            "--autotune-bayes-opt-max-samples", "autotune", key="autotune.bayes_opt_max_samples"
+        ),
+    )
+    autotune_gaussian_process_noise: float = _setting(
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        0.8,
+        "variance that the search takes for chance, as a part of that of all samples",
+        maximum=1,
+        flag=Flag(
+            "--autotune-gaussian-process-noise", "autotune", key="autotune.gaussian_process_noise"
+        ),
+    )
+    recorder_events: int = _setting(
+        "HOROVOD_RECORDER_EVENTS",
+        65536,
+        "events that each process keeps in memory, about 32 bytes each, for the files that say "
+        "what happened before an error; 0 records nothing",
+        unit="events",
+        maximum=262144,
+    )
+    recorder_dir: str = _setting(
+        "HOROVOD_RECORDER_DIR",
+        "",
+        "folder for those files, in which the last 16 jobs keep a folder each; none: "
+        "horovod-USERID in the folder for temporary files; off: such files are not written",
+    )
+    timeline: str = _setting(
+        "HOROVOD_TIMELINE",
+        "",
+        "file in which rank 0 shows what all ranks do, for Perfetto or chrome://tracing; DYNAMIC: "
+        "none until the program calls start_timeline",
+        flag=Flag("--timeline-filename", "timeline", key="timeline.filename"),
+    )
+    timeline_mark_cycles: bool = _setting(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        False,
+        "mark in the timeline where the engine begins with what is ready",
+        flag=Flag(
+            "--timeline-mark-cycles",
+            "timeline",
+            key="timeline.mark_cycles",
+            opposite="--no-timeline-mark-cycles",
+        ),
+    )
+    timeline_max_mb: int = _setting(
+        "HOROVOD_TIMELINE_MAX_MB",
+        1024,
+        "largest size of the timeline; it ends there",
+        unit="MB",
+        minimum=1,
+        maximum=1024 * 1024,
+    )
+    metrics_port: int = _setting(
+        "HOROVOD_METRICS_PORT",
+        0,
+        "port of rank 0's machine at which Prometheus finds the metrics of the job; 0: none",
+        maximum=65535,
+        flag=Flag("--metrics-port", "metrics", key="metrics.port"),
+    )
+    metrics_address: str = _setting(
+        "HOROVOD_METRICS_ADDRESS",
+        "127.0.0.1",
+        "address of that port; one that others reach needs a token",
+        flag=Flag("--metrics-address", "metrics", key="metrics.address"),
+    )
+    metrics_token_file: str = _setting(
+        "HOROVOD_METRICS_TOKEN_FILE",
+        "",
+        "file of rank 0's machine that only you can read, with the token that questions have to "
+        "bring; none: the environment variable HOROVOD_METRICS_TOKEN, if it is set",
+        flag=Flag("--metrics-token-file", "metrics", key="metrics.token_file"),
+    )
+    debug: bool = _setting(
+        "HOROVOD_DEBUG",
+        False,
+        "look for NaN and infinity before and after each reduction, compare results between ranks, "
+        "and say in mismatch errors where an operation was submitted; slow",
+    )
+    debug_interval: int = _setting(
+        "HOROVOD_DEBUG_INTERVAL",
+        100,
+        "compare every so many results, with HOROVOD_DEBUG=1",
+        unit="results",
+        minimum=1,
+    )
     log_level: str = _setting(
         "HOROVOD_LOG_LEVEL",
         "warning",
@@ -307,6 +461,11 @@ class Settings:
 
 
 SETTINGS = tuple(Setting(f.name, f.default, **f.metadata) for f in dataclasses.fields(Settings))
+
+
+def names_given(environ: Mapping[str, str]) -> frozenset[str]:
+    """The names of the settings that the environment, and so the user, gives a value."""
+    return frozenset(setting.name for setting in SETTINGS if setting.env in environ)
 
 
 def environment_of(chosen: Mapping[str, Any]) -> dict[str, str]:

@@ -14,11 +14,18 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from horovod import _native, mpi_library
-from horovod.assembly import MPI, World, assemble, usable_cores, worlds_begun
+from horovod.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
+from horovod.autotune import Autotuning, check_autotune
+from horovod.autotune.knobs import Surroundings
+from horovod.backends.plane import NATIVE
 from horovod.errors import InitError, PeerLostError, StallError
+from horovod.metrics.sampling import Sampler, open_sampler
+from horovod.metrics.setup import Export, check_export, open_export
+from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
 from horovod.rendezvous import Identity, ranks_in, recognise, this_member
@@ -42,6 +49,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "metrics",
     "missing_in",
     "mpi_built",
     "mpi_enabled",
@@ -51,6 +59,7 @@ __all__ = [
     "rank",
     "rethrow_interrupt",
     "rocm_built",
+    "settings",
     "settle",
     "shutdown",
     "size",
@@ -73,6 +82,10 @@ _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
 _at_end: list[Callable[[_native.Engine], None]] = []
+_tally = Tally()
+_export: Export | None = None
+_sampler: Sampler | None = None
+_autotuning = Autotuning(tuning_of)
 _port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
@@ -106,6 +119,8 @@ def init(
             return
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
+        check_export(settings)
+        check_autotune(settings)
         _check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
@@ -140,9 +155,27 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
-    global _world
+    global _world, _export, _sampler
+    try:
+        _export = open_export(world.identity, world.settings, metrics)
+    except BaseException:
+        close_registry()
+        world.end()
+        raise
+    _tally.begin()
     _world = world
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
+    _native.watch_dump_signal(world.engine)
+    _sampler = open_sampler(
+        world.identity,
+        world.settings,
+        world.data_plane_name,
+        world.engine,
+        partial(_tally.read, world.engine),
+    )
+    if world.identity.rank == 0 and world.identity.size > 1:
+        around = Surroundings(world.data_plane_name == NATIVE, world.connect_set is not None)
+        _autotuning.begin(world.engine, world.settings, around)
 
 
 def _join(
@@ -201,12 +234,21 @@ def shutdown() -> None:
 
     Safe before ``init`` and when called twice. ``init`` works again afterwards.
     """
-    global _world, _forecast
+    global _world, _forecast, _export, _sampler
     with _lock:
         world, _world, _forecast = _world, None, None
+        export, _export = _export, None
+        sampler, _sampler = _sampler, None
         close_registry()
+    if export is not None:
+        export.close()
     if world is not None:
+        _native.leave_dump_signal()
+        _autotuning.end()
+        if sampler is not None:
+            sampler.close()
         world.end()
+        _tally.end(world.engine)
         _port.detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
@@ -220,6 +262,17 @@ def at_end(callback: Callable[[_native.Engine], None]) -> None:
 def is_initialized() -> bool:
     """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
     return _world is not None or _forecast is not None
+
+
+def settings() -> Settings:
+    """What ``init`` read from the environment. ``ValueError`` before ``init``."""
+    return _forecast.settings if _forecast is not None else _current().settings
+
+
+def metrics() -> dict[str, float]:
+    """What this process has counted in all its worlds; see ``counters.metrics``."""
+    current = _world
+    return _tally.read(None if current is None else current.engine)
 
 
 def engine() -> _native.Engine:
@@ -410,10 +463,18 @@ def _install_hooks() -> None:
 
 def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
-    global _world, _forecast, _lock
+    global _world, _forecast, _export, _sampler, _lock
     _lock = threading.RLock()
     _forecast = None
     close_registry()
+    _native.leave_dump_signal()
+    _autotuning.abandon()
+    if _export is not None:
+        _export.abandon()
+        _export = None
+    if _sampler is not None:
+        _sampler.abandon()
+        _sampler = None
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)

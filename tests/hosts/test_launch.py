@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,11 +68,14 @@ def leftovers(lab: Lab) -> list[str]:
     return left
 
 
-def test_digits(launcher: Launcher) -> None:
-    words = ["-np", "4", sys.executable, DIGITS]
+def test_digits_and_its_report(launcher: Launcher, tmp_path: Path) -> None:
+    report = tmp_path / "out.html"
+    words = ["-np", "4", "--report", str(report), sys.executable, DIGITS]
     status, out, err = launcher.run("host0:2,host1:1,host2:1", *words)
     assert status == 0, out + err
     assert "[0]<stdout>:weights are bitwise equal on all 4 rank(s)" in out
+    text = re.sub("<[^>]*>", " ", report.read_text())
+    assert re.search(r"host0\s+2\s+ranks 0-1\s+host1\s+1\s+rank 2\s+host2\s+1\s+rank 3", text)
 
 
 def test_every_rank_is_where_it_belongs(launcher: Launcher) -> None:

@@ -4,14 +4,18 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NEEDS_MXNET = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
 EXAMPLES = [
-    pytest.param(code, id=f"{page.stem}-{number}")
+    pytest.param(
+        code, id=f"{page.stem}-{number}", marks=NEEDS_MXNET if "import mxnet" in code else ()
+    )
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     for number, code in enumerate(BLOCK.findall(page.read_text()))
     if "horovod.run(" not in code  # starts its own processes; see test_run.py

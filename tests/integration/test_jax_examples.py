@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from example_jobs import Examples, assert_loss_falls, printed_number
 
 pytest.importorskip("jax", reason="JAX is not installed")
 pytest.importorskip("optax", reason="optax is not installed")
 
-JAX = Examples("jax")
+has_flax = find_spec("flax") is not None
+JAX = Examples("jax", () if has_flax else ("flax_digits.py",))
 
 
 def test_help_tells_what_a_script_does_and_names_all_options() -> None:
@@ -36,3 +39,17 @@ def test_digits_fails_below_the_demanded_accuracy() -> None:
     job = JAX.run(1, "digits.py", "--epochs", "1", "--min-accuracy", "1.01")
     assert job.returncode != 0
     assert "accuracy is below 1.01" in job.stdout
+
+
+@pytest.mark.skipif(not has_flax, reason="flax is not installed")
+def test_flax_reaches_its_accuracy() -> None:
+    output = JAX.output_of(2, "flax_digits.py", "--epochs", "2", "--min-accuracy", "0.8")
+    assert_loss_falls(output)
+    assert "networks are bitwise equal on all 2 rank(s)" in output
+
+
+def test_transformer_learns_from_what_all_ranks_read() -> None:
+    few = ("--steps", "40", "--report-every", "10", "--letters", "5", "--max-loss", "3")
+    output = JAX.output_of(2, "transformer.py", *few, "--compression", "bf16")
+    assert_loss_falls(output)
+    assert "weights are bitwise equal on all 2 rank(s)" in output

@@ -8,13 +8,14 @@ import pytest
 
 from horovod.assembly import World
 from horovod.rendezvous import Identity
+from horovod.settings import Settings
 
 NAMES = tuple(f"rank {rank} (pid {100 + rank} on here)" for rank in range(12))
 
 
 def world_of(rank: int) -> World:
     identity = Identity(rank, 12, rank, 12, 0, 1, "here", "horovodrun")
-    return World(identity, cast("Any", None), "native", NAMES)
+    return World(identity, cast("Any", None), "native", NAMES, Settings())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod.collectives import barrier, join
+from horovod.counters import metrics
 from horovod.errors import HorovodInternalError
 from horovod.jax import elastic
 from horovod.jax.collectives import (
@@ -33,6 +34,11 @@ from horovod.process_sets import (
     add_process_set,
     global_process_set,
     remove_process_set,
+)
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
 )
 from horovod.world import (
     ccl_built,
@@ -82,6 +88,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "elastic",
     "global_process_set",
     "gloo_built",
@@ -95,6 +102,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -105,4 +113,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

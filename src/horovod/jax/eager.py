@@ -92,14 +92,27 @@ _calls = _Calls(_Adapter())
 
 
 def run(*arrays: Any, call: Call) -> list[jax.Array]:
-    """A call on arrays of JAX that are there, or are on their way; blocks until it is done."""
-    return [jnp.asarray(result) for result in run_on_host(call, arrays)]
+    """A call on arrays of JAX that are there, or are on their way; blocks until it is done.
+
+    Results lie where JAX puts arrays, but for those of an input that is spread over several devices
+    of this process: if they have its shape, they are spread alike.
+    """
+    results = run_on_host(call, arrays)
+    if call.kind not in _KEEP_SHAPE:
+        return [jnp.asarray(result) for result in results]
+    return [_place_like(array, result) for array, result in zip(arrays, results, strict=True)]
 
 
 def run_on_host(call: Call, arrays: Sequence[Any]) -> list[Array]:
     """A call on anything that NumPy can view."""
     results = _calls.run(call, [np.asarray(array, order="C") for array in arrays])
     return [np.zeros_like(result) for result in results] if call.is_zeroed else results
+
+
+def _place_like(array: Any, result: Array) -> jax.Array:
+    if isinstance(array, jax.Array) and array.sharding.num_devices > 1:
+        return jax.device_put(result, array.sharding)
+    return jnp.asarray(result)
 
 
 def run_alltoall(call: Call, array: Any, splits: list[int]) -> tuple[jax.Array, jax.Array]:

@@ -45,19 +45,19 @@ class GradientReduction:
         found, structure = jax.tree_util.tree_flatten_with_path(gradients)
         paths = [jax.tree_util.keystr(path) for path, _ in found]
         leaves = [leaf for _, leaf in found]
-        groups, singles = _split(self.groups, paths)
+        groups, others = _split(self.groups, paths)
         for group in groups:
-            self._reduce(leaves, group, [f"{self.name}.group{paths[group[0]]}"], True)
-        for batch in _batches(singles, leaves):
-            self._reduce(leaves, batch, [f"{self.name}{paths[i]}" for i in batch], False)
+            self._reduce(leaves, group, f"{self.name}.group{paths[group[0]]}")
+        for batch in _batches(others, leaves):
+            self._reduce(leaves, batch, f"{self.name}.batch{paths[batch[0]]}")
         return structure.unflatten(leaves)
 
-    def _reduce(
-        self, leaves: list[Any], positions: list[int], names: Sequence[str], is_group: bool
-    ) -> None:
+    def _reduce(self, leaves: list[Any], positions: list[int], name: str) -> None:
+        # A call of a program succeeds or fails whole anyway, and one operation for all of its
+        # gradients costs less than one for each.
         factors = (1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor)
         chosen = [leaves[position] for position in positions]
-        args = (chosen, names, self.op, *factors, self.compression, self.process_set, is_group)
+        args = (chosen, [name], self.op, *factors, self.compression, self.process_set, True)
         for position, reduced in zip(positions, allreduce_batch(*args), strict=True):
             leaves[position] = reduced
 
@@ -85,7 +85,7 @@ def check_groups(groups: Any) -> Groups:
 
 
 def _split(groups: Groups, paths: list[str]) -> tuple[list[list[int]], list[int]]:
-    """Positions in groups, none of which is empty, and those that are in no group."""
+    """Positions in the groups that were asked for, none of which is empty, and all others."""
     position_of = {path: position for position, path in enumerate(paths)}
     listed = [] if groups is None or isinstance(groups, int) else groups
     unknown = [path for group in listed for path in group if path not in position_of]

@@ -47,7 +47,7 @@ def DistributedOptimizer(  # noqa: N802
 
     Args:
         optimizer: any optax ``GradientTransformation``.
-        name: begins the names of the gradients; give each its own where one program has several
+        name: begins the names of the operations; give each its own where one program has several
             distributed optimizers.
         compression: what travels, for example ``Compression.fp16``.
         backward_passes_per_step: gradients of so many calls of ``update`` are added up (not
@@ -58,7 +58,8 @@ def DistributedOptimizer(  # noqa: N802
             and multiplied by ``factor / size`` after it; only with ``Average``.
         groups: gradients of a group are reduced as one operation. A number > 0: all gradients are
             split evenly in so many groups. Lists of paths, as ``jax.tree_util.keystr`` writes them:
-            those groups; the others are reduced one by one.
+            those groups. All others form groups as suits the machine: one, or one for each MiB
+            where a core is spare.
         process_set: the ranks that reduce; others step on their own gradients.
 
     Returns:

@@ -22,6 +22,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod._keras.front import Front
+from horovod.counters import metrics
 from horovod.gradient_groups import Groups
 from horovod.keras import callbacks, elastic
 from horovod.operations import (
@@ -31,6 +32,11 @@ from horovod.operations import (
 )
 from horovod.process_sets import (
     global_process_set,
+)
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
 )
 from horovod.world import (
     ccl_built,
@@ -71,6 +77,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "elastic",
     "global_process_set",
     "gloo_built",
@@ -80,6 +87,7 @@ __all__ = [
     "load_model",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -89,6 +97,8 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 _front = Front(keras)

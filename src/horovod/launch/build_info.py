@@ -16,7 +16,7 @@ def build_table(version: str) -> str:
     frameworks = (
         ("TensorFlow", _is_installed("tensorflow")),
         ("PyTorch", _is_installed("torch")),
-        ("MXNet", False),
+        ("MXNet", _is_installed("mxnet")),
     )
     has_mpi = mpi_library.is_built()
     # The native engine, which is always there, stands where Gloo stood as a controller.

@@ -23,14 +23,18 @@ from horovod.launch.options import (
     named_interfaces,
     split_command,
 )
+from horovod.launch.report import REPORT_ENVIRONMENT, check_report
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings, environment_of
+from horovod.trace.folders import JOB_ID
 
 __all__ = ["main"]
 
 _USAGE = """\
 horovodrun -np N [options] command [argument ...]
-       horovodrun --experiment FILE [--dry-run] [options]"""
+       horovodrun --experiment FILE [--dry-run] [options]
+       horovodrun --check-network [-H HOSTS] [--json]
+       horovodrun --doctor [JOB] [--json]"""
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
 
@@ -47,6 +51,7 @@ examples:
   horovodrun --experiment riseml.yml --dry-run       show what the file would run
   horovodrun --kubernetes -np 8 --kubernetes-image team/train:1 python train.py
                                      print a job of eight pods, for kubectl apply -f -
+  horovodrun --doctor                  why the newest job is slow, hangs or has failed
 
 an experiment file (docs/experiments.md):
   project: digits
@@ -76,6 +81,8 @@ each worker gets:
 exit status:
   0 if all workers exit with 0, 1 if one fails (the others are ended), 2 for a wrong command line,
   126 or 127 if the command cannot be run or found, 130 after Ctrl-C, 143 after SIGTERM.
+  --doctor and --check-network: 0 if nothing is wrong, 1 if something is, 2 for a wrong command line
+  or, with --doctor, without recordings to look at.
 """
 
 
@@ -87,6 +94,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     parser = _parser()
     options, command = split_command(arguments, parser)
     given = parser.parse_args(options)
+    if given.doctor:
+        return _doctor(parser, options, command, os.environ if environ is None else environ)
     if given.version:
         print(_version())
         return 0
@@ -97,6 +106,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return _run_experiment(parser, given, command, os.environ if environ is None else environ)
     if given.dry_run:
         parser.error("--dry-run goes with --experiment FILE")
+    if given.check_network:
+        return _check_network(parser, given, command)
+    if given.json:
+        parser.error("--json goes with --check-network or --doctor")
     environ = os.environ if environ is None else environ
     if given.num_proc is None and "LSB_JOBID" not in environ:
         parser.error("say with -np how many processes to start, for example -np 2")
@@ -108,10 +121,12 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         if form is not None:
             _refuse_mpi(given, "--kubernetes")
             _refuse_elastic(elastic, "--kubernetes")
+            _refuse_report(given, "--kubernetes")
             return _print_manifest(given, form, command)
         controller = _controller(given)
         if controller != "gloo":
             _refuse_elastic(elastic, f"--{controller}")
+            _refuse_report(given, f"--{controller}")
             return _run_by_mpi(given, controller, command, environ)
         plan = _elastic(given, command, environ) if elastic else _plan(given, command, environ)
     except (OSError, RuntimeError, ValueError) as error:
@@ -165,7 +180,10 @@ def _run_experiment(
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
     path = Path(given.experiment)
     try:
+        if given.job_id is not None:
+            raise ValueError("--job-id and --experiment: each line is a job of its own")
         _refuse_mpi(given, "--experiment")
+        _refuse_report(given, "--experiment")
         if is_elastic(given):
             raise ValueError("--experiment and an elastic job: an experiment keeps its size")
         if given.kubernetes is not None:
@@ -192,6 +210,45 @@ def _run_experiment(
         return 130
 
 
+def _check_network(
+    parser: argparse.ArgumentParser, given: argparse.Namespace, command: Sequence[str]
+) -> int:
+    # Here, because a job needs neither tables nor what is measured with.
+    from horovod.launch.network.command import check_network
+
+    if command:
+        parser.error(f"{command[0]}: a command and --check-network, which runs its own")
+    if given.num_proc is not None:
+        parser.error("-np and --check-network: it starts one process on each host")
+    try:
+        _refuse_mpi(given, "--check-network")
+        _refuse_elastic(is_elastic(given), "--check-network")
+        _refuse_report(given, "--check-network")
+        return check_network(given, _hosts(given))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _doctor(
+    parser: argparse.ArgumentParser,
+    options: Sequence[str],
+    rest: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
+    # Here, because a job needs neither NumPy nor tables.
+    from horovod.launch.doctor.command import run_doctor
+
+    # What follows the job is no command's.
+    given = parser.parse_args([*options, *rest[1:]])
+    known = {"doctor", "json"}
+    for name, value in vars(given).items():
+        if name not in known and value != parser.get_default(name):
+            parser.error(f"--{name.replace('_', '-')} and --doctor: it looks at a job only")
+    return run_doctor(rest[0] if rest else "", environ, is_json=given.json)
+
+
 def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
     controller = _controller(given)
     if controller != "gloo":
@@ -201,6 +258,15 @@ def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
 def _refuse_elastic(is_elastic: bool, option: str) -> None:
     if is_elastic:
         raise ValueError(f"{option} and an elastic job: its workers are started by horovodrun")
+
+
+def _refuse_report(given: argparse.Namespace, option: str) -> None:
+    if given.report is not None:
+        raise ValueError(f"--report and {option}: a report is of one job that horovodrun starts")
+
+
+def _report(given: argparse.Namespace) -> Path | None:
+    return None if given.report is None else check_report(Path(given.report))
 
 
 def _refuse_with_pods(given: argparse.Namespace) -> None:
@@ -238,6 +304,23 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the frameworks, controllers and operations that work here",
     )
+    add(
+        "--check-network",
+        action="store_true",
+        help="measure latency and bandwidth between the hosts of -H, or within this machine, and "
+        "name what is slow",
+    )
+    add(
+        "--doctor",
+        action="store_true",
+        help="say why a job is slow, hangs or has failed, which rank is to blame and what to do: "
+        "of a job that runs or has ended, by its id or a folder of recordings; default: the newest",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="with --check-network or --doctor: print JSON for programs",
+    )
     add("--verbose", action="store_true", help="say which processes start and end")
     add("--config-file", metavar="YAML", help="settings in a file, see below")
     add_options(parser)
@@ -253,14 +336,16 @@ def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[st
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
     variables = _settings_environment(given)
+    report = _report(given)
     return JobPlan(
         command=tuple(command),
         slots=placement.slots,
-        extra_environment=variables,
+        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
         is_verbose=given.verbose,
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
         others=_others(given, {**environ, **variables}, placement.remote),
+        report=report,
     )
 
 
@@ -274,6 +359,7 @@ def _elastic(
         interfaces=named_interfaces(given),
         variables=_settings_environment(given),
         environ=environ,
+        report=_report(given),
     )
 
 
@@ -310,7 +396,8 @@ def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
 
         path = Path(given.config_file)
         chosen = {**read_config_file(path).settings, **chosen}
-    return environment_of(chosen)
+    variables = environment_of(chosen)
+    return variables if given.job_id is None else {**variables, JOB_ID: given.job_id}
 
 
 def _controller(given: argparse.Namespace) -> str:

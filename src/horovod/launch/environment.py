@@ -12,7 +12,7 @@ from horovod.launch.hosts import Slot
 __all__ = ["Rendezvous", "is_passed_on", "worker_environment"]
 
 # What a launcher that is itself a worker has from its own job.
-_OF_A_WORKER = frozenset({"_HOROVOD_SECRET_KEY", "_HOROVOD_WORKER"})
+_OF_A_WORKER = frozenset({"_HOROVOD_REPORT", "_HOROVOD_SECRET_KEY", "_HOROVOD_WORKER"})
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 

@@ -17,14 +17,17 @@ from horovod.launch.crew import GRACE_S, Crew, Trouble, Worker
 from horovod.launch.environment import Rendezvous
 from horovod.launch.fleet import Fleet
 from horovod.launch.host_plan import HostPlan, Place, remote_environment
+from horovod.launch.job_id import parting_words, with_job_id
 from horovod.launch.job_outcomes import host_loss, worker_failure
 from horovod.launch.job_plan import JobOutcome, JobPlan
 from horovod.launch.logs import Logs
 from horovod.launch.processes import describe_exit, open_standard_files, words_to_run
 from horovod.launch.python_words import words_there
 from horovod.launch.remote_crew import RemoteCrew
+from horovod.launch.report import new_report, say_last
 from horovod.launch.stage import Manner, Stage, counted, open_stage
 from horovod.rendezvous.authentication import SECRET_BYTES
+from horovod.rendezvous.store import REPORT_KEYS
 from horovod.rendezvous.store_server import StoreServer
 
 __all__ = ["GRACE_S", "JobOutcome", "JobPlan", "run_job"]
@@ -49,14 +52,26 @@ def run_job(
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
     open_standard_files()
-    manner = Manner(plan.is_verbose, plan.is_timestamped, tells_outcome=plan.call is None)
+    if rendezvous is None:
+        plan = with_job_id(plan, environ)
+    report = new_report(plan)
+    manner = Manner(
+        plan.is_verbose,
+        plan.is_timestamped,
+        tells_outcome=plan.call is None,
+        note=None if report is None else report.note,
+        parting_words=parting_words(plan, environ),
+    )
     with (
         closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
         open_stage(logs, manner) as stage,
         closing(_Job(plan, environ, rendezvous, stage)) as job,
     ):
         job.start()
-        return stage.run(job)
+        outcome = stage.run(job)
+        if report is not None:
+            report.write(job.told(), outcome, say_last)
+        return outcome
 
 
 class _Job:
@@ -95,6 +110,10 @@ class _Job:
         say(f"Remote host found: {names}")
         say("Checking ssh on all remote hosts.")
         self._fleet.connect(self._environ)
+
+    def told(self) -> dict[str, bytes]:
+        """What processes have told for the report."""
+        return {} if self._server is None else self._server.found(REPORT_KEYS)
 
     def close(self) -> None:
         """Nobody needs the store any more."""

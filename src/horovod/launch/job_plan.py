@@ -36,7 +36,8 @@ class JobPlan:
     each rank's lines are kept as ``rank.<R>/stdout`` and ``stderr``. With ``call``, the files of
     ``horovod.run``, workers get their descriptors and no standard input, one that exits with 0
     without a result has failed, and the last lines of a failed job are left to the caller.
-    ``is_timestamped`` begins each line of a worker with the time.
+    ``is_timestamped`` begins each line of a worker with the time. ``report`` is the file of
+    ``--report``.
     """
 
     command: tuple[str, ...]
@@ -48,6 +49,7 @@ class JobPlan:
     call: CallFiles | None = None
     is_timestamped: bool = False
     others: OtherHosts = field(default_factory=OtherHosts)
+    report: Path | None = None
 
     def environment_of(self, rank: int) -> dict[str, str]:
         """What this rank's worker gets beside its place and the launcher's own environment."""

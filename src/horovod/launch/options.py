@@ -5,6 +5,7 @@ and the documented ones that this version lacks, which are refused by name.
 from __future__ import annotations
 
 import argparse
+import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +27,11 @@ _ABSENT = {
         *("--hierarchical-allgather", "--no-hierarchical-allgather"),
         *("--torus-allreduce", "--no-torus-allreduce"),
     ),
-    "has no autotuning": (
-        *("--autotune", "--no-autotune", "--autotune-log-file", "--autotune-warmup-samples"),
-        *("--autotune-steps-per-sample", "--autotune-bayes-opt-max-samples"),
-        "--autotune-gaussian-process-noise",
-    ),
-    "has no timeline": (
-        *("--timeline-filename", "--timeline-mark-cycles", "--no-timeline-mark-cycles"),
-    ),
 }
+
+
+# Of the lines of a configuration file in the help, which indents them.
+_FILE_WIDTH = 94
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_remote(parser.add_argument_group("other machines"))
     _add_elastic(parser.add_argument_group("elastic"))
     _add_output(parser.add_argument_group("output"))
-    for topic in ("tuning", "stall check"):
+    for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
     add_kubernetes_options(parser)
     for lack, names in _ABSENT.items():
@@ -81,7 +78,8 @@ def file_form() -> str:
     lines = ["controller: gloo\n"]
     for section, settings in file_sections().items():
         pairs = [f"{name}: {_default_in_file(setting)}" for name, setting in settings.items()]
-        lines.append(f"{section}: {{{', '.join(pairs)}}}\n")
+        text = f"{section}: {{{', '.join(pairs)}}}"
+        lines.append(textwrap.fill(text, _FILE_WIDTH, subsequent_indent="  ") + "\n")
     return "".join(lines)
 
 
@@ -228,6 +226,12 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too",
     )
+    group.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a page for a browser when the job has ended, however it ended: step times, who "
+        "waited for whom, bandwidth, slowest tensors, events, settings (docs/report.md)",
+    )
     # The documented interface lets the times of workers' lines and of log lines exclude each other.
     times = group.add_mutually_exclusive_group()
     times.add_argument(
@@ -285,6 +289,11 @@ def _metavar(setting: Setting) -> str:
         return "LEVEL"
     if isinstance(setting.default, tuple):
         return "CORE[,CORE...]"
+    last_word = setting.name.rpartition("_")[2]
+    if last_word in ("address", "port"):
+        return last_word.upper()
+    if isinstance(setting.default, str):
+        return "PATH"
     return {"s": "SEC", "ms": "MS"}.get(setting.unit, "N")
 
 

@@ -47,11 +47,17 @@ class Play(Listener, Protocol):
 
 @dataclass(frozen=True)
 class Manner:
-    """How a job speaks. ``tells_outcome``: its last lines say why it failed."""
+    """How a job speaks. ``tells_outcome``: its last lines say why it failed.
+
+    ``note`` hears of all that is said, and would be if it were verbose.
+    ``parting_words``, asked for when all has ended, go before them if there are any.
+    """
 
     is_verbose: bool = False
     is_timestamped: bool = False
     tells_outcome: bool = True
+    note: Callable[[str], None] | None = None
+    parting_words: Callable[[JobOutcome], str] = lambda outcome: ""
 
 
 @contextmanager
@@ -174,12 +180,19 @@ class Stage:
 
     def say(self, text: str) -> None:
         """One line for the user, on standard error."""
+        self._note(text)
         self._stderr.write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
 
     def say_verbose(self, text: str) -> None:
         """One line for those who asked for more."""
         if self._manner.is_verbose:
             self.say(text)
+        else:
+            self._note(text)
+
+    def _note(self, text: str) -> None:
+        if self._manner.note is not None:
+            self._manner.note(text)
 
     def _say_if(self, text: str) -> None:
         if text:
@@ -297,6 +310,7 @@ class Stage:
             self.say(f"these do not end although they got SIGKILL: {', '.join(stuck)}")
         self._say_if(self._logs.news())
         self._say_if(self._logs.summary())
+        self._say_if(self._manner.parting_words(ending.outcome))
         if self._manner.tells_outcome:
             self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()

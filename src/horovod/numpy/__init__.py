@@ -13,6 +13,7 @@ from horovod.collectives import (
     barrier,
     join,
 )
+from horovod.counters import metrics
 from horovod.errors import (
     HorovodInternalError,
 )
@@ -59,6 +60,11 @@ from horovod.process_sets import (
     add_process_set,
     global_process_set,
     remove_process_set,
+)
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
 )
 from horovod.world import (
     ccl_built,
@@ -113,6 +119,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -130,6 +137,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -142,5 +150,7 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

@@ -35,6 +35,14 @@ class Shelf:
         """The value of ``key``, if there is one."""
         return self._values.get(key)
 
+    def found(self, scope: bytes) -> dict[str, bytes]:
+        """The values under keys that begin with ``scope``."""
+        return {
+            key.decode(errors="replace"): value
+            for key, value in self._values.items()
+            if key.startswith(scope)
+        }
+
     def abandon(self, scope: bytes, reason: bytes) -> None:
         """Drop every value under keys that begin with ``scope``, and remember why."""
         self.drop(scope)

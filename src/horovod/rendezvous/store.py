@@ -18,7 +18,17 @@ from horovod.errors import InitError
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, new_nonce, prove
 
-__all__ = ["AbandonedError", "Store", "StoreClient", "StoreUnreachableError", "address_text"]
+__all__ = [
+    "REPORT_KEYS",
+    "AbandonedError",
+    "Store",
+    "StoreClient",
+    "StoreUnreachableError",
+    "address_text",
+]
+
+# What the keys begin with under which processes tell the report of their job.
+REPORT_KEYS = "report/"
 
 # How much longer than the server a client waits for an answer: only a stopped server is that late.
 _GRACE_S = 5.0

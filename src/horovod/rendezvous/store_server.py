@@ -134,6 +134,21 @@ class StoreServer:
         """Drop the values under keys that begin with ``scope``; from any thread, done soon."""
         self._order(lambda: self._shelf.drop(scope.encode()))
 
+    def found(self, scope: str) -> dict[str, bytes]:
+        """What is under keys that begin with ``scope``; from any thread while it serves.
+
+        Blocks until what was set before has been kept; nothing if that takes too long.
+        """
+        values: dict[str, bytes] = {}
+        is_read = threading.Event()
+
+        def read() -> None:
+            values.update(self._shelf.found(scope.encode()))
+            is_read.set()
+
+        self._order(read)
+        return values if is_read.wait(2 * self._io_timeout_s) else {}
+
     def close(self) -> None:
         """Stop serving and drop every connection; blocks until the thread has ended."""
         self._is_closing = True

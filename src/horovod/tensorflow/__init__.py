@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod.compatibility import gpu_available as gpu_available
+from horovod.counters import metrics
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.process_sets import (
     ProcessSet,
@@ -58,6 +59,11 @@ from horovod.tensorflow.reductions import (
     reducescatter,
 )
 from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -116,6 +122,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "elastic",
     "global_process_set",
     "gloo_built",
@@ -131,6 +138,7 @@ __all__ = [
     "local_rank_op",
     "local_size",
     "local_size_op",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -144,6 +152,8 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 # Keras takes as long to import as TensorFlow, and session hooks are gone from some TensorFlow.

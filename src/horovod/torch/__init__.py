@@ -50,6 +50,7 @@ from horovod.torch.mpi_ops import (
     cross_size,
     cuda_built,
     ddl_built,
+    dump_recorder,
     global_process_set,
     gloo_built,
     gloo_enabled,
@@ -66,6 +67,7 @@ from horovod.torch.mpi_ops import (
     join,
     local_rank,
     local_size,
+    metrics,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
@@ -79,6 +81,8 @@ from horovod.torch.mpi_ops import (
     shutdown,
     size,
     sparse_allreduce_async,
+    start_timeline,
+    stop_timeline,
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
@@ -122,6 +126,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "elastic",
     "global_process_set",
     "gloo_built",
@@ -139,6 +144,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -152,6 +158,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

@@ -10,6 +10,7 @@ from horovod.collectives import (
     barrier,
     join,
 )
+from horovod.counters import metrics
 from horovod.errors import HorovodInternalError
 from horovod.operations import (
     Adasum,
@@ -56,6 +57,11 @@ from horovod.torch.differentiable_groups import (
     grouped_reducescatter,
 )
 from horovod.torch.sparse import sparse_allreduce_async
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -107,6 +113,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -124,6 +131,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -137,6 +145,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

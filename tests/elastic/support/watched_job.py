@@ -57,6 +57,7 @@ class WatchedJob:
                     "OMP_NUM_THREADS": "1",
                     "PYTHONPATH": str(SUPPORT),
                     "TMPDIR": str(self.folder / "temporary"),
+                    "HOROVOD_RECORDER_DIR": str(self.folder / "recordings"),
                     _MARK: str(self.folder),
                     **self._settings,
                 },

@@ -12,6 +12,7 @@ import notes
 import numpy as np
 
 import horovod.numpy as hvd
+from horovod.trace.recording import EVENT_DTYPE, EventKind
 
 
 def leave_pending() -> None:
@@ -34,14 +35,14 @@ def leave_daemons() -> None:
     for index in range(4):
         threading.Thread(target=wait_for_never, args=(str(index),), daemon=True).start()
     # They are on the board, so they wait, or are about to.
-    while len([event for event in _events() if event[1] == 0]) < 5:
+    while np.count_nonzero(_kinds() == EventKind.SUBMIT) < 5:
         os.sched_yield()
 
 
-def _events() -> list[tuple[int, ...]]:
+def _kinds() -> np.ndarray:
     from horovod import world
 
-    return world.engine().events()
+    return np.frombuffer(world.engine().events(), EVENT_DTYPE)["kind"]
 
 
 def leave_from_a_thread() -> None:

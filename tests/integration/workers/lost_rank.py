@@ -18,8 +18,7 @@ import numpy as np
 
 import horovod.numpy as hvd
 from horovod import world
-
-BUCKET_START, BUCKET_DONE = 2, 4  # event kinds, numbered as in engine/trace/recorder.h
+from horovod.trace.recording import EVENT_DTYPE, EventKind
 
 
 def raise_an_exception() -> None:
@@ -48,8 +47,8 @@ def start_many() -> list[int]:
 
 
 def is_in_the_middle() -> bool:
-    kinds = [event[1] for event in world.engine().events()]
-    return kinds.count(BUCKET_START) - kinds.count(BUCKET_DONE) == 1
+    kinds = np.frombuffer(world.engine().events(), EVENT_DTYPE)["kind"].tolist()
+    return kinds.count(EventKind.BUCKET_START) - kinds.count(EventKind.BUCKET_DONE) == 1
 
 
 def collective_as_victim() -> None:
@@ -80,8 +79,8 @@ def hold_the_board() -> None:
     wait_for_the_others()
     with open("/proc/self/maps") as maps:
         parts = [line for line in maps if "memfd:horovod" in line]
-    # What all sets share lies at offset 0; the part of the world's set follows.
-    (line,) = [part for part in parts if int(part.split()[2], 16) != 0]
+    # What all sets share lies at offset 0, then come flight recorders; the world's set is last.
+    line = max(parts, key=lambda part: int(part.split()[2], 16))
     lock = ctypes.c_uint32.from_address(int(line.split("-")[0], 16))
     notes.until(lambda: lock.value == 0)
     lock.value = hvd.rank() + 1

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import horovod.jax as hvd
+from horovod.jax import gradient_reduction
 
 optax = pytest.importorskip("optax", reason="optax is not installed")
 
@@ -70,6 +74,53 @@ def test_shares_train_as_the_joint_batch(mode, options):
     optimizer = hvd.DistributedOptimizer(optax.adam(1e-2), **options)
     found = train(optimizer, [share()] * 4, mode)
     assert_close(found, train(optax.adam(1e-2), [(INPUTS, TARGETS)] * 4))
+
+
+def test_a_spare_core_makes_batches(monkeypatch, mode):
+    monkeypatch.setattr(gradient_reduction, "has_spare_cores", lambda: True)
+    monkeypatch.setattr(gradient_reduction, "_BATCH_BYTES", 100)
+    found = train(hvd.DistributedOptimizer(optax.adam(1e-2)), [share()] * 2, mode)
+    assert_close(found, train(optax.adam(1e-2), [(INPUTS, TARGETS)] * 2))
+
+
+def test_float32_to_rounding():
+    single = jax.tree_util.tree_map(lambda x: jnp.asarray(x, jnp.float32), (params(), share()))
+    joint = jax.tree_util.tree_map(lambda x: jnp.asarray(x, jnp.float32), (INPUTS, TARGETS))
+    found = hvd.allreduce(GRADIENT(single[0], *single[1]), name="float32")
+    assert {leaf.dtype for leaf in jax.tree_util.tree_leaves(found)} == {jnp.dtype("float32")}
+    assert_close(found, GRADIENT(single[0], *joint), 1e-6)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Module:
+    """As of equinox: a pytree that is called, with a function that is no leaf."""
+
+    weights: jax.Array
+    bias: jax.Array
+    activation: Callable = field(metadata={"static": True})
+
+    def __call__(self, inputs):
+        return self.activation(inputs @ self.weights + self.bias)
+
+
+def test_a_module_that_is_a_pytree():
+    module = Module(jnp.full((5, 2), 0.1 * hvd.rank()), jnp.zeros(2), jnp.tanh)
+    module = hvd.broadcast_parameters(module)
+    optimizer = hvd.DistributedOptimizer(optax.adam(1e-2), groups=[[".weights", ".bias"]])
+    state = optimizer.init(module)
+
+    @jax.jit
+    def step(module, state, inputs, targets):
+        gradients = jax.grad(lambda m: jnp.mean((m(inputs) - targets) ** 2))(module)
+        updates, state = optimizer.update(gradients, state, module)
+        return optax.apply_updates(module, updates), state
+
+    for _ in range(3):
+        module, state = step(module, state, *share())
+    assert module.activation is jnp.tanh
+    assert float(jnp.abs(module.weights).sum()) > 0
+    assert len(set(hvd.allgather_object(np.asarray(module.weights).tobytes()))) == 1
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,9 @@ def test_in_branches_and_loops():
 def test_of_arrays_that_lie_on_several_devices():
     mesh = Mesh(np.array(jax.devices()), "d")
     x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("d")))
-    np.testing.assert_array_equal(hvd.allreduce(x, hvd.Sum), np.arange(8.0) * hvd.size())
+    for result in hvd.allreduce([x, x], hvd.Sum), hvd.grouped_allreduce([x, x], hvd.Sum):
+        assert result[1].sharding == x.sharding
+        np.testing.assert_array_equal(result[1], np.arange(8.0) * hvd.size())
     if is_native():
         with pytest.raises(NotImplementedError, match="devices of this process"):
             jax.jit(hvd.allreduce)(x)

@@ -19,10 +19,12 @@ FOR_BINDINGS = {
     "engine",
     "generation",
     "has_spare_cores",
+    "metrics",
     "settle",
     "port_address",
     "missing_in",
     "rethrow_interrupt",
+    "settings",
     "data_plane_name",
 }
 RUN_PARAMETERS = (

@@ -30,8 +30,8 @@ TEST_CASE("small streams take one step, larger ones several blocks") {
   CHECK(plan_allreduce(1 << 20, 1, cell).blocks == 0);
   const AllreducePlan large = plan_allreduce(64 << 20, 2, cell);
   CHECK(!large.one_step);
-  CHECK(large.block_bytes == cell);
-  CHECK(large.blocks == (64 << 20) / cell);
+  CHECK(large.block_bytes == kBlockBytes);
+  CHECK(large.blocks == (64 << 20) / kBlockBytes);
   for (const int size : {2, 3, 4, 7, 64}) {
     const AllreducePlan plan = plan_allreduce(100'000, size, cell);
     CHECK(plan.block_bytes % kViewAlignment == 0);

@@ -10,6 +10,7 @@
 #include "backend/host_backend.h"
 #include "bucket.h"
 #include "core/error.h"
+#include "cuts.h"
 #include "data_world.h"
 
 namespace hvd {
@@ -40,7 +41,7 @@ class Runner {
     Bucket& bucket = buckets_[next_ - 1];
     works_.clear();
     for (Tensor& tensor : bucket) works_.push_back(tensor.work(rank_));
-    backend_.begin(bucket.front().request.kind, works_);
+    backend_.begin(bucket.front().request.kind, works_, cut_of(next_));
   }
 
   const int rank_;
@@ -118,10 +119,8 @@ void check_threaded(int size, std::vector<Bucket> buckets) {
   check_results(buckets);
 }
 
-std::size_t cell_bytes(int size) { return staging_sizes(size).staging_cell_bytes; }
-
 std::vector<std::size_t> boundary_sizes(int size) {
-  const std::size_t cell = cell_bytes(size);
+  const std::size_t cell = kBlockBytes;
   std::vector<std::size_t> sizes{0, 1, 63, 64, 65, 64 * 1024 + 1, cell - 1, cell, cell + 1};
   if (size <= 3) sizes.push_back(4 * cell + 100);
   return sizes;
@@ -137,7 +136,7 @@ TEST_CASE("backend: broadcast from every root, at all boundaries") {
     }
     for (int root = 0; root < size; ++root) {
       buckets.push_back({broadcast_tensor(size, root, 100, random),
-                         broadcast_tensor(size, root, cell_bytes(size), random),
+                         broadcast_tensor(size, root, kBlockBytes, random),
                          broadcast_tensor(size, root, 0, random)});
     }
     check_stepped(size, buckets, 2);
@@ -203,9 +202,9 @@ TEST_CASE("backend: reducescatter gives the bits of an allreduce, rows as even a
   CHECK(reducescatter_rows(2, 2, 3).begin == 2);
   CHECK(reducescatter_rows(2, 2, 3).count == 0);
   for (const int size : {2, 3, 5, 64, 2000}) {
-    const ReduceScatterPlan plan = plan_reduce_scatter(1'000'000, size, cell_bytes(size));
+    const ReduceScatterPlan plan = plan_reduce_scatter(1'000'000, size, kBlockBytes);
     CHECK(plan.part_bytes % kViewAlignment == 0);
-    CHECK(plan.part_bytes * static_cast<std::size_t>(size) <= cell_bytes(size));
+    CHECK(plan.part_bytes * static_cast<std::size_t>(size) <= kBlockBytes);
     CHECK(plan.part_bytes * plan.blocks >= 1'000'000);
     CHECK(plan.part_bytes * (plan.blocks - 1) < 1'000'000);
   }
@@ -253,7 +252,7 @@ TEST_CASE("backend: an absent rank counts as zeros and gets nothing") {
 // Buckets of all kinds in random order: cells that one kind used are used again by the next.
 std::vector<Bucket> mixed_buckets(int size, int count, std::mt19937& random) {
   std::vector<Bucket> buckets;
-  const std::size_t cell = cell_bytes(size);
+  const std::size_t cell = kBlockBytes;
   for (int i = 0; i < count; ++i) {
     const std::size_t bytes = random() % 3 == 0 ? random() % (3 * cell) : random() % 5000;
     const auto rows = static_cast<std::int64_t>(bytes) / 8;

@@ -13,6 +13,7 @@
 
 #include "backend/cluster_backend.h"
 #include "bucket.h"
+#include "cuts.h"
 #include "data_world.h"
 
 namespace hvd::test {
@@ -77,7 +78,7 @@ class ClusterRunner {
       works_.push_back(tensor.work(rank));
       must_meet_ = must_meet_ || !tensor.absent.empty();
     }
-    backend.begin(bucket.front().request.kind, works_);
+    backend.begin(bucket.front().request.kind, works_, cut_of(next_));
   }
 
   std::vector<Bucket>& buckets_;

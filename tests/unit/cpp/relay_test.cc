@@ -390,5 +390,24 @@ TEST_CASE("tree: every host is below the root, at most log2 links away") {
   }
 }
 
+TEST_CASE("relay: every bucket has the tuning of the moment it was cut, on all hosts") {
+  Tree tree({{0, 1}, {2}, {3, 4}, {5}, {6}});
+  for (std::uint16_t block_kib : {512, 512, 64, 128, 128, 512}) {
+    {
+      const SharedLock lock = tree.board(0).lock();
+      Tuning tuning;
+      tuning.bucket = {.cycle_time_us = block_kib * 2U, .cut = {.block_kib = block_kib}};
+      tree.board(0).tune(tuning);
+    }
+    tree.all_arrive("a", float_request(Kind::kAllreduce, {4}));
+    tree.settle();
+    tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>&) {
+      const BucketTuning tuning = board.tuning_of(tree.next());
+      CHECK(tuning.cut.block_kib == block_kib);
+      CHECK(tuning.cycle_time_us == block_kib * 2U);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace hvd

@@ -41,6 +41,10 @@ COMMON = [
     "broadcast",
     "reducescatter",
     "load_model",
+    "dump_recorder",
+    "metrics",
+    "start_timeline",
+    "stop_timeline",
 ]
 CALLBACKS = [
     "BestModelCheckpoint",

@@ -199,6 +199,8 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         .replace("[X] Gloo\n", "[ ] Gloo\n")
         .replace("[ ] Gloo\n\n", "[X] Gloo\n\n")
     )
+    monkeypatch.setattr(build_info, "_is_installed", lambda module: module == "mxnet")
+    assert "[ ] PyTorch\n    [X] MXNet" in build_info.build_table("1.2.3")
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

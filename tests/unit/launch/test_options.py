@@ -74,7 +74,8 @@ def other_than_default(setting: Setting) -> tuple[str, str]:
     if setting.choices:
         return setting.choices[0].upper(), setting.choices[0]
     assert setting.flag
-    return "7", str(7 * setting.flag.factor)
+    number = int(min(max(7, setting.minimum), setting.maximum))
+    return str(number), str(number * setting.flag.factor)
 
 
 @pytest.mark.parametrize("setting", WITH_FLAG)
@@ -119,6 +120,10 @@ def test_values(words: str, expected: dict[str, str], parser: argparse.ArgumentP
         ("--cycle-time-ms nan", "cycle_time_ms=nan: must be"),
         ("--stall-check-warning-time-seconds -1", "stall_check_warning_time_seconds=-1: must be"),
         ("--stall-check-shutdown-time-seconds x", "stall_check_shutdown_time_seconds=x: expected"),
+        ("--allreduce-block-kb 32", "allreduce_block_kb=32: must be at least 64"),
+        ("--autotune-steps-per-sample 0", "autotune_steps_per_sample=0: must be at least 1"),
+        ("--autotune-warmup-samples -1", "autotune_warmup_samples=-1: must be at least 0"),
+        ("--autotune-gaussian-process-noise 1.1", "autotune_gaussian_process_noise=1.1: must be"),
         ("--start-timeout 0", "start_timeout=0: must be at least 0.001"),
         ("--thread-affinity 1,,2", "thread_affinity=1,,2: expected an integer"),
         ("--thread-affinity -1", "thread_affinity=-1: must be at least 0"),
@@ -157,6 +162,7 @@ TIMES = ["-prefix-timestamp", "--log-with-timestamp", "--log-without-timestamp"]
         "--log-hide-timestamp --prefix-output-with-timestamp",
         "-prefix-timestamp --no-log-hide-timestamp",
         "--stall-check --no-stall-check",
+        "--autotune --no-autotune",
         "-H localhost:1 -hostfile x",
     ],
 )
@@ -172,8 +178,7 @@ def test_what_excludes_each_other(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--autotune", "--autotune: this version has no autotuning"),
-        ("--timeline-f", "--timeline-filename: this version has no timeline"),
+        ("--torus-allreduce", "--torus-allreduce: this version has no hierarchical collectives"),
         ("--hierarchical-allreduce", "has no hierarchical collectives"),
         ("--num-nccl", "--num-nccl-streams: this version has no NCCL"),
     ],
@@ -185,7 +190,7 @@ def test_what_this_version_lacks_is_refused_by_name(
         parser.parse_args(words.split())
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
-    assert "autotune" not in parser.format_help()
+    assert "torus" not in parser.format_help()
 
 
 def shown_options(parser: Any) -> set[str]:
@@ -207,9 +212,10 @@ def test_the_page_about_running_has_every_option_and_no_other(
 ) -> None:
     page = options_in(RUNNING)
     general = {"--version", "--verbose", "--config-file"}
+    general |= {"--check-network", "--doctor", "--json"}
     clusters = options_in(RUNNING.with_name("clusters.md"))
     assert shown_options(parser) - {"--help"} - page - clusters == set()
     known = shown_options(parser) | general
     old = {name for setting in SETTINGS if setting.flag for name in setting.flag.deprecated}
-    others = {"--epochs", "--name", "--autotune", "--ntasks-per-node"}  # programs', srun's
+    others = {"--epochs", "--name", "--num-nccl-streams", "--ntasks-per-node"}  # programs', srun's
     assert page - known - old - others == set()

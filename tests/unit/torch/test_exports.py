@@ -11,9 +11,6 @@ import pytest
 import horovod.torch as hvd
 from horovod.torch import compression, differentiable, elastic, functions, mpi_ops, optimizer
 
-# Interfaces of later issues: absent until they work.
-LATER = ["start_timeline", "stop_timeline"]
-
 
 @pytest.mark.parametrize(
     "module",
@@ -41,13 +38,6 @@ def test_package_and_mpi_ops_share_objects():
         assert getattr(hvd, name) is getattr(mpi_ops, name)
     assert not hasattr(hvd, "is_homogeneous")
     assert callable(mpi_ops.is_homogeneous)
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_later_names_are_absent(name):
-    assert name not in hvd.__all__
-    assert not hasattr(hvd, name)
-    assert not hasattr(mpi_ops, name)
 
 
 def test_reduce_ops_are_the_documented_numbers():

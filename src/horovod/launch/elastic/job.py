@@ -35,12 +35,15 @@ from horovod.launch.elastic.memory import Memory, Record, new_record
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.elastic.post import Post, open_store
 from horovod.launch.elastic.script import DiscoveryScript, FixedHosts, HostSource
+from horovod.launch.job_id import parting_words, with_job_id
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.processes import describe_exit, open_standard_files
 from horovod.launch.remote_crew import RemoteCrew
+from horovod.launch.report import new_report, say_last
 from horovod.launch.stage import Manner, Stage, open_stage
 from horovod.rendezvous.elastic_messages import Ready, Seat
+from horovod.rendezvous.store import REPORT_KEYS
 from horovod.rendezvous.store_server import StoreServer
 
 __all__ = ["run_elastic_job"]
@@ -59,6 +62,7 @@ def run_elastic_job(plan: ElasticPlan, environ: Mapping[str, str]) -> JobOutcome
         OSError: the output directory cannot be made or written. Nothing was started then.
     """
     open_standard_files()
+    plan = with_job_id(plan, environ)
     with closing(Memory(plan, environ)) as memory:
         outcome = _run(plan, environ, memory, memory.recalled or new_record(plan))
         if outcome is None:  # nothing is left of the job that was to be taken over
@@ -74,7 +78,14 @@ def _run(
     """How the job went; None if it was to be taken over and is not there any more."""
     is_return = record is memory.recalled
     numbers = range(plan.limits.np)
-    manner = Manner(plan.is_verbose, plan.is_timestamped, tells_outcome=plan.call is None)
+    report = new_report(plan)
+    manner = Manner(
+        plan.is_verbose,
+        plan.is_timestamped,
+        tells_outcome=plan.call is None,
+        note=None if report is None else report.note,
+        parting_words=parting_words(plan, environ),
+    )
     with (
         closing(Logs(plan.output_directory, numbers, is_continued=is_return)) as logs,
         open_stage(logs, manner) as stage,
@@ -84,7 +95,11 @@ def _run(
     ):
         job.start()
         outcome = stage.run(job)
-        return None if job.is_void else job.delivered(outcome)
+        if job.is_void:
+            return None
+        if report is not None:
+            report.write(server.found(REPORT_KEYS), outcome, say_last)
+        return job.delivered(outcome)
 
 
 class _ElasticJob:

@@ -10,6 +10,7 @@ from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.plan import ElasticPlan, check_hosts
 from horovod.launch.hosts import HostSlots
 from horovod.launch.job_folder import check_job_id
+from horovod.launch.report import REPORT_ENVIRONMENT
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings
 
@@ -17,7 +18,7 @@ __all__ = ["add_discovery_option", "add_elastic_options", "elastic_plan", "is_el
 
 _LARGEST_COUNT = 100_000
 # What makes no sense without the options that make a job elastic.
-_OF_ELASTIC = ("max_np", "reset_limit", "blacklist_cooldown_range", "job_id")
+_OF_ELASTIC = ("max_np", "reset_limit", "blacklist_cooldown_range")
 
 
 def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
@@ -68,8 +69,9 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
         "--job-id",
         type=_job_id,
         metavar="NAME",
-        help="a name for the job: if horovodrun dies, workers go on and wait for it, for the "
-        "elastic timeout; the same command line takes them over",
+        help="a name for the job, under which --doctor finds it; if horovodrun dies, workers of "
+        "an elastic job go on and wait for it, for the elastic timeout, and the same command line "
+        "takes them over; default: of the time and chance, without a horovodrun to wait for",
     )
 
 
@@ -98,8 +100,11 @@ def elastic_plan(
     interfaces: tuple[str, ...],
     variables: Mapping[str, str],
     environ: Mapping[str, str],
+    report: Path | None = None,
 ) -> ElasticPlan:
     """The job that the command line asks for; ``variables`` are the settings that it chose.
+
+    ``report`` is the file of ``--report``.
 
     Raises:
         ValueError: options are missing or contradict each other.
@@ -130,7 +135,7 @@ def elastic_plan(
         script=script,
         hosts=hosts or (),
         slots_per_host=given.slots_per_host,
-        extra_environment=variables,
+        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
         is_verbose=given.verbose,
         output_directory=None if directory is None else Path(directory),
         is_timestamped=given.prefix_output_with_timestamp,
@@ -138,6 +143,7 @@ def elastic_plan(
         interfaces=interfaces,
         start_timeout_s=settings.start_timeout_s,
         job_id=given.job_id or "",
+        report=report,
     )
 
 

@@ -38,6 +38,7 @@ class ElasticPlan:
     start_timeout_s: float = 30.0
     job_id: str = ""
     call: CallFiles | None = None
+    report: Path | None = None
 
 
 def check_hosts(hosts: tuple[HostSlots, ...], limits: Limits, example: str) -> None:

@@ -11,6 +11,7 @@ results. ``tf.keras`` is Keras 3 or Keras 2, whichever TensorFlow brings.
 import tensorflow as tf
 
 from horovod._keras.front import Front
+from horovod.counters import metrics
 from horovod.operations import (
     Average,
     Sum,
@@ -22,6 +23,11 @@ from horovod.process_sets import (
     remove_process_set,
 )
 from horovod.tensorflow.keras import callbacks, elastic
+from horovod.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -61,6 +67,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_recorder",
     "elastic",
     "global_process_set",
     "gloo_built",
@@ -70,6 +77,7 @@ __all__ = [
     "load_model",
     "local_rank",
     "local_size",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -80,6 +88,8 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 _front = Front(tf.keras)

@@ -1,0 +1,75 @@
+#include "bindings/mxnet/results.h"
+
+#include <memory>
+#include <utility>
+
+namespace hvd::mxnet {
+
+namespace {
+
+// The numbers are those of DLPack.
+std::uint8_t type_code_of(Dtype dtype) {
+  constexpr std::uint8_t kInt = 0;
+  constexpr std::uint8_t kUint = 1;
+  constexpr std::uint8_t kFloat = 2;
+  switch (dtype) {
+    case Dtype::kUint8:
+      return kUint;
+    case Dtype::kFloat16:
+    case Dtype::kFloat32:
+    case Dtype::kFloat64:
+      return kFloat;
+    default:
+      return kInt;
+  }
+}
+
+// The engine's memory on its way through MXNet.
+struct Lent {
+  explicit Lent(Output output_, Dtype dtype)
+      : output(std::move(output_)),
+        tensor{.data = output.bytes.get(),
+               .context = {},
+               .dims_count = static_cast<std::int32_t>(output.shape.size()),
+               .type_code = type_code_of(dtype),
+               .type_bits = static_cast<std::uint8_t>(8 * size_of(dtype)),
+               .type_lanes = 1,
+               .shape = output.shape.data(),
+               .strides = nullptr,
+               .byte_offset = 0,
+               .owner = this,
+               .deleter = [](DlpackTensor* tensor) { delete static_cast<Lent*>(tensor->owner); }} {}
+
+  Output output;
+  DlpackTensor tensor;
+};
+
+}  // namespace
+
+void Results::put(std::vector<Output> outputs) {
+  const std::lock_guard guard(mutex_);
+  outputs_ = std::move(outputs);
+}
+
+void Results::fail(const std::string& text) {
+  const std::lock_guard guard(mutex_);
+  failure_ = text;
+}
+
+Output Results::output(std::size_t index) {
+  const std::lock_guard guard(mutex_);
+  if (index >= outputs_.size() || outputs_[index].bytes == nullptr) {
+    throw std::runtime_error(failure_);
+  }
+  return std::move(outputs_[index]);
+}
+
+Array Results::take(const Api& api, std::size_t index) {
+  auto lent = std::make_unique<Lent>(output(index), dtypes_.at(index));
+  Array array = nullptr;
+  api.check(api.from_dlpack(&lent->tensor, false, &array));
+  static_cast<void>(lent.release());  // MXNet calls the deleter
+  return array;
+}
+
+}  // namespace hvd::mxnet

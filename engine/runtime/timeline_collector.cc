@@ -1,0 +1,114 @@
+#include "runtime/timeline_collector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace hvd {
+
+namespace {
+
+// What may lie here unread; a host that sends more loses it.
+constexpr std::size_t kMostInboxBytes = 64U << 20;
+constexpr std::size_t kMostWaitingEvents = 1U << 20;
+constexpr std::size_t kMostKinds = 1U << 16;
+// An estimate that is not better, or further off, than this is no news.
+constexpr std::int64_t kNewsNs = 10'000;
+
+}  // namespace
+
+TimelineCollector::TimelineCollector(TimelineConfig config, std::vector<TraceSource> own,
+                                     std::vector<Host> others)
+    : timeline_(std::move(config)), own_(std::move(own)) {
+  for (Host& host : others) {
+    remotes_[host.leader].name = std::move(host.name);
+    running_.insert(host.leader);
+  }
+}
+
+bool TimelineCollector::collect() {
+  bool is_busy = false;
+  for (TraceSource& source : own_) {
+    const TraceChunk chunk = source.next();
+    for (auto& [leader, remote] : remotes_) compare(remote, false, chunk);
+    write(chunk, 0);
+    is_busy = is_busy || chunk.events.size() > source.capacity() / 16;
+  }
+  std::vector<std::pair<int, std::string>> inbox;
+  {
+    const std::lock_guard guard(mutex_);
+    inbox.swap(inbox_);
+    inbox_bytes_ = 0;
+  }
+  for (const auto& [leader, bytes] : inbox) take_in(leader, read_chunk(bytes));
+  for (auto& [leader, remote] : remotes_) use_estimate(remote);
+  timeline_.flush();
+  return is_busy;
+}
+
+void TimelineCollector::take_in(int leader, TraceChunk chunk) {
+  Remote& remote = remotes_[leader];
+  compare(remote, true, chunk);
+  if (remote.used) return write(chunk, -remote.used->ahead_ns);
+  remote.waiting_events += chunk.events.size();
+  if (remote.waiting_events < kMostWaitingEvents) remote.waiting.push_back(std::move(chunk));
+}
+
+void TimelineCollector::compare(Remote& remote, bool is_other, const TraceChunk& chunk) {
+  if (kinds_.size() > kMostKinds) kinds_.clear();
+  for (const auto& [id, label] : chunk.labels) kinds_[{chunk.rank, id}] = label.kind;
+  for (const Event& event : chunk.events) {
+    int kind = -1;
+    if (event.kind == EventKind::kFused) {
+      const auto found = kinds_.find({chunk.rank, event.subject});
+      if (found != kinds_.end()) kind = found->second;
+    }
+    remote.clocks.add(is_other, chunk.rank, event, kind);
+  }
+}
+
+void TimelineCollector::use_estimate(Remote& remote) {
+  const auto estimate = remote.clocks.estimate();
+  if (!estimate) return;
+  const bool is_news = !remote.used ||
+                       std::abs(remote.used->ahead_ns - estimate->ahead_ns) > kNewsNs ||
+                       std::abs(remote.used->error_ns - estimate->error_ns) > kNewsNs;
+  remote.used = estimate;
+  if (!is_news) return;
+  timeline_.note_clock(remote.name, -estimate->ahead_ns, estimate->error_ns, now_ns());
+  for (const TraceChunk& chunk : std::exchange(remote.waiting, {})) {
+    write(chunk, -estimate->ahead_ns);
+  }
+}
+
+void TimelineCollector::write(const TraceChunk& chunk, std::int64_t shift_ns) {
+  if (chunk.lost != 0) timeline_.note_loss(chunk.rank, chunk.lost, now_ns());
+  for (const auto& [id, label] : chunk.labels) timeline_.add_label(chunk.rank, id, label);
+  for (const Event& event : chunk.events) timeline_.add(chunk.rank, event, shift_ns);
+}
+
+void TimelineCollector::receive(int leader, std::string bytes) {
+  const std::lock_guard guard(mutex_);
+  if (bytes.empty()) {
+    running_.erase(leader);
+  } else if (inbox_bytes_ < kMostInboxBytes) {
+    inbox_bytes_ += bytes.size();
+    inbox_.emplace_back(leader, std::move(bytes));
+  }
+}
+
+bool TimelineCollector::have_all_ended() {
+  const std::lock_guard guard(mutex_);
+  return running_.empty();
+}
+
+void TraceSender::send_news() {
+  for (TraceSource& source : sources_) {
+    const TraceChunk chunk = source.next();
+    if (!chunk.events.empty() || chunk.lost != 0) send_(write_chunk(chunk));
+  }
+}
+
+}  // namespace hvd

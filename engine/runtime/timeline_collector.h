@@ -1,0 +1,82 @@
+// Brings the events of all ranks to the one that writes the timeline: rank 0. It reads the ranks of
+// its own host itself; the first rank of every other host sends what its host's ranks recorded.
+//
+// Each class needs one thread at a time, but for TimelineCollector::receive().
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trace/clock_alignment.h"
+#include "trace/timeline.h"
+#include "trace/trace_chunk.h"
+
+namespace hvd {
+
+class TimelineCollector {
+ public:
+  struct Host {
+    int leader = 0;  // its first rank
+    std::string name;
+  };
+
+  // Throws Error where the file cannot be written.
+  TimelineCollector(TimelineConfig config, std::vector<TraceSource> own, std::vector<Host> others);
+
+  // Writes what has come. True when there was so much that more should be looked for soon. Throws
+  // Error.
+  bool collect();
+  bool is_full() const { return timeline_.is_full(); }
+  // Is something begun here whose end will come soon?
+  bool has_open_bucket() const { return timeline_.has_open_bucket(); }
+  // Any thread: what a host's leader sent; empty for its last message.
+  void receive(int leader, std::string bytes);
+  bool have_all_ended();
+
+ private:
+  struct Remote {
+    std::string name;
+    ClockAlignment clocks;
+    std::optional<ClockAlignment::Estimate> used;
+    std::vector<TraceChunk> waiting;  // for the first estimate; without one they are not shown
+    std::size_t waiting_events = 0;
+  };
+
+  void take_in(int leader, TraceChunk chunk);
+  void compare(Remote& remote, bool is_other, const TraceChunk& chunk);
+  void use_estimate(Remote& remote);
+  void write(const TraceChunk& chunk, std::int64_t shift_ns);
+
+  Timeline timeline_;
+  std::vector<TraceSource> own_;
+  std::map<int, Remote> remotes_;                       // by leader
+  std::map<std::pair<int, std::uint32_t>, int> kinds_;  // of labels, by rank
+  std::mutex mutex_;
+  std::vector<std::pair<int, std::string>> inbox_;  // under mutex_
+  std::size_t inbox_bytes_ = 0;
+  std::set<int> running_;  // leaders that will send more
+};
+
+// On the first rank of another host.
+class TraceSender {
+ public:
+  using Send = std::function<void(const std::string& bytes)>;
+
+  TraceSender(std::vector<TraceSource> sources, Send send)
+      : sources_(std::move(sources)), send_(std::move(send)) {}
+
+  void send_news();
+
+ private:
+  std::vector<TraceSource> sources_;
+  const Send send_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,484 @@
+#include "runtime/tracer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "runtime/activity.h"
+#include "runtime/quiet_thread.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr Nanoseconds kForever = std::chrono::hours(24);
+constexpr Nanoseconds kRequestInterval = std::chrono::milliseconds(500);
+constexpr Nanoseconds kTimelineInterval = std::chrono::milliseconds(50);
+constexpr Nanoseconds kBusyInterval = std::chrono::milliseconds(2);
+// For the other ranks to reach the end of a bucket that this one has left.
+constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
+constexpr Nanoseconds kLastChunks = std::chrono::milliseconds(500);
+constexpr std::size_t kMostStackBytes = 256 * 1024;
+// Of a stall report.
+constexpr std::size_t kMostDescribed = 4;
+constexpr int kMostStackLines = 12;
+constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
+constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
+constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Tracer::Tracer(TraceConfig config, Place place, Memory memory)
+    : config_(std::move(config)),
+      place_(std::move(place)),
+      memory_(std::move(memory)),
+      recorder_(memory_(place_.rank), config_.events) {}
+
+void Tracer::start() {
+  if (!config_.timeline_path.empty()) {
+    start_timeline(config_.timeline_path, config_.timeline_mark_cycles);
+  }
+  if (!recorder_.is_on()) return;
+  announce();
+  scribe_ = quiet_thread([this] { run(); });
+}
+
+// In the job's folder, for those who want to know who runs.
+void Tracer::announce() {
+  if (config_.presence.empty() || config_.folder.empty()) return;
+  try {
+    const std::string folder =
+        prepare_folder(config_.folder, config_.is_chosen_folder, config_.job);
+    last_request_ = recordings_wanted(folder);  // of somebody before
+    const std::string path = folder + "/" + file_stem(place_.rank) + kPresenceSuffix;
+    write_presence(path, config_.presence);
+    presence_path_ = path;
+  } catch (const std::exception& error) {
+    log(place_.log, LogLevel::kInfo,
+        std::string("nobody can ask this rank for recordings: ") + error.what());
+  }
+}
+
+std::string Tracer::file_stem(int rank) const {
+  return "rank-" + std::to_string(rank) + "-pid-" + std::to_string(getpid()) + "-world-" +
+         std::to_string(config_.generation);
+}
+
+void Tracer::want_last_file() {
+  if (!config_.presence.empty()) want_file("end", {}, place_.rank);
+}
+
+Tracer::~Tracer() { stop(); }
+
+void Tracer::call_scribe() {
+  SharedWord& calls = recorder_.header().calls;
+  calls.fetch_add(1);
+  futex_wake_all(calls);
+}
+
+void Tracer::want_file(const std::string& reason, const std::string& detail, int rank) {
+  if (!recorder_.is_on() || config_.folder.empty()) return;
+  {
+    const std::lock_guard guard(mutex_);
+    const auto is_same = [&](const Wish& wish) {
+      return wish.reason == reason && wish.rank == rank;
+    };
+    if (std::ranges::any_of(wishes_, is_same)) return;
+    wishes_.push_back({reason, detail, rank});
+  }
+  call_scribe();
+}
+
+std::string Tracer::write_file(const std::string& reason, const std::string& detail,
+                               const std::string& path) {
+  if (!recorder_.is_on()) {
+    throw Error(ErrorCode::kInvalidArgument, "the flight recorder is switched off");
+  }
+  return file_of(recorder_, {reason, detail, place_.rank}, path, false);
+}
+
+void Tracer::run() {
+  if (config_.stack_signal != 0) {
+    sigset_t own;
+    sigemptyset(&own);
+    sigaddset(&own, config_.stack_signal);
+    pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
+  }
+  RecorderHeader& header = recorder_.header();
+  for (;;) {
+    const std::uint32_t seen = header.calls.load();
+    const bool is_last = stopping_.load();  // what was wanted before that is still to be done
+    std::vector<Wish> wishes;
+    std::vector<Report> reports;
+    {
+      const std::lock_guard guard(mutex_);
+      wishes.swap(wishes_);
+      reports.swap(reports_);
+    }
+    if (const std::uint32_t wanted = header.dumps_wanted.load(); wanted != dumps_done_) {
+      dumps_done_ = wanted;
+      wishes.push_back({"signal", "SIGUSR1", place_.rank});
+    }
+    look_for_requests(wishes);
+    for (const Wish& wish : wishes) carry_out(wish);
+    answer_others();
+    for (const Report& report : reports) log_report(report);
+    const bool is_busy = is_tracing_.load() && trace();
+    if (is_last) return;
+    const Nanoseconds nap = is_busy                    ? kBusyInterval
+                            : is_tracing_.load()       ? kTimelineInterval
+                            : may_be_asked_from_afar() ? kRequestInterval
+                                                       : kForever;
+    futex_wait(header.calls, seen, nap);
+  }
+}
+
+// Who asks on this host wakes the scribe. Elsewhere that cannot be done, but it may be that the
+// folder is the same.
+bool Tracer::may_be_asked_from_afar() const {
+  const bool spans_hosts = place_.local.size() < place_.rank_names.size();
+  return spans_hosts && config_.is_chosen_folder && !presence_path_.empty();
+}
+
+void Tracer::look_for_requests(std::vector<Wish>& wishes) {
+  if (presence_path_.empty()) return;
+  const std::string folder = presence_path_.substr(0, presence_path_.rfind('/'));
+  std::string wanted = recordings_wanted(folder);
+  if (wanted.empty() || wanted == last_request_) return;
+  last_request_ = wanted;
+  wishes.push_back({"request", std::move(wanted), place_.rank});
+}
+
+void Tracer::carry_out(const Wish& wish) {
+  try {
+    const bool is_own = wish.rank == place_.rank;
+    const bool with_stacks = wish.reason == "signal" || wish.reason == "request";
+    const std::string path = is_own ? file_of(recorder_, wish, {}, with_stacks)
+                                    : file_of(RecorderView(memory_(wish.rank)), wish, {}, false);
+    log(place_.log, LogLevel::kInfo, "the flight recorder's last events are in " + path);
+  } catch (const std::exception& error) {
+    log(place_.log, LogLevel::kInfo, std::string("no flight recorder file: ") + error.what());
+  }
+}
+
+std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, const std::string& path,
+                            bool with_stacks) {
+  const std::lock_guard guard(files_mutex_);
+  RecordingHead head{.rank = wish.rank,
+                     .name = name_of(wish.rank),
+                     .written_by = place_.rank,
+                     .reason = wish.reason,
+                     .detail = wish.detail,
+                     .world = config_.world,
+                     .stacks = {}};
+  if (with_stacks) head.stacks = stacks();
+  if (!path.empty()) {
+    write_recording(recorder, head, path);
+    return path;
+  }
+  if (config_.folder.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "there is no folder for recordings; give a path");
+  }
+  const std::string folder = prepare_folder(config_.folder, config_.is_chosen_folder, config_.job);
+  std::string own = folder + "/" + file_stem(wish.rank) + "-" + wish.reason + kRecordingSuffix;
+  write_recording(recorder, head, own);
+  return own;
+}
+
+// On the scribe's thread.
+std::string Tracer::stacks() {
+  if (config_.stack_signal == 0 || ftruncate(config_.stack_fd, 0) != 0) return {};
+  if (pthread_kill(pthread_self(), config_.stack_signal) != 0) return {};  // returns when handled
+  std::string text(kMostStackBytes, '\0');
+  const ssize_t count = pread(config_.stack_fd, text.data(), text.size(), 0);
+  text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+  return text;
+}
+
+void Tracer::answer_others() {
+  answer();
+  std::vector<Question> questions;
+  {
+    const std::lock_guard guard(mutex_);
+    questions.swap(questions_);
+  }
+  for (const Question& question : questions) {
+    if (std::ranges::find(place_.local, question.rank) == place_.local.end()) continue;
+    send_(question.leader, NoteKind::kAnswer, question.rank, describe(question.rank));
+  }
+}
+
+// Another rank of this host asks what this one is doing.
+void Tracer::answer() {
+  RecorderHeader& header = recorder_.header();
+  const std::uint32_t questions = header.questions.load();
+  if (questions == header.answers.load()) return;
+  // Its end: the main thread comes last.
+  const std::string all = stacks();
+  const std::size_t most = RecorderHeader::kAnswerBytes - 1;
+  copy_text(header.answer, all.size() > most ? all.substr(all.size() - most) : all);
+  header.answers.store(questions);
+  futex_wake_all(header.answers);
+}
+
+void Tracer::report(const std::string& text, const std::vector<int>& ranks) {
+  if (!scribe_.joinable()) {
+    log(place_.log, LogLevel::kWarning, text);
+    return;
+  }
+  {
+    const std::lock_guard guard(mutex_);
+    reports_.push_back({text, ranks});
+  }
+  call_scribe();
+}
+
+void Tracer::log_report(const Report& report) {
+  std::string text = report.text;
+  for (std::size_t i = 0; i < std::min(report.ranks.size(), kMostDescribed); ++i) {
+    const std::string lines = describe(report.ranks[i]);
+    if (!lines.empty()) text.append("\n").append(lines);
+  }
+  log(place_.log, LogLevel::kWarning, text);
+}
+
+std::string Tracer::describe(int rank) {
+  if (std::ranges::find(place_.local, rank) == place_.local.end()) return describe_far(rank);
+  const RecorderView view(memory_(rank));
+  std::string text = "  ";
+  text.append(name_of(rank)).append(" ").append(last_operations(view, now_ns()));
+  const auto pid = place_.pids.find(rank);
+  if (pid != place_.pids.end() && is_stopped(pid->second)) return text + "; its process is stopped";
+  const std::string stack = main_stack(ask(view.header()), "    ", kMostStackLines);
+  if (stack.empty()) return text;
+  text.append("; its main thread, the last call first:\n").append(stack);
+  text.pop_back();
+  return text;
+}
+
+// What the scribe of another rank says about Python's stacks; nothing, if it does not answer soon.
+std::string Tracer::ask(RecorderHeader& header) {
+  if (stopping_.load() || header.capacity.load() == 0) return {};
+  const std::uint32_t question = header.questions.fetch_add(1) + 1;
+  header.calls.fetch_add(1);
+  futex_wake_all(header.calls);
+  const std::int64_t deadline_ns = now_ns() + kAnswerPatience.count();
+  for (;;) {
+    const std::uint32_t answered = header.answers.load();
+    if (static_cast<std::int32_t>(answered - question) >= 0) return header.answer;
+    const Nanoseconds left(deadline_ns - now_ns());
+    if (left.count() <= 0) return {};
+    futex_wait(header.answers, answered, std::min(left, kMutualAnswer));
+    answer();  // the other one may be asking, too
+  }
+}
+
+std::string Tracer::name_of(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < place_.rank_names.size() ? place_.rank_names[index]
+                                          : "rank " + std::to_string(rank);
+}
+
+void Tracer::start_timeline(const std::string& path, bool mark_cycles) {
+  if (place_.rank != 0 || !recorder_.is_on()) return;
+  const std::lock_guard guard(timeline_mutex_);
+  finish_timeline();
+  try {
+    begin_timeline(path, mark_cycles);
+    is_tracing_.store(true);
+  } catch (const Error& error) {
+    log(place_.log, LogLevel::kError, std::string("there will be no timeline: ") + error.what());
+  }
+  if (scribe_.joinable()) call_scribe();
+}
+
+void Tracer::stop_timeline() {
+  const std::lock_guard guard(timeline_mutex_);
+  finish_timeline();
+}
+
+void Tracer::begin_timeline(const std::string& path, bool mark_cycles) {
+  std::vector<TimelineCollector::Host> others;
+  for (const int leader : other_leaders()) others.push_back({leader, name_of(leader)});
+  timeline_ =
+      std::make_shared<TimelineCollector>(TimelineConfig{.path = path,
+                                                         .max_bytes = config_.timeline_max_bytes,
+                                                         .mark_cycles = mark_cycles,
+                                                         .data_plane = config_.data_plane,
+                                                         .rank_names = place_.rank_names},
+                                          sources(scribe_.joinable()), std::move(others));
+  set_receiver(timeline_);
+  for (const int leader : other_leaders()) {
+    send_(leader, NoteKind::kBeginTrace, scribe_.joinable() ? 1 : 0, {});
+  }
+}
+
+void Tracer::set_receiver(std::shared_ptr<TimelineCollector> receiver) {
+  const std::lock_guard guard(mutex_);
+  receiver_ = std::move(receiver);
+}
+
+// The recorders of this host. A new world's from its beginning: others may have been quicker.
+std::vector<TraceSource> Tracer::sources(bool from_now) {
+  std::vector<TraceSource> sources;
+  for (const int rank : place_.local) {
+    RecorderView view(memory_(rank));
+    const std::uint64_t first = from_now ? view.end() : 0;
+    sources.emplace_back(std::move(view), rank, first);
+  }
+  return sources;
+}
+
+std::vector<int> Tracer::other_leaders() const {
+  std::vector<int> others;
+  for (const auto& [rank, leader] : leaders_) {
+    if (rank == leader && rank != place_.rank) others.push_back(leader);
+  }
+  return others;
+}
+
+// True when there was so much that more should be looked for soon.
+bool Tracer::trace() {
+  const std::lock_guard guard(timeline_mutex_);
+  if (sender_ != nullptr) sender_->send_news();
+  if (timeline_ == nullptr) return false;
+  try {
+    const bool is_busy = timeline_->collect();
+    if (!timeline_->is_full()) return is_busy;
+    log(place_.log, LogLevel::kWarning,
+        "the timeline has reached its largest size and ends here; see HOROVOD_TIMELINE_MAX_MB");
+  } catch (const Error& error) {
+    log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
+  }
+  for (const int leader : other_leaders()) send_(leader, NoteKind::kEndTrace, 0, {});
+  drop_timeline();
+  return false;
+}
+
+void Tracer::finish_timeline() {
+  if (timeline_ == nullptr) return;
+  bool can_be_whole = true;
+  for (const int leader : other_leaders()) {
+    can_be_whole = send_(leader, NoteKind::kEndTrace, 0, {}) && can_be_whole;
+  }
+  const std::int64_t begin_ns = now_ns();
+  try {
+    for (;;) {
+      timeline_->collect();
+      const Nanoseconds patience =
+          can_be_whole && !timeline_->have_all_ended() ? kLastChunks : kLastEvents;
+      const bool is_whole = timeline_->have_all_ended() && !timeline_->has_open_bucket();
+      if (is_whole || now_ns() - begin_ns > patience.count()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const Error& error) {
+    log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
+  }
+  drop_timeline();
+}
+
+void Tracer::drop_timeline() {
+  set_receiver(nullptr);
+  timeline_.reset();
+  is_tracing_.store(false);
+}
+
+void Tracer::begin_sending(bool from_now) {
+  const std::lock_guard guard(timeline_mutex_);
+  const auto send = [this](const std::string& bytes) {
+    send_(0, NoteKind::kTrace, place_.rank, bytes);
+  };
+  sender_ = std::make_unique<TraceSender>(sources(from_now), send);
+  is_tracing_.store(true);
+}
+
+void Tracer::end_sending() {
+  const std::lock_guard guard(timeline_mutex_);
+  if (sender_ == nullptr) return;
+  sender_->send_news();
+  sender_.reset();
+  send_(0, NoteKind::kTrace, place_.rank, {});
+  is_tracing_.store(false);
+}
+
+void Tracer::end_traces() {
+  end_sending();
+  stop_timeline();
+}
+
+void Tracer::connect(std::map<int, int> leaders, Send send) {
+  leaders_ = std::move(leaders);
+  send_ = std::move(send);
+}
+
+void Tracer::hear(int leader, NoteKind kind, int rank, const std::string& text) {
+  switch (kind) {
+    case NoteKind::kQuestion: {
+      const std::lock_guard guard(mutex_);
+      questions_.push_back({leader, rank});
+      break;
+    }
+    case NoteKind::kAnswer: {
+      const std::lock_guard guard(mutex_);
+      answers_[rank] = text;
+      answered_.notify_all();
+      return;
+    }
+    case NoteKind::kTrace: {
+      const std::lock_guard guard(mutex_);
+      if (receiver_ != nullptr) receiver_->receive(leader, text);
+      return;
+    }
+    case NoteKind::kBeginTrace:
+      if (recorder_.is_on()) begin_sending(rank != 0);
+      break;
+    case NoteKind::kEndTrace:
+      end_sending();
+      return;
+    default:
+      return;
+  }
+  if (recorder_.is_on()) call_scribe();
+}
+
+// Of a rank of another host, whose leader knows.
+std::string Tracer::describe_far(int rank) {
+  const auto leader = leaders_.find(rank);
+  if (leader == leaders_.end() || stopping_.load()) return {};
+  std::unique_lock lock(mutex_);
+  answers_.erase(rank);
+  if (!send_(leader->second, NoteKind::kQuestion, rank, {})) return {};
+  const std::int64_t deadline_ns = now_ns() + kFarPatience.count();
+  const auto is_over = [&] { return answers_.contains(rank) || stopping_.load(); };
+  while (!answered_.wait_for(lock, kMutualAnswer, is_over) && now_ns() < deadline_ns) {
+    lock.unlock();
+    answer_others();  // the other one may be asking, too
+    lock.lock();
+  }
+  const auto answer = answers_.find(rank);
+  return answer == answers_.end() ? std::string() : answer->second;
+}
+
+void Tracer::stop() {
+  if (!scribe_.joinable()) return;
+  {
+    const std::lock_guard guard(mutex_);
+    stopping_.store(true);
+    answered_.notify_all();
+  }
+  call_scribe();
+  scribe_.join();
+  if (!presence_path_.empty()) unlink(presence_path_.c_str());
+  end_traces();
+}
+
+void Tracer::abandon() {
+  if (scribe_.joinable()) scribe_.detach();
+}
+
+}  // namespace hvd

@@ -1,0 +1,171 @@
+// What happens around a rank's flight recorder: files of it, the timeline, answers to other ranks
+// that ask what this one is doing.
+//
+// A thread of its own, the scribe, does all that takes time. It sleeps until something is wanted of
+// it; while a timeline is written it looks at the recorders of its host every now and then.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/log.h"
+#include "runtime/news.h"
+#include "runtime/timeline_collector.h"
+#include "trace/recorder.h"
+#include "trace/recorder_file.h"
+
+namespace hvd {
+
+struct TraceConfig {
+  std::uint32_t events = 1U << 16;  // that are kept; 0: no recorder
+  // Where files go; an empty folder: nowhere.
+  std::string folder;
+  bool is_chosen_folder = false;
+  std::string job = "job";  // the folder in it
+  int generation = 1;       // of the world in this process, part of a file's name
+  // What a file in the job's folder says while the world lives. Empty: there is none, nobody can
+  // ask for recordings there, and none is written at a regular end.
+  std::string presence;
+  std::string world;  // a JSON object for every file
+  // How to get at Python's stacks without its lock: raising the signal writes them to the file.
+  int stack_signal = 0;  // 0: not at all
+  int stack_fd = -1;
+  std::string timeline_path;  // empty: not from the start
+  bool timeline_mark_cycles = false;
+  std::size_t timeline_max_bytes = 1U << 30;
+  std::string data_plane = "native";
+};
+
+class Tracer {
+ public:
+  struct Place {
+    int rank = 0;
+    std::vector<int> local;               // ranks of this host
+    std::map<int, int> pids;              // of those that are known, by rank
+    std::vector<std::string> rank_names;  // of the world
+    LogConfig log;
+  };
+  // The memory of a rank of this host.
+  using Memory = std::function<std::shared_ptr<Region>(int rank)>;
+
+  // Sends a note to another host's leader; false where it cannot.
+  using Send = std::function<bool(int leader, NoteKind kind, int rank, const std::string& text)>;
+
+  Tracer(TraceConfig config, Place place, Memory memory);
+  ~Tracer();
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  // For the leader of a host where there are others: each rank's leader, how to reach them.
+  void connect(std::map<int, int> leaders, Send send);
+  // The thread begins.
+  void start();
+  // Any thread: a note of another host's leader.
+  void hear(int leader, NoteKind kind, int rank, const std::string& text);
+  Recorder& recorder() { return recorder_; }
+
+  // Has a file written soon, of this rank's or another one's recorder. Any thread, never blocks.
+  void want_file(const std::string& reason, const std::string& detail, int rank);
+  // Writes one now; returns its path. Throws Error. An empty path: where files go.
+  std::string write_file(const std::string& reason, const std::string& detail,
+                         const std::string& path);
+
+  // Logs a warning, with what these ranks are doing. Any thread, never blocks.
+  void report(const std::string& text, const std::vector<int>& ranks);
+  // The world ends as it should: the last events go to a file before the thread ends.
+  void want_last_file();
+  // What a rank is doing, in lines; nothing where that cannot be known. Takes a moment.
+  std::string describe(int rank);
+
+  // Rank 0 writes, on others these have no effect. An error is logged.
+  void start_timeline(const std::string& path, bool mark_cycles);
+  void stop_timeline();
+  // The last of what others want of the recorders here, and the timeline's end.
+  void end_traces();
+
+  // Does what is still to do, and ends the thread.
+  void stop();
+  // In a child after fork.
+  void abandon();
+
+ private:
+  struct Wish {
+    std::string reason;
+    std::string detail;
+    int rank;
+  };
+  struct Report {
+    std::string text;
+    std::vector<int> ranks;
+  };
+  struct Question {
+    int leader;
+    int rank;
+  };
+
+  void run();
+  void call_scribe();
+  void carry_out(const Wish& wish);
+  void announce();
+  bool may_be_asked_from_afar() const;
+  void look_for_requests(std::vector<Wish>& wishes);
+  std::string file_stem(int rank) const;
+  void answer();
+  void answer_others();
+  std::string file_of(const RecorderView& recorder, const Wish& wish, const std::string& path,
+                      bool with_stacks);
+  std::string stacks();
+  void log_report(const Report& report);
+  std::string ask(RecorderHeader& header);
+  std::string name_of(int rank) const;
+
+  std::string describe_far(int rank);
+  void begin_timeline(const std::string& path, bool mark_cycles);
+  std::vector<TraceSource> sources(bool from_now);
+  std::vector<int> other_leaders() const;
+  bool trace();
+  void finish_timeline();
+  void set_receiver(std::shared_ptr<TimelineCollector> receiver);
+  void drop_timeline();
+  void begin_sending(bool from_now);
+  void end_sending();
+
+  const TraceConfig config_;
+  const Place place_;
+  const Memory memory_;
+  Recorder recorder_;
+
+  std::mutex files_mutex_;
+  std::mutex mutex_;
+  std::vector<Wish> wishes_;
+  std::vector<Report> reports_;
+  std::vector<Question> questions_;
+  std::map<int, std::string> answers_;  // of other hosts, by rank
+  std::condition_variable answered_;
+  std::shared_ptr<TimelineCollector> receiver_;  // of what other hosts send
+  std::uint32_t dumps_done_ = 0;
+  std::string presence_path_;  // empty: nobody knows of this rank
+  std::string last_request_;
+
+  std::mutex timeline_mutex_;
+  std::shared_ptr<TimelineCollector> timeline_;
+  std::unique_ptr<TraceSender> sender_;
+
+  std::map<int, int> leaders_;  // by rank; empty: no other host can be reached
+  Send send_;
+
+  std::atomic<bool> is_tracing_{false};  // a timeline, or for one
+  std::atomic<bool> stopping_{false};
+  std::thread scribe_;
+};
+
+}  // namespace hvd

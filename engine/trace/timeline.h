@@ -1,0 +1,126 @@
+// The timeline: recorded events of many ranks as one file of Chrome trace events.
+//
+// A tensor is a "process" of the trace, as its viewers call a group of rows, and a rank is a row in
+// it. The group with number 0 has the buckets of each rank. Names of events are those of the
+// documented timeline. Needs one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "control/request.h"
+#include "trace/events.h"
+#include "trace/json_file.h"
+
+namespace hvd {
+
+struct TimelineConfig {
+  std::string path;
+  std::size_t max_bytes = 1U << 30;
+  bool mark_cycles = false;
+  std::string data_plane = "native";    // what moves the data
+  std::vector<std::string> rank_names;  // by rank: "rank 1 (pid 4711 on localhost)"
+};
+
+class Timeline {
+ public:
+  // Begins the file; times count from now on. Throws Error.
+  explicit Timeline(TimelineConfig config);
+
+  // What a rank's labels mean, before the events that refer to them.
+  void add_label(int rank, std::uint32_t id, const Label& label);
+  bool knows_label(int rank, std::uint32_t id) const;
+  // The next event of a rank. `shift_ns`: what must be added to its host's clock.
+  void add(int rank, const Event& event, std::int64_t shift_ns = 0);
+  // Events of a rank are missing here: nothing that was begun before will end.
+  void note_loss(int rank, std::uint64_t count, std::int64_t time_ns);
+  // The clocks of another host's ranks are known this well from now on.
+  void note_clock(const std::string& host, std::int64_t shift_ns, std::int64_t error_ns,
+                  std::int64_t time_ns);
+
+  // Is some rank in the middle of a bucket?
+  bool has_open_bucket() const;
+
+  // Throws Error.
+  void flush() { file_.flush(); }
+  bool is_full() const { return file_.is_full(); }
+
+ private:
+  enum class Phase : std::uint8_t { kIdle, kNegotiating, kRunning };
+
+  // How the events of an operation begin.
+  struct Begins {
+    std::string negotiation;  // {"name":"NEGOTIATE_ALLREDUCE","ph":"B"
+    std::string operation;    // {"name":"ALLREDUCE","ph":"B"
+  };
+  // A tensor of one rank.
+  struct Row {
+    std::uint32_t id = ~0U;  // of the label
+    std::uint32_t group = 0;
+    Phase phase = Phase::kIdle;
+    Label label;
+    // There are thousands of events a second, of few rows: what they share is spelled once.
+    const Begins* begins = nullptr;
+    std::string place;   // ,"pid":3,"tid":1,"ts":
+    std::string ending;  // ,"args":{"dtype":"float32","shape":"[2, 3]"}}
+  };
+  struct Bucket {
+    std::uint32_t number = 0;
+    std::int64_t start_ns = 0;
+    bool is_open = false;
+    std::vector<std::uint32_t> rows;
+  };
+  struct Rank {
+    std::string arrival;            // {"name":"1","ph":"X"
+    std::vector<Row> rows;          // by label, as many as are remembered
+    std::map<int, Bucket> buckets;  // by process set
+  };
+
+  Rank& rank_at(int rank);
+  Row* row_of(int rank, std::uint32_t id);
+  std::uint32_t group_of(const Label& label);
+  void begin_group(std::uint32_t group, const std::string& name);
+  void name_row(std::uint32_t group, int rank);
+  void spell(Row& row, int rank);
+  const Begins& begins_of(std::string_view operation);
+
+  void submit(int rank, const Event& event);
+  void start_bucket(int rank, const Event& event);
+  void fuse(int rank, const Event& event);
+  void end_bucket(int rank, const Event& event);
+  void end_with_error(int rank, const Event& event);
+  void add_wait(int rank, const Event& event);
+  void mark(int rank, const char* name, const Event& event);
+  void end_row(Row& row, std::int64_t time_ns);
+
+  // An event of a row, as it is spelled.
+  void put(std::string_view begin, const Row& row, std::int64_t time_ns, std::string_view end);
+  // Puts any other together, field by field.
+  Timeline& open(std::string_view name, char phase, std::uint32_t group, int rank,
+                 std::int64_t time_ns);
+  Timeline& meta(std::string_view name, std::uint32_t group);
+  Timeline& number(std::string_view field, std::int64_t value);
+  Timeline& text(std::string_view field, std::string_view value);
+  Timeline& arguments();
+  void begin_field(std::string_view field);
+  Timeline& span(std::int64_t duration_ns);
+  void done(std::string_view end = "}");
+  void put_us(std::int64_t nanoseconds);
+
+  const TimelineConfig config_;
+  JsonFile file_;
+  const std::int64_t start_ns_;
+  std::string plane_;  // "NATIVE_"
+  std::vector<Rank> ranks_;
+  std::map<std::pair<int, std::string>, std::uint32_t> groups_;  // by process set and name
+  std::set<std::pair<std::uint32_t, int>> named_rows_;
+  std::map<std::string_view, Begins> begins_;  // by operation
+  std::string line_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,87 @@
+"""What of autotuning runs in a world: nothing, unless it is wanted; and then on rank 0 alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from horovod import _native
+from horovod.autotune.knobs import Surroundings, Values, knobs_for, values_of
+from horovod.autotune.log import SampleLog
+from horovod.autotune.steps import StepMeter
+from horovod.autotune.tuner import Progress, Tuner
+from horovod.errors import SettingError
+from horovod.settings import Settings, names_given
+
+__all__ = ["Autotuning", "check_autotune"]
+
+
+def check_autotune(settings: Settings) -> None:
+    """Refuse autotuning that cannot be; on every rank, before they meet.
+
+    Raises:
+        SettingError: optuna is missing.
+    """
+    if settings.autotune and find_spec("optuna") is None:
+        raise SettingError(
+            "HOROVOD_AUTOTUNE=1: optuna is not installed; pip install 'horovod[autotune]'"
+        )
+
+
+class Autotuning:
+    """Of a process, through all its worlds: each goes on with the search of the one before."""
+
+    def __init__(self, tuning_of: Callable[[Settings], _native.Tuning]) -> None:
+        """``tuning_of`` says what settings are to an engine."""
+        self._tuning_of = tuning_of
+        self._progress: Progress | None = None
+        self._around: Surroundings | None = None
+        self._tuner: Tuner | None = None
+        self._is_over = threading.Event()
+
+    def begin(
+        self,
+        engine: _native.Engine,
+        settings: Settings,
+        around: Surroundings,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Tune the world of ``engine``, which is rank 0's; does nothing where it is not wanted."""
+        if not settings.autotune:
+            return
+
+        def apply(values: Values) -> None:
+            changed: dict[str, Any] = dict(values)
+            engine.tune(self._tuning_of(replace(settings, **changed)))
+
+        progress = self._progress_in(settings, around, environ)
+        if progress.result is not None:
+            apply(progress.result)
+            return
+        self._is_over = threading.Event()
+        self._tuner = Tuner(settings, progress, StepMeter(engine, self._is_over), apply)
+
+    def end(self) -> None:
+        """The world is over."""
+        self._is_over.set()
+        if self._tuner is not None:
+            self._tuner.close()
+            self._tuner = None
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is the parent's."""
+        self._tuner = None
+
+    def _progress_in(
+        self, settings: Settings, around: Surroundings, environ: Mapping[str, str]
+    ) -> Progress:
+        """That of the worlds before, if they had the same knobs."""
+        if self._progress is None or self._around != around:
+            knobs = knobs_for(settings, names_given(environ), around)
+            log = SampleLog(settings.autotune_log, settings.cache_capacity > 0, around.spans_hosts)
+            self._progress, self._around = Progress(knobs, values_of(settings), log), around
+        return self._progress

@@ -1,0 +1,83 @@
+"""Debug mode in Python: an engine that remembers where each operation was submitted.
+
+What debug mode looks for in tensors is found by the C++ engine; see ``engine/runtime/debug.cc``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import FrameType
+from typing import Any
+
+from horovod import _native
+from horovod.errors import MismatchError
+
+__all__ = ["WatchedEngine"]
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_MOST_FRAMES = 8
+
+
+class WatchedEngine(_native.Engine):
+    """An engine whose mismatch errors end with the call stack of the submission.
+
+    Operations that a framework's compiled code submits have none.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stacks: dict[int, str] = {}
+
+    def submit(self, *args: Any, **kwargs: Any) -> int:
+        return self._noted(super().submit(*args, **kwargs))
+
+    def submit_many(self, *args: Any, **kwargs: Any) -> int:
+        return self._noted(super().submit_many(*args, **kwargs))
+
+    def submit_group(self, *args: Any, **kwargs: Any) -> int:
+        return self._noted(super().submit_group(*args, **kwargs))
+
+    def submit_tensor(self, *args: Any, **kwargs: Any) -> int:
+        return self._noted(super().submit_tensor(*args, **kwargs))
+
+    def submit_tensors(self, *args: Any, **kwargs: Any) -> int:
+        return self._noted(super().submit_tensors(*args, **kwargs))
+
+    def submit_tensor_group(self, *args: Any, **kwargs: Any) -> int:
+        return self._noted(super().submit_tensor_group(*args, **kwargs))
+
+    def run_tensor(self, *args: Any, **kwargs: Any) -> list[_native.Output]:
+        try:
+            return super().run_tensor(*args, **kwargs)
+        except MismatchError as error:
+            raise MismatchError(_with_stack(error, _stack_text())) from None
+
+    def wait(self, handle: int) -> list[_native.Output]:
+        try:
+            return super().wait(handle)
+        except MismatchError as error:
+            raise MismatchError(_with_stack(error, self._stacks.get(handle, ""))) from None
+        finally:
+            if not self.contains(handle):
+                self._stacks.pop(handle, None)
+
+    def _noted(self, handle: int) -> int:
+        self._stacks[handle] = _stack_text()
+        return handle
+
+
+def _with_stack(error: Exception, stack: str) -> str:
+    return f"{error}\nThis rank submitted it here:\n{stack}" if stack else str(error)
+
+
+def _stack_text() -> str:
+    """The innermost frames of the program; ours say nothing."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    stack = traceback.extract_stack(frame, limit=_MOST_FRAMES)
+    return "".join(traceback.format_list(stack)).rstrip()

@@ -1,0 +1,1 @@
+"""``horovodrun --doctor``: what recordings of a job say, in plain words."""

@@ -1,0 +1,124 @@
+"""Findings about how a world ended: deaths, errors, ranks that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from horovod.launch.doctor.findings import Finding, Severity
+from horovod.launch.doctor.words import age_text, capital, ranks_text, shaped_title, title
+from horovod.trace.analysis.failures import (
+    Mismatch,
+    find_deaths,
+    find_mismatches,
+    first_error,
+)
+from horovod.trace.analysis.pending import last_operations
+from horovod.trace.outcome import Outcome
+from horovod.trace.worlds import RecordedWorld
+
+__all__ = ["find_endings", "find_exit", "why_it_ended"]
+
+
+def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[Finding]:
+    """Why the world failed, if it did; the first cause alone where others follow from it.
+
+    What hung before is ended by somebody, which is not the cause.
+    """
+    findings = [_mismatch(world, labels) for labels in find_mismatches(world.recordings)]
+    deaths = find_deaths(world.recordings)
+    if deaths:
+        severity = Severity.NOTE if is_after_hang else Severity.PROBLEM
+        findings.append(_death(world, deaths[0].rank, severity))
+    elif not is_after_hang and (failed := first_error(world.recordings)) is not None:
+        findings.append(
+            Finding(
+                Severity.PROBLEM,
+                "error",
+                f"{capital(world.names[failed.rank])} ended with: {failed.detail}",
+                "The text names what to look at; docs/troubleshooting.md has more by error text.",
+                (failed.rank,),
+                evidence={"error": failed.detail},
+            )
+        )
+    return findings
+
+
+def find_exit(outcome: Outcome, *, has_cause: bool) -> Finding:
+    """That the launcher saw the job fail; ``has_cause``: recordings say why."""
+    return Finding(
+        Severity.NOTE if has_cause else Severity.PROBLEM,
+        "exit",
+        f"horovodrun ended with status {outcome.status}.",
+        ""
+        if has_cause
+        else "The recordings show no cause: look at the last lines of output of the rank that "
+        "failed first.",
+        lines=tuple(outcome.text.splitlines()),
+        evidence={"status": outcome.status},
+    )
+
+
+def why_it_ended(world: RecordedWorld) -> str:
+    """In a few words, for the worlds before the last one; empty if it ended well."""
+    deaths = find_deaths(world.recordings)
+    if deaths:
+        return f"{world.names[deaths[0].rank]} died"
+    failed = first_error(world.recordings)
+    return failed.detail if failed is not None else ""
+
+
+def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
+    by_words: dict[str, list[int]] = {}
+    for rank, label in mismatch.labels.items():
+        by_words.setdefault(shaped_title(label), []).append(rank)
+    parts = [f"{ranks_text(ranks, world.names)}: {words}" for words, ranks in by_words.items()]
+    return Finding(
+        Severity.PROBLEM,
+        "mismatch",
+        f"Ranks disagree about '{mismatch.name}': {'; '.join(parts)}.",
+        "Give the tensor the same shape, dtype and operation on all ranks; HOROVOD_DEBUG=1 says "
+        "which line of the program submitted it.",
+        tuple(mismatch.labels),
+        evidence={"operation": mismatch.name},
+    )
+
+
+def _death(world: RecordedWorld, rank: int, severity: Severity) -> Finding:
+    is_cause = severity is Severity.PROBLEM
+    text = f"{capital(world.names[rank])} " + (
+        "died: killed, or crashed below Python." if is_cause else "was ended after that."
+    )
+    recording = world.recordings.get(rank)
+    lines: tuple[str, ...] = ()
+    if recording is not None:
+        lines = tuple(_last_lines(world, rank))
+    return Finding(
+        severity,
+        "death",
+        text,
+        "Look at its last lines of output, and on its machine whether memory ran out "
+        "(dmesg | grep -i oom)."
+        if is_cause
+        else "",
+        (rank,),
+        lines,
+    )
+
+
+def _last_lines(world: RecordedWorld, rank: int) -> Sequence[str]:
+    recording = world.recordings[rank]
+    lines = []
+    for operation in last_operations(recording, 3):
+        label = recording.labels.get(operation.label)
+        if label is None or operation.submitted_ns is None:
+            continue
+        fate = (
+            "done"
+            if operation.done_ns is not None
+            else "running"
+            if operation.started_ns is not None
+            else "waiting for others"
+        )
+        before = age_text(recording.written_ns - operation.submitted_ns)
+        lines.append(f"{title(label)}: submitted {before} before, {fate}")
+    return [f"the last that rank {rank} submitted:", *(f"  {line}" for line in lines)]

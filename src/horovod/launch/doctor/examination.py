@@ -1,0 +1,174 @@
+"""A whole examination: the recordings of a job in, findings and figures out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from horovod.launch.doctor.advice import find_fusion_advice, find_setting_advice
+from horovod.launch.doctor.endings import find_endings, find_exit, why_it_ended
+from horovod.launch.doctor.findings import Finding, Severity
+from horovod.launch.doctor.hangs import find_hangs
+from horovod.launch.doctor.host_clocks import find_clock_differences
+from horovod.launch.doctor.pace import find_pace
+from horovod.launch.doctor.words import capital, ranks_text
+from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
+from horovod.trace.analysis.failures import find_deaths
+from horovod.trace.analysis.pending import has_left
+from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
+from horovod.trace.outcome import Outcome
+from horovod.trace.presence import RankState
+from horovod.trace.worlds import RecordedWorld
+
+__all__ = ["Examination", "RankRow", "examine"]
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank for the table."""
+
+    rank: int
+    name: str
+    state: str
+    step: UsualStep | None = None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What became of a world."""
+
+    world: RecordedWorld
+    findings: tuple[Finding, ...]
+    rows: tuple[RankRow, ...]
+    steps: Steps | None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is wrong; there may be advice."""
+        return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
+
+
+def examine(
+    worlds: Sequence[RecordedWorld],
+    states: Mapping[int, RankState],
+    outcome: Outcome | None = None,
+) -> Examination:
+    """Look at the last of ``worlds``; ``states`` are those of its ranks that say they run."""
+    world = worlds[-1]
+    steps = find_steps(world.recordings)
+    accounts = [] if steps is None else accounts_of(world.recordings, steps)
+    step_ns = float(np.median([a.duration_ns for a in accounts])) if accounts else 0.0
+    findings = find_hangs(world, states, step_ns)
+    findings += find_endings(world, is_after_hang=bool(findings))
+    findings += _gone(world, states)
+    if outcome is not None and outcome.status != 0:
+        findings.append(find_exit(outcome, has_cause=bool(findings)))
+    if steps is None:
+        findings.append(_too_few(world))
+    else:
+        findings += find_pace(world, steps, accounts)
+        findings += find_fusion_advice(world, steps)
+    findings += find_setting_advice(world, step_ns)
+    findings += find_clock_differences(world)
+    findings += _missing(world, states)
+    findings += _earlier(worlds[:-1])
+    order = list(Severity)
+    findings.sort(key=lambda finding: order.index(finding.severity))
+    return Examination(world, tuple(findings), tuple(_rows(world, states, accounts)), steps)
+
+
+def _rows(
+    world: RecordedWorld, states: Mapping[int, RankState], accounts: Sequence[Account]
+) -> list[RankRow]:
+    by_rank = {account.rank: account for account in accounts}
+    dead = {death.rank for death in find_deaths(world.recordings)}
+    rows = []
+    for rank, name in enumerate(world.names):
+        state = _state(world, states, rank, rank in dead)
+        if (account := by_rank.get(rank)) is None:
+            rows.append(RankRow(rank, name, state))
+            continue
+        rows.append(RankRow(rank, name, state, account.usual))
+    return rows
+
+
+def _state(world: RecordedWorld, states: Mapping[int, RankState], rank: int, is_dead: bool) -> str:
+    if is_dead:
+        return "died"
+    recording = world.recordings.get(rank)
+    if recording is not None and has_left(recording):
+        return "failed" if recording.reason == "error" else "ended"
+    if rank not in states:
+        return "no recording" if recording is None else "ended"
+    state = states[rank]
+    return "running" if state is RankState.ELSEWHERE and recording is not None else state.value
+
+
+def _too_few(world: RecordedWorld) -> Finding:
+    events = max(len(recording.events) for recording in world.recordings.values())
+    return Finding(
+        Severity.NOTE,
+        "too-few-steps",
+        f"Nothing can be said about speed: fewer than {FEWEST_STEPS + 1} steps that repeat the "
+        f"same names are in all recordings (of up to {events} events).",
+        "Let it run longer, or give tensors the same names in each step.",
+    )
+
+
+def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding]:
+    """Ranks whose process is not there any more, and of whose death no rank has written."""
+    dead = {death.rank for death in find_deaths(world.recordings)}
+    gone = [
+        rank
+        for rank, state in states.items()
+        if state is RankState.GONE and rank not in world.recordings and rank not in dead
+    ]
+    if not gone:
+        return []
+    return [
+        Finding(
+            Severity.PROBLEM,
+            "gone",
+            f"{capital(ranks_text(gone, world.names))} ended without a word, as after SIGKILL.",
+            "Look at its last lines of output, and on its machine whether memory ran out "
+            "(dmesg | grep -i oom).",
+            tuple(gone),
+        )
+    ]
+
+
+def _missing(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding]:
+    if not world.missing:
+        return []
+    silent = [rank for rank in world.missing if rank in states]
+    names = ranks_text(world.missing, world.names)
+    did = "" if not silent else f" Ranks {', '.join(map(str, silent))} did not answer in time."
+    return [
+        Finding(
+            Severity.NOTE,
+            "missing",
+            f"There is no recording of {names}.{did}",
+            "For ranks of other machines set HOROVOD_RECORDER_DIR to a folder that all machines "
+            "share, or copy their recordings into one folder and name that.",
+            world.missing,
+        )
+    ]
+
+
+def _earlier(worlds: Sequence[RecordedWorld]) -> list[Finding]:
+    lines = []
+    for world in worlds:
+        why = why_it_ended(world)
+        lines.append(f"world {world.number} of {world.size}: {why or 'ended well'}")
+    if not lines:
+        return []
+    return [
+        Finding(
+            Severity.NOTE,
+            "earlier-worlds",
+            f"The job had {len(lines)} world{'s' * (len(lines) > 1)} before this one:",
+            lines=tuple(lines[-8:]),
+        )
+    ]

@@ -1,0 +1,204 @@
+"""Findings about ranks that wait for each other without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from horovod.launch.doctor.findings import Finding, Severity
+from horovod.launch.doctor.words import (
+    age_text,
+    capital,
+    ranks_text,
+    stack_lines,
+    title,
+    where_text,
+)
+from horovod.trace.analysis.pending import (
+    Stall,
+    Stuck,
+    find_stalls,
+    find_stuck,
+    has_left,
+    last_operations,
+    pending_of,
+)
+from horovod.trace.presence import RankState
+from horovod.trace.worlds import RecordedWorld
+
+__all__ = ["find_hangs"]
+
+_LEAST_NS = 2e9  # shorter waits are no hang
+_STEPS = 5.0  # nor are those of so many steps
+_MOST = 3
+_MOST_DESCRIBED = 3
+
+
+def find_hangs(
+    world: RecordedWorld, states: Mapping[int, RankState], step_ns: float
+) -> list[Finding]:
+    """Operations that wait for ranks, and collectives that stand still; ``step_ns`` is usual."""
+    limit_ns = max(_LEAST_NS, _STEPS * step_ns)
+    stopped = [rank for rank, state in states.items() if state is RankState.STOPPED]
+    findings = [_stopped(world, stopped)] if stopped else []
+    stalls = [s for s in find_stalls(world.recordings, world.size) if s.age_ns > limit_ns]
+    groups: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], list[Stall]] = {}
+    for stall in stalls:
+        groups.setdefault((stall.ready, stall.missing, stall.unknown), []).append(stall)
+    waiting = {rank for stall in stalls for rank in stall.ready}
+    if len(groups) > 1 and all(waiting >= {*stall.missing, *stall.unknown} for stall in stalls):
+        findings.append(_divergence(world, list(groups.values())))
+    else:
+        findings += [_stall(world, alike) for alike in list(groups.values())[:_MOST]]
+    if not stalls:
+        stuck = [s for s in find_stuck(world.recordings) if s.age_ns > limit_ns]
+        findings += [_stuck(world, one) for one in stuck[:1]]
+    return findings
+
+
+def _stopped(world: RecordedWorld, ranks: list[int]) -> Finding:
+    return Finding(
+        Severity.PROBLEM,
+        "stopped",
+        f"{capital(ranks_text(ranks, world.names))} is stopped (SIGSTOP or a debugger).",
+        "Let it go on with kill -CONT and its pid, or detach the debugger.",
+        tuple(ranks),
+    )
+
+
+def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
+    """All wait, but not in the same operation."""
+    parts, lines, places = [], [], []
+    for alike in groups[:_MOST_DESCRIBED]:
+        stall = alike[0]
+        rank = stall.ready[0]
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        parts.append(
+            f"{ranks_text(stall.ready, world.names)} in {title(stall.label)}{more}, for "
+            f"{age_text(stall.age_ns)}"
+        )
+        lines += _described(world, rank)
+        if place := where_text(world.recordings[rank]):
+            places.append(f"rank {rank} is in {place}")
+    where = f" ({'; '.join(places)})" if places else ""
+    return Finding(
+        Severity.PROBLEM,
+        "divergence",
+        f"Ranks wait for each other in different operations: {'; '.join(parts)}.",
+        "All ranks have to submit the same operations by the same names: look for a condition that "
+        f"differs between them, such as if rank() == 0{where}.",
+        tuple(sorted({rank for alike in groups for rank in alike[0].ready})),
+        tuple(lines),
+        {
+            "operations": [
+                {
+                    "name": alike[0].label.name,
+                    "ready": list(alike[0].ready),
+                    "missing": [*alike[0].missing, *alike[0].unknown],
+                    "seconds": alike[0].age_ns / 1e9,
+                }
+                for alike in groups
+            ]
+        },
+    )
+
+
+def _described(world: RecordedWorld, rank: int) -> list[str]:
+    recording = world.recordings.get(rank)
+    calls = () if recording is None else stack_lines(recording)
+    head = [f"rank {rank} is at, the last call first:"] if calls else []
+    return [*head, *(f"  {call}" for call in calls)]
+
+
+def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
+    stall = alike[0]
+    absent = (*stall.missing, *stall.unknown)
+    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+    waits = "have waited" if more else "has waited"
+    if not absent:
+        text = f"{title(stall.label)}{more} {waits} for {age_text(stall.age_ns)}, although all "
+        return Finding(
+            Severity.PROBLEM,
+            "not-started",
+            text + "ranks have submitted it.",
+            "Look for a rank that is stopped or starved of CPU time.",
+            stall.ready,
+        )
+    text = (
+        f"{title(stall.label)}{more} {waits} for {age_text(stall.age_ns)}: "
+        f"{ranks_text(stall.ready, world.names)} submitted it, {ranks_text(absent, world.names)} "
+        "did not."
+    )
+    doings = [_doing(world, rank, alike) for rank in stall.missing[:_MOST_DESCRIBED]]
+    lines = [line for rank in stall.missing[:_MOST_DESCRIBED] for line in _described(world, rank)]
+    return Finding(
+        Severity.PROBLEM,
+        "stall",
+        " ".join([text, *doings]),
+        _advice(world, stall),
+        absent,
+        tuple(lines),
+        {
+            "operation": stall.label.name,
+            "operations": [other.label.name for other in alike],
+            "ready": list(stall.ready),
+            "missing": list(absent),
+            "seconds": stall.age_ns / 1e9,
+        },
+    )
+
+
+def _doing(world: RecordedWorld, rank: int, alike: list[Stall]) -> str:
+    """What the rank does instead."""
+    recording = world.recordings[rank]
+    if has_left(recording):
+        return f"Rank {rank} has shut down."
+    waiting = pending_of(recording)
+    if waiting:
+        oldest = waiting[0]
+        return (
+            f"Rank {rank} has itself waited for {age_text(oldest.age_ns)}, in "
+            f"{title(oldest.label)}."
+        )
+    for operation in last_operations(recording, 1):
+        label = recording.labels.get(operation.label)
+        if label is not None and operation.submitted_ns is not None:
+            age = age_text(recording.written_ns - operation.submitted_ns)
+            return f"Rank {rank} has last submitted {title(label)}, {age} ago, which is done."
+    return f"Rank {rank} has submitted nothing."
+
+
+def _advice(world: RecordedWorld, stall: Stall) -> str:
+    if not stall.missing:
+        return "There is no recording of it: see below for how to get one."
+    if all(has_left(world.recordings[rank]) for rank in stall.missing):
+        return "It ended its loop sooner: give all ranks the same number of steps, or use join()."
+    instead = [p for rank in stall.missing for p in pending_of(world.recordings[rank])]
+    places = {rank: where_text(world.recordings[rank]) for rank in stall.missing}
+    known = [f"rank {rank} is in {place}" for rank, place in places.items() if place]
+    where = f" ({known[0]})" if known else ""
+    if instead:
+        return (
+            "Ranks have to submit the same operations, by the same names: look for a condition "
+            f"that differs between them, such as if rank() == 0{where}."
+        )
+    return (
+        "It is slower, does something that does not end, or left its loop: look at where it is"
+        f"{where}."
+    )
+
+
+def _stuck(world: RecordedWorld, stuck: Stuck) -> Finding:
+    peer = stuck.waiting_for
+    whom = "" if peer is None else f", waiting for {ranks_text([peer], world.names)}"
+    lines = () if peer is None else tuple(_described(world, peer))
+    return Finding(
+        Severity.PROBLEM,
+        "stuck",
+        f"{capital(ranks_text([stuck.rank], world.names))} has been in the middle of a "
+        f"collective for {age_text(stuck.age_ns)}{whom}.",
+        "Look whether that process is stopped, swapping, or its network is gone "
+        "(horovodrun --check-network).",
+        (stuck.rank,) if peer is None else (peer,),
+        lines,
+        {"seconds": stuck.age_ns / 1e9, "waiting_for": peer},
+    )

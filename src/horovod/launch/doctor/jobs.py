@@ -1,0 +1,180 @@
+"""The recordings of a job: those that are there, and new ones of ranks that run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from horovod.launch.job_folder import check_private
+from horovod.trace.folders import JOB_ID, folder_of, job_name
+from horovod.trace.outcome import Outcome, read_outcome
+from horovod.trace.presence import (
+    Presence,
+    RankState,
+    find_presences,
+    request_recordings,
+    state_of,
+)
+from horovod.trace.recording import Recording, RecordingError, find_recordings, read_recording
+from horovod.trace.worlds import RecordedWorld, collect_worlds
+
+__all__ = ["Evidence", "NothingFoundError", "find_job", "gather"]
+
+_PATIENCE_S = 5.0  # with ranks that are busy, or look twice a second
+_POLL_S = 0.02
+_AWAITED = (RankState.RUNNING, RankState.ELSEWHERE)
+
+
+class NothingFoundError(Exception):
+    """There is nothing to look at; the text says where it was looked for."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Worlds of a job, the one to look at last; ``states`` of its ranks that said they run."""
+
+    folder: Path
+    worlds: tuple[RecordedWorld, ...]
+    states: Mapping[int, RankState]
+    problems: tuple[str, ...] = ()
+    outcome: Outcome | None = None  # of the job, if its launcher has ended here
+
+    @property
+    def is_running(self) -> bool:
+        """Whether some rank of it still lives."""
+        return any(state is not RankState.GONE for state in self.states.values())
+
+
+def find_job(job: str, environ: Mapping[str, str]) -> Path:
+    """The folder of ``job``, which is an id or a folder; of the newest one for an empty text.
+
+    Raises:
+        NothingFoundError: there is none.
+    """
+    if job and Path(job).is_dir():
+        path = Path(job)
+        return path if _is_of_a_job(path) else _newest(path)
+    base = folder_of(environ.get("HOROVOD_RECORDER_DIR", ""))
+    if not base:
+        raise NothingFoundError("HOROVOD_RECORDER_DIR=off: no recordings are written")
+    if not job:
+        return _newest(Path(base))
+    path = Path(base) / job_name({JOB_ID: job}, 0)
+    if not _is_of_a_job(path):
+        known = ", ".join(folder.name for folder in _jobs(Path(base))[-5:]) or "none"
+        raise NothingFoundError(f"no recordings of job {job} in {base}; jobs there: {known}")
+    return path
+
+
+def _newest(base: Path) -> Path:
+    jobs = _jobs(base)
+    if not jobs:
+        raise NothingFoundError(
+            f"no recordings in {base}; set HOROVOD_RECORDER_DIR as for the job, or name a folder"
+        )
+    return jobs[-1]
+
+
+def _jobs(base: Path) -> list[Path]:
+    """Folders with recordings, or with ranks that run, the newest last."""
+    try:
+        folders = [path for path in base.iterdir() if path.is_dir() and _is_of_a_job(path)]
+        return sorted(folders, key=lambda path: path.stat().st_mtime_ns)
+    except OSError:
+        return []
+
+
+def _is_of_a_job(folder: Path) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in ("*.hvdrec", "*.running"))
+
+
+def gather(folder: Path) -> Evidence:
+    """All that is known of the job whose folder it is; asks ranks that run, for 5 s at most.
+
+    Raises:
+        NothingFoundError: no rank has left a recording or answers.
+        PermissionError: others could have put something there.
+    """
+    presences = find_presences(folder)
+    states = [state_of(presence) for presence in presences]
+    awaited = [p for p, state in zip(presences, states, strict=True) if state in _AWAITED]
+    if awaited:
+        check_private(folder)
+        _ask(folder, awaited)
+    recordings, problems = _read(folder)
+    worlds = collect_worlds(recordings)
+    if not worlds:
+        names = ", ".join(presence.name for presence in presences)
+        raise NothingFoundError(
+            f"no rank of {folder.name} has left a recording"
+            + (f", and none of these answers: {names}" if names else "")
+        )
+    living = [p for p, state in zip(presences, states, strict=True) if state is not RankState.GONE]
+    worlds = _with_the_living_last(worlds, living)
+    return Evidence(
+        folder,
+        tuple(worlds),
+        _states(worlds[-1], presences),
+        tuple(problems),
+        None if living else _outcome(folder, worlds[-1]),
+    )
+
+
+def _outcome(folder: Path, world: RecordedWorld) -> Outcome | None:
+    """That of this world's job, and not of one before that had the same id."""
+    outcome = read_outcome(folder)
+    is_of_it = outcome is not None and outcome.epoch_s >= world.written_epoch_ns / 1e9 - 1
+    return outcome if is_of_it else None
+
+
+def _ask(folder: Path, awaited: Sequence[Presence]) -> None:
+    """Until all these ranks have written, have ended, or do not answer."""
+    nonce = f"{os.getpid()}-{time.time_ns():x}"
+    request_recordings(folder, awaited, nonce)
+    left = list(awaited)
+    deadline = time.monotonic() + _PATIENCE_S
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        left = [p for p in left if p.path.exists() and not _has_answered(p, nonce)]
+
+
+def _has_answered(presence: Presence, nonce: str) -> bool:
+    path = presence.path.with_name(f"{presence.path.stem}-request.hvdrec")
+    try:
+        return read_recording(path).detail == nonce
+    except (OSError, RecordingError):
+        return False
+
+
+def _read(folder: Path) -> tuple[list[Recording], list[str]]:
+    recordings, problems = [], []
+    for path in find_recordings(folder):
+        try:
+            recordings.append(read_recording(path))
+        except FileNotFoundError:  # a new one took its place
+            continue
+        except (OSError, RecordingError) as error:
+            problems.append(str(error))
+    return recordings, problems
+
+
+def _with_the_living_last(
+    worlds: Sequence[RecordedWorld], living: Sequence[Presence]
+) -> list[RecordedWorld]:
+    """What runs is what is asked about, even where something else was written later."""
+    names = {tuple(presence.world.get("ranks", ())) for presence in living}
+    return sorted(worlds, key=lambda world: world.names in names)
+
+
+def _states(world: RecordedWorld, presences: Sequence[Presence]) -> dict[int, RankState]:
+    """Of the world's ranks, as it is now."""
+    return {
+        presence.rank: state_of(presence)
+        for presence in presences
+        if tuple(presence.world.get("ranks", ())) == world.names
+        and str(presence.world.get("world")) == world.number
+        and presence.path.exists()
+    }

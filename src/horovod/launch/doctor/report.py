@@ -1,0 +1,157 @@
+"""An examination for people, as a table and sentences, and for programs, as JSON."""
+
+from __future__ import annotations
+
+import time
+from io import StringIO
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from horovod.launch.doctor.examination import Examination, RankRow
+from horovod.launch.doctor.findings import Finding, Severity
+from horovod.launch.doctor.jobs import Evidence
+from horovod.launch.doctor.words import duration_text
+
+__all__ = ["as_json", "as_text"]
+
+_WIDTH = 100
+_MOST_ROWS = 16
+_MARKS = {
+    Severity.PROBLEM: ("PROBLEM", "bold red"),
+    Severity.ADVICE: ("ADVICE", "yellow"),
+    Severity.NOTE: ("NOTE", "dim"),
+}
+
+
+def as_json(evidence: Evidence, examination: Examination) -> dict[str, Any]:
+    """The whole result; durations in seconds."""
+    world = examination.world
+    return {
+        "is_healthy": examination.is_healthy,
+        "job": evidence.folder.name,
+        "folder": str(evidence.folder),
+        "is_running": evidence.is_running,
+        "world": world.number,
+        "size": world.size,
+        "steps": 0 if examination.steps is None else examination.steps.count,
+        "ranks": [_row_json(row) for row in examination.rows],
+        "findings": [_finding_json(finding) for finding in examination.findings],
+        "unreadable": list(evidence.problems),
+    }
+
+
+def _row_json(row: RankRow) -> dict[str, Any]:
+    described: dict[str, Any] = {"rank": row.rank, "name": row.name, "state": row.state}
+    if row.step is None:
+        return described
+    figures = {
+        name: getattr(row.step, f"{name}_ns") / 1e9
+        for name in ("duration", "compute", "wait", "transport")
+    }
+    return {**described, "step": {f"{name}_seconds": value for name, value in figures.items()}}
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "severity": finding.severity.value,
+        "code": finding.code,
+        "text": finding.text,
+        "advice": finding.advice,
+        "ranks": list(finding.ranks),
+        "lines": list(finding.lines),
+        "evidence": dict(finding.evidence),
+    }
+
+
+def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -> str:
+    """What job it is, what is wrong and what to do, and the figures of each rank."""
+    file = StringIO()
+    console = Console(
+        file=file,
+        width=_WIDTH,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        force_terminal=has_colour,
+        color_system="standard" if has_colour else None,
+    )
+    console.print(Text(_headline(evidence, examination), style="bold"))
+    console.print()
+    for finding in examination.findings:
+        _print_finding(console, finding)
+    if not any(finding.severity is not Severity.NOTE for finding in examination.findings):
+        has_steps = examination.steps is not None
+        console.print(Text("Nothing is wrong" + (", and nothing would help." * has_steps or ".")))
+        console.print()
+    for problem in evidence.problems:
+        console.print(Text(f"not read: {problem}"))
+    console.print(_table(examination))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def _headline(evidence: Evidence, examination: Examination) -> str:
+    world = examination.world
+    count = f"{world.size} rank{'s' * (world.size > 1)}"
+    hosts = f" on {len(world.hosts)} hosts" if len(world.hosts) > 1 else ""
+    written = time.localtime(world.written_epoch_ns / 1e9)
+    state = "running" if evidence.is_running else f"last heard of {time.strftime('%c', written)}"
+    return f"Job {evidence.folder.name}: {count}{hosts}, {state}"
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    mark, style = _MARKS[finding.severity]
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=8)
+    grid.add_column()
+    body = Text(finding.text)
+    if finding.advice:
+        body.append(f"\n-> {finding.advice}")
+    grid.add_row(Text(mark, style=style), body)
+    console.print(grid)
+    for line in finding.lines:
+        console.print(Text(f"{'':12}{line}"), soft_wrap=True)
+    console.print()
+
+
+def _table(examination: Examination) -> Table:
+    rows = examination.rows
+    steps = examination.steps
+    has_figures = steps is not None
+    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
+    table.add_column("Rank")
+    table.add_column("State")
+    for heading in ("Step", "Computes", "Waits", "Moves data") if has_figures else ():
+        table.add_column(heading, justify="right")
+    for row in _shown(rows):
+        table.add_row(*map(Text, (row.name, row.state, *(_figures(row) if has_figures else ()))))
+    if steps is not None:
+        table.caption = (
+            f"a usual one of the last {steps.count} steps, which begin with '{steps.anchor}'"
+            + ("" if len(rows) <= _MOST_ROWS else f"; {_MOST_ROWS} of {len(rows)} ranks")
+        )
+        table.caption_justify = "left"
+    return table
+
+
+def _shown(rows: tuple[RankRow, ...]) -> list[RankRow]:
+    """All, or of very many the ones that compute the longest or are not like the others."""
+    if len(rows) <= _MOST_ROWS:
+        return list(rows)
+    usual = max({row.state for row in rows}, key=[row.state for row in rows].count)
+    chosen = sorted(
+        rows, key=lambda row: (row.state == usual, -(row.step.compute_ns if row.step else 0.0))
+    )
+    return sorted(chosen[:_MOST_ROWS], key=lambda row: row.rank)
+
+
+def _figures(row: RankRow) -> tuple[str, ...]:
+    step = row.step
+    if step is None:
+        return ("", "", "", "")
+    parts = (step.compute_ns, step.wait_ns, step.transport_ns)
+    shares = [f"{duration_text(part)} {part / step.duration_ns:4.0%}" for part in parts]
+    return (duration_text(step.duration_ns), *shares)

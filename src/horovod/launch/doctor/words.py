@@ -1,0 +1,95 @@
+"""How things are called in findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from horovod.operations import Dtype, Kind
+from horovod.trace.analysis.python_stacks import main_thread, own_call
+from horovod.trace.recording import Label, Recording
+
+__all__ = [
+    "age_text",
+    "bytes_text",
+    "capital",
+    "duration_text",
+    "ranks_text",
+    "shaped_title",
+    "stack_lines",
+    "title",
+    "where_text",
+]
+
+_MOST_NAMES = 4
+_MOST_CALLS = 8
+
+
+def duration_text(duration_ns: float) -> str:
+    """``1.9 ms``, ``12.3 s``."""
+    if duration_ns < 1e6:
+        return f"{duration_ns / 1e3:.0f} us"
+    if duration_ns < 1e9:
+        return f"{duration_ns / 1e6:.1f} ms"
+    return age_text(duration_ns)
+
+
+def age_text(duration_ns: float) -> str:
+    """``12.3 s``, ``4 min``, ``2.5 h``."""
+    seconds = duration_ns / 1e9
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def bytes_text(size_bytes: float) -> str:
+    """``4 bytes``, ``1.2 MB``."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes:.0f} bytes"
+
+
+def ranks_text(ranks: Sequence[int], names: Sequence[str]) -> str:
+    """``rank 1 (pid 7 on node-1)``, ``rank 1 (...) and rank 2 (...)``, ``ranks 4, 5, 6, 7, 8``."""
+    if len(ranks) > _MOST_NAMES:
+        return f"ranks {', '.join(map(str, ranks))}"
+    texts = [names[rank] if rank < len(names) else f"rank {rank}" for rank in ranks]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def capital(text: str) -> str:
+    """As the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def title(label: Label) -> str:
+    """``allreduce 'x'``."""
+    is_known = label.kind in set(Kind)
+    operation = Kind(label.kind).name.lower() if is_known else "operation"
+    if label.tensors > 1:
+        operation = f"grouped_{operation}"
+    name = label.name.removeprefix(f"{operation}.")
+    of_set = f" of process set {label.process_set}" if label.process_set else ""
+    return f"{operation} '{name}'{of_set}"
+
+
+def shaped_title(label: Label) -> str:
+    """``allreduce of shape [3, 4], float32``; of a group its first tensor's shape."""
+    dtype = Dtype(label.dtype).name.lower() if label.dtype in set(Dtype) else "?"
+    operation = title(label).partition(" ")[0]
+    return f"{operation} of shape {list(label.shape)}, {dtype}"
+
+
+def stack_lines(recording: Recording) -> tuple[str, ...]:
+    """The calls of the main thread, if the recording has them, from the program's own last one."""
+    calls = main_thread(recording.stacks)
+    own = own_call(calls)
+    first = 0 if own is None else calls.index(own)
+    calls = calls[first : first + _MOST_CALLS]
+    return tuple(f'File "{call.path}", line {call.line}, in {call.function}' for call in calls)
+
+
+def where_text(recording: Recording) -> str:
+    """Where the program is: ``train.py line 41 (validate)``; empty if that is not known."""
+    call = own_call(main_thread(recording.stacks))
+    return "" if call is None else f"{call.path} line {call.line} ({call.function})"

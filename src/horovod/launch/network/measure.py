@@ -1,0 +1,119 @@
+"""What each rank of a network check does: blocking sums with one other rank at a time.
+
+Every pair makes a world of its own, with ``init(comm=...)``, as training would on these two hosts;
+so a pair that cannot meet takes nothing from the others. Rounds are kept apart by the job's store.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+
+import horovod.numpy as hvd
+from horovod.errors import HorovodInternalError, InitError
+from horovod.launch.network.links import Link, Pair
+from horovod.rendezvous import identify, launcher_store
+from horovod.world import data_plane_name, engine
+
+__all__ = ["measure_links"]
+
+# A pair that meets at all does so at once: both are ready.
+_MEETING_S = "10"
+# What a whole job has once.
+_NOT_FOR_PAIRS = ("HOROVOD_METRICS_PORT", "HOROVOD_TIMELINE", "HOROVOD_DEBUG")
+# For the rounds of others, failures included.
+_PATIENCE_S = 180.0
+_LATENCY_CALLS = (10, 500)
+_LATENCY_S = 0.2
+_FIRST_BYTES, _MOST_BYTES = 64 * 1024, 64 * 1024 * 1024
+# A call that lasts so long shows the bandwidth and little else.
+_LONG_CALL_S = 0.05
+_BANDWIDTH_S = 0.4
+_BANDWIDTH_CALLS = (1, 9)
+
+
+def measure_links(rounds: Sequence[Sequence[Pair]]) -> list[Link]:
+    """The links that this rank has measured as the first of a pair; all ranks call it alike."""
+    os.environ.setdefault("HOROVOD_START_TIMEOUT", _MEETING_S)
+    for name in _NOT_FOR_PAIRS:
+        os.environ.pop(name, None)
+    identity = identify(os.environ)
+    store = launcher_store(os.environ, _PATIENCE_S)
+    links = []
+    for number, pairs in enumerate(rounds):
+        store.set(f"network/{number}/{identity.rank}", b"here")
+        for rank in range(identity.size):
+            store.get(f"network/{number}/{rank}", _PATIENCE_S)
+        for pair in pairs:
+            if identity.rank in pair:
+                links.append(_measured(pair))
+    return [link for link in links if link.pair[0] == identity.rank]
+
+
+def _measured(pair: Pair) -> Link:
+    try:
+        hvd.init(comm=pair)
+        return Link(pair, _transport(), _latency_s(), _bandwidth())
+    except (InitError, HorovodInternalError) as error:
+        return Link(pair, problem=str(error))
+    finally:
+        hvd.shutdown()
+
+
+def _transport() -> str:
+    name = data_plane_name()
+    if name != "native":
+        return name
+    # Names do not say it: two of them may be one machine, and containers of one are two hosts.
+    leaders = hvd.allreduce(np.array([int(engine().leads_host)]), op=hvd.Sum, name="network.hosts")
+    return "TCP" if leaders[0] == 2 else "shared memory"
+
+
+def _latency_s() -> float:
+    """Time of one blocking sum of 4 bytes."""
+    number = np.zeros(1, np.float32)
+
+    def call() -> None:
+        hvd.allreduce_(number, op=hvd.Sum, name="network.latency")
+
+    for _ in range(5):  # the first ones make connections and names known
+        call()
+    count = _calls(_agreed(_duration_s(call)), _LATENCY_S, _LATENCY_CALLS)
+    return median(_duration_s(call) for _ in range(count))
+
+
+def _bandwidth() -> float:
+    """Bytes per second that leave, and at the same time reach, each of the two."""
+    size_bytes = _FIRST_BYTES
+    while True:
+        data = np.zeros(size_bytes // 4, np.float32)
+
+        def call(data: np.ndarray = data) -> None:
+            hvd.allreduce_(data, op=hvd.Sum, name=f"network.{data.nbytes}")
+
+        call()
+        duration_s = _agreed(_duration_s(call))
+        if duration_s >= _LONG_CALL_S or size_bytes >= _MOST_BYTES:
+            break
+        size_bytes *= 4
+    count = _calls(duration_s, _BANDWIDTH_S, _BANDWIDTH_CALLS)
+    return size_bytes / _agreed(median(_duration_s(call) for _ in range(count)))
+
+
+def _duration_s(call: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _agreed(duration_s: float) -> float:
+    """The longer one of both ranks, so that they decide alike."""
+    return float(hvd.allreduce(np.array([duration_s]), op=hvd.Max, name="network.agreed")[0])
+
+
+def _calls(duration_s: float, budget_s: float, limits: tuple[int, int]) -> int:
+    return max(limits[0], min(limits[1], int(budget_s / duration_s)))

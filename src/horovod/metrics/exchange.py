@@ -1,0 +1,75 @@
+"""How rank 0 gets the other ranks' numbers: through the job's store, now and then.
+
+A thread of every other rank writes them there, so nothing is asked of a rank that computes, and no
+collective is run for it. What rank 0 shows of the others is a few seconds old.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from horovod.errors import InitError
+from horovod.rendezvous.store import Store
+
+__all__ = ["PERIOD_S", "REPORT_TIME", "Numbers", "Reporter", "reported"]
+
+PERIOD_S = 5.0
+# When a rank has said it, in seconds since 1970.
+REPORT_TIME = "report_time_seconds"
+
+Numbers = Mapping[str, float]
+_log = logging.getLogger("horovod")
+
+
+def _key(scope: str, rank: int) -> str:
+    return f"metrics/{scope}{rank}"
+
+
+class Reporter:
+    """Writes this rank's numbers into ``store`` at once and every ``PERIOD_S`` until ``close``."""
+
+    def __init__(self, store: Store, scope: str, rank: int, read: Callable[[], Numbers]) -> None:
+        self._store = store
+        self._key = _key(scope, rank)
+        self._read = read
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="horovod-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write a last time; waits a moment for it, not longer."""
+        self._is_over.set()
+        self._thread.join(1.0)
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is the parent's."""
+
+    def _run(self) -> None:
+        try:
+            while True:
+                is_last = self._is_over.is_set()
+                report = {**self._read(), REPORT_TIME: time.time()}
+                self._store.set(self._key, json.dumps(report).encode())
+                if is_last:
+                    return
+                self._is_over.wait(PERIOD_S)
+        except InitError as error:  # the job ends
+            _log.debug("metrics are not reported any more: %s", error)
+
+
+def reported(store: Store, scope: str, ranks: range) -> dict[int, Numbers]:
+    """What these ranks have reported last, as far as they have."""
+    found: dict[int, Numbers] = {}
+    for rank in ranks:
+        try:
+            found[rank] = json.loads(store.get(_key(scope, rank), 0.0))
+        except TimeoutError:
+            continue
+        except InitError as error:
+            _log.debug("other ranks' metrics cannot be read: %s", error)
+            break
+    return found

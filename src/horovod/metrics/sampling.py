@@ -1,0 +1,223 @@
+"""What this process tells the report of its job (``horovodrun --report``), once a second.
+
+A thread reads the counters and the newest events of the flight recorder, and writes all that is
+known of the process into the job's store, which the launcher keeps: so it has what a rank said last
+that was killed. Without a report nothing of this runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+import numpy as np
+
+from horovod.errors import InitError
+from horovod.metrics.exchange import Numbers
+from horovod.metrics.tally import MOVING
+from horovod.rendezvous import Identity, new_launcher_store
+from horovod.rendezvous.store import REPORT_KEYS, Store
+from horovod.settings import SETTINGS, Settings
+from horovod.trace.recording import EVENT_DTYPE, Label, label_from
+from horovod.trace.report.chronicle import Chronicle, World
+from horovod.trace.report.digest import Digester
+
+__all__ = ["REPORT", "Sampler", "note_sample", "open_sampler"]
+
+REPORT = "_HOROVOD_REPORT"  # set by a launcher that writes one
+PERIOD_S = 1.0
+_MOST_EVENTS = 16384  # of a look: more would cost the training too much
+_STORE_S = 10.0
+_LAST_S = 2.0
+_FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "mpi4py")
+_log = logging.getLogger("horovod")
+
+
+class Recorder(Protocol):
+    """An engine, as far as its recorder is read."""
+
+    def events_since(self, begin: int, most: int) -> tuple[int, bytes]:
+        """Events from a running number on, and the number to go on with."""
+
+    def label(self, id: int) -> bytes:
+        """A label as it lies in files, without its number."""
+
+
+class _Process:
+    """What outlives a world: the chronicle, and the way to the store."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.lock = threading.Lock()
+        self.chronicle = Chronicle(
+            {
+                "pid": os.getpid(),
+                "host": environ.get("HOROVOD_HOSTNAME") or platform.node(),
+                "worker": environ.get("_HOROVOD_WORKER"),
+            }
+        )
+        self._environ = dict(environ)
+        self._key = REPORT_KEYS + uuid.uuid4().hex
+        self._store: Store | None = None
+
+    def publish(self) -> None:
+        """Write all of it; under the lock. Where the store is gone, another time."""
+        try:
+            if self._store is None:
+                self._store = new_launcher_store(self._environ, _STORE_S)
+            self._store.set(self._key, self.chronicle.encoded())
+        except (InitError, ValueError) as error:
+            _log.debug("report: %s", error)
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Leave the store until there is more to tell."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+
+_process: _Process | None = None
+
+
+def open_sampler(
+    identity: Identity,
+    settings: Settings,
+    data_plane: str,
+    recorder: Recorder,
+    read: Callable[[], Numbers],
+) -> Sampler | None:
+    """Begin to tell of this world, if a report is wanted."""
+    global _process
+    if os.environ.get(REPORT) != "1" or identity.launcher != "horovodrun":
+        return None
+    if _process is None:
+        _process = _Process(os.environ)
+    world = World(identity.scope, identity.rank, identity.size, identity.local_rank, data_plane)
+    return Sampler(_process, world, settings, recorder, read)
+
+
+def note_sample(
+    parameters: Mapping[str, bool | float | str], score: float, *, is_chosen: bool = False
+) -> None:
+    """Autotuning has tried these parameters, or has chosen them for good; nothing without a report.
+
+    ``score`` is what is made as large as possible: bytes per second.
+    """
+    process = _process
+    if process is not None:
+        with process.lock:
+            process.chronicle.note_trial(time.time(), parameters, score, is_chosen=is_chosen)
+
+
+class Sampler:
+    """Tells of one world, from construction to ``close``."""
+
+    def __init__(
+        self,
+        process: _Process,
+        world: World,
+        settings: Settings,
+        recorder: Recorder,
+        read: Callable[[], Numbers],
+    ) -> None:
+        self._process = process
+        self._recorder = recorder
+        self._read = read
+        self._settings = settings
+        self._digester = Digester()
+        self._next = 0
+        self._counted = _counted(read())
+        self._looked_ns = time.monotonic_ns()
+        with process.lock:
+            process.chronicle.begin_world(time.time(), world)
+            process.chronicle.describe(_settings(settings))
+            process.publish()  # at once: whoever dies next is known
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="horovod-report", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Tell the last of it; waits a moment for that, not longer."""
+        self._is_over.set()
+        self._thread.join(_LAST_S)
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is the parent's, and so is what it tells."""
+        global _process
+        self._process.disconnect()
+        _process = None
+
+    def _run(self) -> None:
+        is_last = False
+        while True:
+            with self._process.lock:
+                self._look()
+                self._process.publish()
+                if is_last:
+                    self._process.disconnect()
+                    return
+            is_last = self._is_over.wait(PERIOD_S)
+
+    def _look(self) -> None:
+        chronicle = self._process.chronicle
+        now_ns = time.monotonic_ns()
+        epoch_offset_ns = time.time_ns() - now_ns
+        end, data = self._recorder.events_since(self._next, _MOST_EVENTS)
+        events = np.frombuffer(data, EVENT_DTYPE)
+        is_whole = len(events) == end - self._next
+        digest = self._digester.take(events, self._looked_ns, now_ns, is_whole=is_whole)
+        counted = _counted(self._read())
+        begin_s, end_s = (self._looked_ns + epoch_offset_ns) / 1e9, (now_ns + epoch_offset_ns) / 1e9
+        values = {name: counted[name] - self._counted[name] for name in counted}
+        chronicle.describe({"versions": _versions()})
+        chronicle.count(begin_s, end_s, values)
+        chronicle.take(digest, now_ns - self._looked_ns, epoch_offset_ns, self._label)
+        self._next, self._counted, self._looked_ns = end, counted, now_ns
+
+    def _label(self, number: int) -> Label | None:
+        entry = self._recorder.label(number)
+        return label_from(number, entry) if entry else None
+
+
+def _counted(numbers: Numbers) -> dict[str, float]:
+    """The columns of a history that are counted."""
+    return {
+        "steps": numbers["steps"],
+        "step_s": numbers["step_seconds"],
+        "bytes": sum(numbers[f"{kind}_bytes"] for kind in MOVING),
+        "tensors": sum(numbers[f"{kind}_tensors"] for kind in MOVING),
+        "blocked_s": numbers["blocked_seconds"],
+        "buckets": numbers["buckets"],
+    }
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    defaults = Settings()
+    texts = {s.env: s.text(getattr(settings, s.name)) for s in SETTINGS}
+    changed = [s.env for s in SETTINGS if getattr(settings, s.name) != getattr(defaults, s.name)]
+    return {"settings": texts, "changed": changed}
+
+
+def _versions() -> dict[str, str]:
+    """Of what this process has imported by now."""
+    found = {"horovod": _own_version(), "python": platform.python_version()}
+    for name in _FRAMEWORKS:
+        # A module that is still being imported has none.
+        if text := getattr(sys.modules.get(name), "__version__", None):
+            found[name] = str(text)
+    return {**found, "system": platform.platform()}
+
+
+def _own_version() -> str:
+    try:
+        return version("horovod")
+    except PackageNotFoundError:  # run from a source tree
+        return "unknown"

@@ -1,0 +1,113 @@
+"""What of the metrics runs in a world beside counting: nothing, unless there is a port for them."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from horovod.errors import SettingError
+from horovod.metrics.exchange import REPORT_TIME, Numbers, Reporter, reported
+from horovod.rendezvous import Identity, job_store
+from horovod.settings import Settings
+
+__all__ = ["Export", "check_export", "open_export", "token_of"]
+
+_TOKEN = "HOROVOD_METRICS_TOKEN"
+_STORE_S = 30.0
+
+
+class Export(Protocol):
+    """What shows a rank's numbers to others."""
+
+    def close(self) -> None:
+        """End it."""
+
+    def abandon(self) -> None:
+        """Leave it to the parent, in a forked child."""
+
+
+def check_export(settings: Settings) -> None:
+    """Refuse metrics that cannot be; the same on all ranks, before they meet.
+
+    Raises:
+        SettingError: prometheus-client is missing.
+    """
+    if settings.metrics_port and find_spec("prometheus_client") is None:
+        raise SettingError(
+            f"HOROVOD_METRICS_PORT={settings.metrics_port}: prometheus-client is not installed; "
+            "pip install 'horovod[metrics]'"
+        )
+
+
+def open_export(
+    identity: Identity, settings: Settings, read: Callable[[], Numbers]
+) -> Export | None:
+    """Show the numbers that ``read`` returns, if that is wanted; on rank 0 those of all ranks.
+
+    Raises:
+        InitError: the port cannot be used, or the job's store not be reached.
+        SettingError: the address needs a token, and there is none, or others can read its file.
+    """
+    if not settings.metrics_port:
+        return None
+    rank, size, scope = identity.rank, identity.size, identity.scope
+    store = job_store(identity, os.environ, _STORE_S) if size > 1 else None
+    if store is not None and rank != 0:
+        return Reporter(store, scope, rank, read)
+    # Here, because prometheus-client is an extra.
+    from horovod.metrics.endpoint import Endpoint
+    from horovod.metrics.families import JobCollector
+
+    def read_all() -> Mapping[int, Numbers]:
+        others = {} if store is None else reported(store, scope, range(1, size))
+        return {0: {**read(), REPORT_TIME: time.time()}, **others}
+
+    token = token_of(settings, os.environ)
+    collector = JobCollector(read_all, size)
+    return Endpoint(settings.metrics_address, settings.metrics_port, token, collector)
+
+
+def token_of(settings: Settings, environ: Mapping[str, str]) -> str:
+    """What a question must bring; empty for none, which loopback addresses alone allow.
+
+    Raises:
+        SettingError: see ``open_export``.
+    """
+    path = settings.metrics_token_file
+    token = _token_in(Path(path)) if path else environ.get(_TOKEN, "")
+    if not token and not _is_loopback(settings.metrics_address):
+        raise SettingError(
+            f"HOROVOD_METRICS_ADDRESS={settings.metrics_address}: others reach this address, so a "
+            f"token is needed: {_TOKEN}, or a file that HOROVOD_METRICS_TOKEN_FILE names"
+        )
+    return token
+
+
+def _token_in(path: Path) -> str:
+    try:
+        with path.open(encoding="ascii") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"HOROVOD_METRICS_TOKEN_FILE={path}: {error}") from None
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SettingError(
+            f"HOROVOD_METRICS_TOKEN_FILE={path}: others can read it; it has to be yours, with mode "
+            "0600"
+        )
+    if not text:
+        raise SettingError(f"HOROVOD_METRICS_TOKEN_FILE={path}: it is empty")
+    return text
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -1,0 +1,184 @@
+"""Arrays of MXNet for the engine: collectives as operations of MXNet's engine.
+
+Everything here returns at once. What goes wrong before is a Python error; what goes wrong later
+surfaces where MXNet's own errors do, as ``MXNetError`` when a result is waited for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from horovod.mxnet.arriving import Arrival
+from horovod.mxnet.plugin import Call, push
+from horovod.operations import Dtype, Kind
+from horovod.process_sets import ProcessSet
+from horovod.world import at_end, engine, shutdown
+
+__all__ = ["check_arrays", "make_call", "start", "start_in_place", "start_sized"]
+
+# NDArrays say their dtype as a class, those of mx.np as a dtype.
+_DTYPES = {
+    form: number
+    for kind, number in {
+        np.uint8: Dtype.UINT8,
+        np.int8: Dtype.INT8,
+        np.int32: Dtype.INT32,
+        np.int64: Dtype.INT64,
+        np.float16: Dtype.FLOAT16,
+        np.float32: Dtype.FLOAT32,
+        np.float64: Dtype.FLOAT64,
+    }.items()
+    for form in (kind, np.dtype(kind))
+}
+
+# How many unnamed operations there were, by prefix and process set. MXNet may start operations in
+# another order on each rank, so they are numbered where they are called.
+_unnamed: Counter[tuple[str, int | None]] = Counter()
+# By name and process set, an array that every such operation writes, as far as MXNet knows: so they
+# run in the order of their calls, one after the other.
+_orders: dict[tuple[str, int | None], Any] = {}
+
+
+def _forget(_: Any) -> None:
+    _unnamed.clear()
+    _orders.clear()
+
+
+at_end(_forget)
+
+
+def _end_quietly() -> None:
+    # Else MXNet complains at the exit about operations that end with the world, and that nobody
+    # waits for.
+    shutdown()
+    with contextlib.suppress(mx.MXNetError):
+        mx.nd.waitall()
+
+
+atexit.register(_end_quietly)
+
+
+def make_call(
+    kind: Kind,
+    name: str | None,
+    priority: int,
+    process_set: ProcessSet,
+    *,
+    is_group: bool = False,
+    op: int = 0,
+    root: int = 0,
+    factors: tuple[float, float] = (1.0, 1.0),
+) -> Call:
+    """A collective without its arrays; ``ValueError`` before ``init``."""
+    engine()
+    prefix = f"grouped_{kind.name.lower()}" if is_group else kind.name.lower()
+    number = process_set.process_set_id
+    full_name = f"{prefix}.{name}"
+    if name is None:
+        full_name = f"{prefix}.noname.{_unnamed[prefix, number]}"
+        _unnamed[prefix, number] += 1
+    call = Call(full_name.encode(), kind, op, root, number, *factors, priority, is_group)
+    if name is not None:
+        if (full_name, number) not in _orders:
+            _orders[full_name, number] = _marker()
+        call.order = _orders[full_name, number]
+    return call
+
+
+def check_arrays(kind: Kind, arrays: Sequence[Any]) -> None:
+    """Refuse what the engine cannot read.
+
+    Raises:
+        ValueError: one of them is no dense ``NDArray`` of a dtype that the engine knows.
+    """
+    for array in arrays:
+        name = kind.name.lower()
+        if not isinstance(array, mx.nd.NDArray):
+            raise ValueError(f"{name}: expected an NDArray, found {type(array).__name__}")
+        if isinstance(array, mx.nd.sparse.BaseSparseNDArray):
+            raise ValueError(f"{name}: the array is sparse; use array.tostype('default')")
+        if array.dtype not in _DTYPES:
+            raise ValueError(f"{name}: the array's dtype {np.dtype(array.dtype)} is not supported")
+
+
+def start(call: Call, arrays: Sequence[Any]) -> list[Any]:
+    """New arrays of the same shapes, with the results of a call."""
+    inputs = _on_host(arrays)
+    outputs = [_empty_like(array) for array in inputs]
+    _push(call, inputs, outputs)
+    return _beside(arrays, inputs, outputs)
+
+
+def start_in_place(call: Call, arrays: Sequence[Any]) -> None:
+    """Results of a call in the arrays themselves."""
+    inputs = _on_host(arrays)
+    _push(call, inputs, inputs)
+    for array, result in zip(arrays, inputs, strict=True):
+        if result is not array:
+            result.copyto(array)
+
+
+def start_sized(
+    call: Call, arrays: Sequence[Any], extra: int = 0, splits: Sequence[int] = ()
+) -> list[Any]:
+    """New arrays of shapes that are known when the call is done.
+
+    Args:
+        call: its kind says what the arrays are.
+        arrays: the inputs; there is one result for each.
+        extra: how many results there are besides.
+        splits: of an alltoall.
+    """
+    done = _marker()
+    inputs = _on_host(arrays)
+    arrival = Arrival(done, _push(call, inputs, None, [done], splits))
+    like = [*arrays, *[arrays[0]] * extra]
+    results = [arrival.array(index, array) for index, array in enumerate(like)]
+    return _beside(arrays, inputs, results) + results[len(arrays) :]
+
+
+def _push(
+    call: Call,
+    arrays: Sequence[Any],
+    outputs: Sequence[Any] | None,
+    written: Sequence[Any] = (),
+    splits: Sequence[int] = (),
+) -> Any:
+    dtypes = [_DTYPES[array.dtype] for array in arrays]
+    orders = written if call.order is None else [*written, call.order]
+    call.give(arrays, dtypes, outputs, splits, orders)
+    return push(call)
+
+
+def _is_on_host(array: Any) -> bool:
+    return bool(array.ctx.device_type != "gpu")
+
+
+def _on_host(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays where the engine can read them: themselves, or copies that MXNet makes in time."""
+    return [array if _is_on_host(array) else array.copyto(mx.cpu()) for array in arrays]
+
+
+def _beside(arrays: Sequence[Any], inputs: Sequence[Any], results: list[Any]) -> list[Any]:
+    """The results on the devices of ``arrays``."""
+    return [
+        result if host is array else result.copyto(array.ctx)
+        for array, host, result in zip(arrays, inputs, results, strict=False)
+    ]
+
+
+def _marker() -> Any:
+    """An array whose contents nobody looks at."""
+    return mx.nd.empty((1,), ctx=mx.cpu())
+
+
+def _empty_like(array: Any) -> Any:
+    module = mx.np if isinstance(array, mx.np.ndarray) else mx.nd
+    return module.empty(array.shape, dtype=array.dtype, ctx=array.ctx)

@@ -1,0 +1,362 @@
+"""The collectives over arrays of MXNet, in the order of MXNet's engine.
+
+Every call returns at once: MXNet starts the operation when the arrays are ready, and whatever uses
+its results waits for it. Errors of arguments are raised at once; those of the operation surface as
+``MXNetError``, with the name of the exception in its text, where a result is waited for
+(``wait_to_read()``, ``asnumpy()``).
+
+Common arguments. ``tensor``: a dense NDArray, uint8, int8, int32, int64, float16, float32 or
+float64. ``name``: the same on all ranks; operations of the same name run in the order of their
+calls. By default the n-th unnamed operations of a kind belong together. ``priority``: of operations
+that are ready the one with the largest is started first. ``process_set``: the ranks that take part;
+this process must be a member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from horovod.flights import integers
+from horovod.mxnet.adapter import check_arrays, make_call, start, start_in_place, start_sized
+from horovod.mxnet.plugin import Call
+from horovod.operations import (
+    Adasum,
+    Average,
+    Kind,
+    Sum,
+    make_allreduce,
+    make_broadcast,
+    make_operation,
+    make_reducescatter,
+    resolve_op,
+)
+from horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> Any:
+    """Reduce ``tensor`` over all ranks into a new array.
+
+    Args:
+        tensor: any shape, the same on all ranks.
+        average: deprecated, use ``op``.
+        name: see above.
+        priority: see above.
+        prescale_factor: multiplies every input before the reduction.
+        postscale_factor: multiplies the result.
+        process_set: see above.
+        op: Average (default), Sum, Min, Max or Product; the same on all ranks.
+
+    Raises:
+        AssertionError: ``op`` is Adasum.
+        ValueError: an argument is unusable, or ``init`` was not called.
+    """
+    call = _allreduce_call(
+        [tensor], average, name, priority, prescale_factor, postscale_factor, process_set, op
+    )
+    return start(call, [tensor])[0]
+
+
+def allreduce_(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> Any:
+    """Like ``allreduce``, with the result in ``tensor`` itself, which is returned."""
+    call = _allreduce_call(
+        [tensor], average, name, priority, prescale_factor, postscale_factor, process_set, op
+    )
+    start_in_place(call, [tensor])
+    return tensor
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> Any:
+    """Like ``allreduce`` of every array, as one operation: whole or not at all.
+
+    Ranks give the same arrays in the same order; dtypes and shapes may differ within the group. An
+    empty list is returned as it is.
+    """
+    if not tensors:
+        return tensors
+    factors = (prescale_factor, postscale_factor)
+    args = (average, name, priority, *factors, process_set, op, True)
+    return start(_allreduce_call(tensors, *args), tensors)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> Any:
+    """Like ``grouped_allreduce``, with the results in the arrays themselves, which are returned."""
+    if not tensors:
+        return tensors
+    factors = (prescale_factor, postscale_factor)
+    args = (average, name, priority, *factors, process_set, op, True)
+    start_in_place(_allreduce_call(tensors, *args), tensors)
+    return tensors
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Join all ranks' arrays along the first dimension into a new array.
+
+    Its shape is known when the operation is done; whatever asks for it waits.
+
+    Args:
+        tensor: [n, ...]; n may differ between ranks and be 0, the rest not.
+        name: see above.
+        priority: see above.
+        process_set: see above.
+
+    Raises:
+        AssertionError: ``tensor`` is no NDArray.
+        ValueError: an argument is unusable, or ``init`` was not called.
+    """
+    return start_sized(_allgather_call([tensor], name, priority, process_set, False), [tensor])[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Like ``allgather`` of every array, as one operation; an empty list is returned as it is."""
+    if not tensors:
+        return tensors
+    return start_sized(_allgather_call(tensors, name, priority, process_set, True), tensors)
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """A new array with the values of ``root_rank``.
+
+    Args:
+        tensor: any shape, the same on all ranks.
+        root_rank: a rank of the world that is in the set; the same on all ranks.
+        name: see above.
+        priority: see above.
+        process_set: see above.
+
+    Raises:
+        ValueError: an argument is unusable, or ``init`` was not called.
+    """
+    return start(_broadcast_call(tensor, root_rank, name, priority, process_set), [tensor])[0]
+
+
+def broadcast_(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Like ``broadcast``, with the result in ``tensor`` itself, which is returned."""
+    start_in_place(_broadcast_call(tensor, root_rank, name, priority, process_set), [tensor])
+    return tensor
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send each rank its part of the first dimension.
+
+    Args:
+        tensor: [n, ...]; n may differ between ranks, the rest not.
+        splits: int32 NDArray or list: rows for each rank of the set, 0 allowed, n in all at most;
+            None: equal parts, where n must be a multiple of the number of ranks.
+        name: see above.
+        priority: see above.
+        process_set: see above.
+
+    Returns:
+        The rows received, in rank order, as a new array; its shape is known when the operation is
+        done. With ``splits`` a pair of it and of the number of rows from each rank, int32.
+
+    Raises:
+        ValueError: an argument is unusable, or ``init`` was not called.
+    """
+    make_operation(Kind.ALLTOALL, process_set)
+    check_arrays(Kind.ALLTOALL, [tensor])
+    rows = [] if splits is None else _rows(splits)
+    call = make_call(Kind.ALLTOALL, name, priority, process_set)
+    received, counts = start_sized(call, [tensor], 1, rows)
+    return received if splits is None else (received, counts)
+
+
+def reducescatter(
+    tensor: Any,
+    op: int = Average,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Reduce over all ranks and keep this rank's part of the rows, as a new array.
+
+    Args:
+        tensor: [n, ...], the same shape on all ranks. Every rank gets n // size rows in rank
+            order, the first n % size ranks one more.
+        op: Average or Sum; the same on all ranks.
+        name: see above.
+        priority: see above.
+        process_set: see above.
+        prescale_factor: multiplies every input before the reduction.
+        postscale_factor: multiplies the result.
+
+    Raises:
+        AssertionError: ``op`` is something else.
+        ValueError: another argument is unusable, or ``init`` was not called.
+    """
+    factors = (prescale_factor, postscale_factor)
+    call = _reducescatter_call([tensor], op, name, priority, process_set, factors, False)
+    return start_sized(call, [tensor])[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    op: int = Average,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Like ``reducescatter`` of every array, as one operation; an empty list is returned as is."""
+    if not tensors:
+        return tensors
+    factors = (prescale_factor, postscale_factor)
+    call = _reducescatter_call(tensors, op, name, priority, process_set, factors, True)
+    return start_sized(call, tensors)
+
+
+def _allreduce_call(
+    arrays: Sequence[Any],
+    average: bool | None,
+    name: str | None,
+    priority: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+    op: int | None,
+    is_group: bool = False,
+) -> Call:
+    op = resolve_op(average, op)
+    if op == Adasum:
+        raise AssertionError("allreduce: Adasum is not there for MXNet")
+    make_allreduce(op, prescale_factor, postscale_factor, process_set)  # refuses what cannot be
+    check_arrays(Kind.ALLREDUCE, arrays)
+    factors = (float(prescale_factor), float(postscale_factor))
+    options: dict[str, Any] = {"is_group": is_group, "op": op, "factors": factors}
+    return make_call(Kind.ALLREDUCE, name, priority, process_set, **options)
+
+
+def _allgather_call(
+    arrays: Sequence[Any], name: str | None, priority: int, process_set: ProcessSet, is_group: bool
+) -> Call:
+    if not all(isinstance(array, mx.nd.NDArray) for array in arrays):
+        raise AssertionError("allgather: expected an NDArray")
+    make_operation(Kind.ALLGATHER, process_set)
+    check_arrays(Kind.ALLGATHER, arrays)
+    return make_call(Kind.ALLGATHER, name, priority, process_set, is_group=is_group)
+
+
+def _broadcast_call(
+    array: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
+) -> Call:
+    make_broadcast(root_rank, process_set)
+    check_arrays(Kind.BROADCAST, [array])
+    return make_call(Kind.BROADCAST, name, priority, process_set, root=root_rank)
+
+
+def _reducescatter_call(
+    arrays: Sequence[Any],
+    op: int,
+    name: str | None,
+    priority: int,
+    process_set: ProcessSet,
+    factors: tuple[float, float],
+    is_group: bool,
+) -> Call:
+    if op not in (Average, Sum):
+        raise AssertionError("reducescatter: op must be Average or Sum")
+    make_reducescatter(op, *factors, process_set)
+    check_arrays(Kind.REDUCESCATTER, arrays)
+    if any(array.ndim == 0 for array in arrays):
+        raise ValueError("reducescatter: an array needs at least one dimension")
+    options: dict[str, Any] = {"is_group": is_group, "op": op, "factors": factors}
+    return make_call(Kind.REDUCESCATTER, name, priority, process_set, **options)
+
+
+def _rows(splits: Any) -> list[int]:
+    if isinstance(splits, mx.nd.NDArray):
+        if splits.dtype != np.int32 or splits.ndim != 1:
+            raise ValueError(
+                f"alltoall: splits must be an int32 vector, found {splits.ndim} dimensions of "
+                f"{np.dtype(splits.dtype)}"
+            )
+        splits = splits.asnumpy()
+    rows = integers(splits)
+    if not rows:  # to the engine the same as none given
+        raise ValueError("alltoall: splits is empty; it needs one entry for each rank")
+    return rows

@@ -1,0 +1,134 @@
+"""What ranks spend the time of their steps on: computing, waiting for others, moving data.
+
+A rank *computes* unless its program waits for results. Of that time, collectives that run are
+*transport*, but for the waits inside of them for ranks that have not brought or taken their share;
+the rest is *wait*: for ranks that have not submitted yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horovod.trace.analysis.intervals import Intervals, covered, intersection, merged
+from horovod.trace.analysis.steps import Steps
+from horovod.trace.recording import EventKind, Recording, WaitPhase
+
+__all__ = ["Account", "UsualStep", "account_of", "accounts_of"]
+
+_LONG = 3.0  # such steps had something else in them, such as a checkpoint
+_FOR_RANKS = (WaitPhase.STAGED, WaitPhase.REDUCED, WaitPhase.FINISHED)
+
+
+@dataclass(frozen=True)
+class UsualStep:
+    """What a step of a rank usually consists of, in ns."""
+
+    duration_ns: float
+    compute_ns: float
+    wait_ns: float
+    transport_ns: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """The steps of one rank, each array with one entry for each; they add up to ``duration_ns``.
+
+    ``is_exact`` is false where the program's waits were not seen, as in compiled graphs: then it
+    counts as waiting from its last submission until all it has submitted is done.
+    """
+
+    rank: int
+    duration_ns: NDArray[np.int64]
+    compute_ns: NDArray[np.int64]
+    wait_ns: NDArray[np.int64]
+    transport_ns: NDArray[np.int64]
+    is_exact: bool
+
+    @property
+    def usual(self) -> UsualStep:
+        """The mean of its steps without those that took three times as long as the median one."""
+        is_usual = self.duration_ns <= _LONG * np.median(self.duration_ns)
+        parts = (self.duration_ns, self.compute_ns, self.wait_ns, self.transport_ns)
+        return UsualStep(*(float(np.mean(part[is_usual])) for part in parts))
+
+
+def accounts_of(recordings: Mapping[int, Recording], steps: Steps) -> list[Account]:
+    """An account of each rank that has ``steps``, by rank."""
+    return [account_of(recordings[rank], steps) for rank in sorted(steps.begins)]
+
+
+def account_of(recording: Recording, steps: Steps) -> Account:
+    """Where the time of this rank's steps went."""
+    edges = steps.begins[recording.rank]
+    events = recording.events
+    events = events[(events["time_ns"] >= edges[0]) & (events["time_ns"] <= edges[-1])]
+    seen = events[events["kind"] == EventKind.BLOCKED]
+    # A program whose graphs communicate may still wait for a number now and then.
+    is_exact = len(seen) * 2 >= steps.count
+    blocked = _ended(seen) if is_exact else _inferred(events)
+    running = intersection(blocked, _running(events))
+    waits = intersection(running, _waits(events))
+    duration = np.diff(edges)
+    not_computing = covered(blocked, edges)
+    transport = covered(running, edges) - covered(waits, edges)
+    return Account(
+        rank=recording.rank,
+        duration_ns=duration,
+        compute_ns=duration - not_computing,
+        wait_ns=not_computing - transport,
+        transport_ns=transport,
+        is_exact=is_exact,
+    )
+
+
+def _ended(waits: NDArray[np.void]) -> Intervals:
+    """Of events that say at its end how long a wait was."""
+    ends = waits["time_ns"]
+    return merged(np.stack([ends - waits["value"].astype(np.int64), ends], axis=1))
+
+
+def _inferred(events: NDArray[np.void]) -> Intervals:
+    """From the last submission before all is done until it is."""
+    pairs: list[tuple[int, int]] = []
+    under_way: set[int] = set()
+    fused: dict[tuple[int, int], set[int]] = {}
+    last_submit = 0
+    kinds = (EventKind.SUBMIT, EventKind.FUSED, EventKind.BUCKET_DONE, EventKind.ERROR)
+    for event in events[np.isin(events["kind"], kinds)]:
+        kind, subject, time_ns = int(event["kind"]), int(event["subject"]), int(event["time_ns"])
+        number = int(event["process_set"])
+        if kind == EventKind.SUBMIT:
+            under_way.add(subject)
+            last_submit = time_ns
+            continue
+        if kind == EventKind.FUSED:
+            fused.setdefault((number, int(event["value"])), set()).add(subject)
+            continue
+        done = fused.pop((number, subject), set()) if kind == EventKind.BUCKET_DONE else {subject}
+        if under_way and under_way <= done:
+            pairs.append((last_submit, time_ns))
+        under_way -= done
+    return merged(pairs)
+
+
+def _running(events: NDArray[np.void]) -> Intervals:
+    """When a collective ran."""
+    pairs = []
+    begun: dict[int, int] = {}  # by process set
+    for event in events[np.isin(events["kind"], (EventKind.BUCKET_START, EventKind.BUCKET_DONE))]:
+        number, time_ns = int(event["process_set"]), int(event["time_ns"])
+        if event["kind"] == EventKind.BUCKET_START:
+            begun[number] = time_ns
+        elif number in begun:
+            pairs.append((begun.pop(number), time_ns))
+    return merged(pairs)
+
+
+def _waits(events: NDArray[np.void]) -> Intervals:
+    """When a collective that ran did nothing but wait for another rank of the host."""
+    is_wait = (events["kind"] == EventKind.WAITED) & np.isin(events["detail"], _FOR_RANKS)
+    return _ended(events[is_wait])

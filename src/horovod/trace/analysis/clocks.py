@@ -1,0 +1,116 @@
+"""How far the clocks of hosts are apart, from what their ranks did together.
+
+The method is that of the timeline (``engine/trace/clock_alignment.h``): no rank starts a collective
+before all have submitted what is in it, and none has the result of an allreduce before all have
+started; so each collective bounds the difference from both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from horovod.trace.recording import EventKind, Recording
+
+__all__ = ["HostClock", "align_clocks"]
+
+_DRIFT = 1e-4  # of two clocks of which one may be slewed to follow an NTP server
+_ALLREDUCE = 0  # horovod.operations.Kind
+_MOST_EVENTS = 16384
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """A host's clock is ``ahead_ns`` of the first host's, give or take ``error_ns``."""
+
+    ahead_ns: int
+    error_ns: int
+
+
+@dataclass
+class _Done:
+    """What a host is known to have done in a collective."""
+
+    last_submit: int | None = None
+    first_start: int | None = None
+    last_start: int | None = None
+    first_done: int | None = None
+    needs_all: bool = False
+
+
+_Collectives = dict[tuple[int, int], _Done]
+
+
+def align_clocks(
+    recordings: Mapping[int, Recording], hosts: Sequence[Sequence[int]]
+) -> dict[int, HostClock]:
+    """The clock of each rank's host; only of ranks for which it can be known."""
+    clocks: dict[int, HostClock] = {}
+    first: _Collectives = {}
+    for number, ranks in enumerate(hosts):
+        here = _collectives([recordings[rank] for rank in ranks if rank in recordings])
+        if number == 0:
+            first = here
+            clock: HostClock | None = HostClock(0, 0)
+        else:
+            clock = _difference(first, here)
+        if clock is not None:
+            clocks.update({rank: clock for rank in ranks if rank in recordings})
+    return clocks
+
+
+def _collectives(recordings: Sequence[Recording]) -> _Collectives:
+    found: _Collectives = {}
+    for recording in recordings:
+        submitted: dict[int, int] = {}
+        for event in recording.events[-_MOST_EVENTS:]:
+            kind, subject, time_ns = (
+                int(event["kind"]),
+                int(event["subject"]),
+                int(event["time_ns"]),
+            )
+            if kind == EventKind.SUBMIT:
+                submitted[subject] = time_ns
+                continue
+            if kind not in (EventKind.FUSED, EventKind.BUCKET_START, EventKind.BUCKET_DONE):
+                continue
+            number = int(event["value"]) if kind == EventKind.FUSED else subject
+            done = found.setdefault((int(event["process_set"]), number), _Done())
+            if kind == EventKind.FUSED:
+                label = recording.labels.get(subject)
+                done.needs_all |= label is not None and label.kind == _ALLREDUCE
+                if subject in submitted:
+                    done.last_submit = max(done.last_submit or 0, submitted.pop(subject))
+            elif kind == EventKind.BUCKET_START:
+                done.first_start = min(done.first_start or time_ns, time_ns)
+                done.last_start = max(done.last_start or time_ns, time_ns)
+            else:
+                done.first_done = min(done.first_done or time_ns, time_ns)
+    return found
+
+
+def _difference(here: _Collectives, there: _Collectives) -> HostClock | None:
+    """How much ``there`` is ahead; None before both sides are bounded."""
+    low: list[tuple[int, int]] = []  # a bound, and when on the clock here
+    high: list[tuple[int, int]] = []
+    for key in here.keys() & there.keys():
+        one, other = here[key], there[key]
+        _bound(low, other.last_submit, one.first_start, one.first_start)
+        _bound(high, other.first_start, one.last_submit, one.last_submit)
+        if one.needs_all or other.needs_all:
+            _bound(low, other.last_start, one.first_done, one.first_done)
+            _bound(high, other.first_done, one.last_start, one.last_start)
+    if not low or not high:
+        return None
+    latest = max(at for _, at in (*low, *high))
+    lowest = max(bound - _DRIFT * (latest - at) for bound, at in low)
+    highest = min(bound + _DRIFT * (latest - at) for bound, at in high)
+    middle = (lowest + highest) / 2
+    return HostClock(round(middle), max(0, round((highest - lowest) / 2)))
+
+
+def _bound(
+    bounds: list[tuple[int, int]], there: int | None, here: int | None, at: int | None
+) -> None:
+    if there is not None and here is not None and at is not None:
+        bounds.append((there - here, at))

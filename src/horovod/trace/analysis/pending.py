@@ -1,0 +1,155 @@
+"""What had not ended when a recording was written: operations, and collectives under way.
+
+An operation that all ranks have submitted starts; so one that does not is where ranks diverge: the
+*ready* ranks have submitted it, the *missing* ones do something else, or nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from horovod.errors import ErrorCode
+from horovod.trace.operations import Bucket, Operation, buckets_of, operations_of
+from horovod.trace.recording import EventKind, Label, Recording
+
+__all__ = [
+    "Pending",
+    "Stall",
+    "Stuck",
+    "find_stalls",
+    "find_stuck",
+    "has_left",
+    "last_operations",
+    "pending_of",
+]
+
+_TAIL = 8192  # events at the end that tell what a rank did last
+_JOIN = 6  # horovod.operations.Kind
+_WORLD_ENDED = (ErrorCode.PEER_LOST, ErrorCode.TIMEOUT, ErrorCode.ABORTED)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An operation that a rank has submitted and that did not start in ``age_ns``."""
+
+    rank: int
+    label: Label
+    age_ns: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    """An operation that some ranks have submitted and others not.
+
+    ``unknown`` ranks left no recording. ``age_ns`` is how long the first of the ready ones waits.
+    """
+
+    label: Label
+    ready: tuple[int, ...]
+    missing: tuple[int, ...]
+    unknown: tuple[int, ...]
+    age_ns: int
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A rank in the middle of a collective; ``waiting_for`` another one, if it is known."""
+
+    rank: int
+    bucket: Bucket
+    waiting_for: int | None
+    age_ns: int
+
+
+def has_left(recording: Recording) -> bool:
+    """Whether the rank had shut down, or given up after an error."""
+    return bool(len(recording.of_kind(EventKind.LEFT, EventKind.FAILED)))
+
+
+def pending_of(recording: Recording) -> list[Pending]:
+    """What the rank has submitted without a start or an end of its own, the oldest first.
+
+    That includes what failed because the world ended: then it waited until that.
+    """
+    events = recording.of_kind(EventKind.SUBMIT, EventKind.FUSED, EventKind.ERROR)
+    waiting: dict[int, int] = {}  # since when, by label
+    found: list[tuple[int, int]] = []  # the same of what failed, and how long
+    for kind, subject, value, time_ns in events[["kind", "subject", "value", "time_ns"]].tolist():
+        if kind == EventKind.SUBMIT:
+            waiting[subject] = time_ns
+            continue
+        since_ns = waiting.pop(subject, None)
+        if since_ns is not None and kind == EventKind.ERROR and value in _WORLD_ENDED:
+            found.append((subject, time_ns - since_ns))
+    found += [(label, recording.written_ns - since_ns) for label, since_ns in waiting.items()]
+    return [
+        Pending(recording.rank, recording.labels[label], age_ns)
+        for label, age_ns in sorted(found, key=lambda pair: -pair[1])
+        if label in recording.labels
+    ]
+
+
+def find_stalls(recordings: Mapping[int, Recording], size: int) -> list[Stall]:
+    """What waits for ranks of a world of ``size``, the oldest first."""
+    by_operation: dict[tuple[int, int], list[Pending]] = {}
+    joined = set()
+    for recording in recordings.values():
+        for pending in pending_of(recording):
+            if pending.label.kind == _JOIN:
+                joined.add(pending.rank)
+            key = (pending.label.process_set, pending.label.key)
+            by_operation.setdefault(key, []).append(pending)
+    stalls = []
+    for (number, _), waiting in by_operation.items():
+        ready = {pending.rank for pending in waiting}
+        members = set(range(size)) if number == 0 else _members(recordings, number)
+        absent = members - ready - (joined if waiting[0].label.kind != _JOIN else set())
+        stalls.append(
+            Stall(
+                label=waiting[0].label,
+                ready=tuple(sorted(ready)),
+                missing=tuple(sorted(absent & set(recordings))),
+                unknown=tuple(sorted(absent - set(recordings))),
+                age_ns=max(pending.age_ns for pending in waiting),
+            )
+        )
+    return sorted(stalls, key=lambda stall: -stall.age_ns)
+
+
+def _members(recordings: Mapping[int, Recording], process_set: int) -> set[int]:
+    """Those who are known to be in the set: they have done something there."""
+    return {
+        rank
+        for rank, recording in recordings.items()
+        if np.any(
+            (recording.events["process_set"] == process_set)
+            & (recording.events["kind"] == EventKind.SUBMIT)
+        )
+    }
+
+
+def find_stuck(recordings: Mapping[int, Recording]) -> list[Stuck]:
+    """Ranks that were in the middle of a collective, the longest first."""
+    found = []
+    for rank, recording in recordings.items():
+        last: dict[int, Bucket] = {}
+        for bucket in buckets_of(_tail(recording)):
+            last[bucket.process_set] = bucket
+        for bucket in last.values():
+            if bucket.done_ns is None and not has_left(recording):
+                age_ns = recording.written_ns - bucket.started_ns
+                found.append(Stuck(rank, bucket, bucket.waiting_for, age_ns))
+    return sorted(found, key=lambda stuck: -stuck.age_ns)
+
+
+def last_operations(recording: Recording, count: int) -> list[Operation]:
+    """What the rank has submitted last, the last one first."""
+    operations = [op for op in operations_of(_tail(recording)) if op.submitted_ns is not None]
+    return operations[: -count - 1 : -1]
+
+
+def _tail(recording: Recording) -> Recording:
+    return replace(recording, events=recording.events[-_TAIL:])

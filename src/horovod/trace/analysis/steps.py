@@ -1,0 +1,124 @@
+"""Where steps of training begin: at one submission that comes again and again.
+
+A training loop submits the same names in every step. Of the names that come equally often, and
+together make up most of what is submitted, the *anchor* is the one before which most time passes,
+so a step begins where the computing is done and the communication starts. The n-th step is the same
+on all ranks: it is told by the number of the collective that the anchor ran in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horovod.trace.recording import EventKind, Label, Recording
+
+__all__ = ["FEWEST_STEPS", "MOST_STEPS", "Steps", "find_steps", "signature"]
+
+MOST_STEPS = 100  # the last ones say how it is now
+FEWEST_STEPS = 5  # of fewer nothing can be said
+_UNNAMED = re.compile(r"\w+\.noname\.\d+")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The last steps that all ranks have recorded.
+
+    ``begins`` has for each rank the times, on the clock of its host, at which its steps begin, and
+    last the end of the last one. ``anchor`` is the name whose submission that is.
+    """
+
+    anchor: str
+    begins: Mapping[int, NDArray[np.int64]]
+
+    @property
+    def count(self) -> int:
+        """How many there are, on each rank."""
+        return min(len(times) for times in self.begins.values()) - 1
+
+    def durations_ns(self, rank: int) -> NDArray[np.int64]:
+        """How long the rank's steps took."""
+        return np.diff(self.begins[rank])
+
+
+def signature(label: Label) -> Hashable:
+    """What submissions that belong together have in common, on all ranks.
+
+    That is their name; operations without one count as the same if kind and shape are.
+    """
+    if _UNNAMED.fullmatch(label.name):
+        return (label.process_set, label.kind, label.dtype, label.op, label.shape)
+    return label.key
+
+
+def find_steps(recordings: Mapping[int, Recording]) -> Steps | None:
+    """The steps of a world; None if its ranks recorded too few together."""
+    chosen = next((rank for rank in sorted(recordings) if len(recordings[rank].events)), None)
+    if chosen is None:
+        return None
+    anchor = _anchor(recordings[chosen])
+    if anchor is None:
+        return None
+    runs = {rank: _runs(recording, anchor) for rank, recording in recordings.items()}
+    runs = {rank: of_rank for rank, of_rank in runs.items() if of_rank}
+    if not runs:
+        return None
+    common = sorted(set.intersection(*(set(of_rank) for of_rank in runs.values())))
+    common = common[-MOST_STEPS - 1 :]
+    if len(common) <= FEWEST_STEPS:
+        return None
+    begins = {
+        rank: np.array([of_rank[bucket] for bucket in common], np.int64)
+        for rank, of_rank in runs.items()
+    }
+    if any(np.any(np.diff(times) <= 0) for times in begins.values()):
+        return None
+    name = next(
+        label.name for label in recordings[chosen].labels.values() if signature(label) == anchor
+    )
+    return Steps(name, begins)
+
+
+def _anchor(recording: Recording) -> Hashable | None:
+    submits = recording.of_kind(EventKind.SUBMIT)
+    known = {number: signature(label) for number, label in recording.labels.items()}
+    signs = [known.get(int(number)) for number in submits["subject"]]
+    counts = Counter(sign for sign in signs if sign is not None)
+    weights: Counter[int] = Counter()
+    for count in counts.values():
+        if count > FEWEST_STEPS:
+            # One more or less: the recording begins and ends somewhere in a step.
+            for near in (count, count + 1):
+                weights[near] += count
+    if not weights:
+        return None
+    usual = max(weights, key=lambda count: (weights[count], count))
+    alike = {sign for sign, count in counts.items() if count in (usual, usual - 1)}
+    pauses: dict[Hashable, list[int]] = {}
+    before = None
+    for sign, time_ns in zip(signs, submits["time_ns"].tolist(), strict=True):
+        if sign in alike:
+            if before is not None:
+                pauses.setdefault(sign, []).append(time_ns - before)
+            before = time_ns
+    return max(pauses, key=lambda sign: float(np.median(pauses[sign])), default=None)
+
+
+def _runs(recording: Recording, anchor: Hashable) -> dict[int, int]:
+    """By number of the collective, when the anchor that ran in it was submitted."""
+    ids = [number for number, label in recording.labels.items() if signature(label) == anchor]
+    events = recording.of_kind(EventKind.SUBMIT, EventKind.FUSED)
+    submitted: dict[int, int] = {}
+    runs: dict[int, int] = {}
+    for event in events[np.isin(events["subject"], ids)]:
+        number = int(event["subject"])
+        if event["kind"] == EventKind.SUBMIT:
+            submitted[number] = int(event["time_ns"])
+        elif number in submitted:
+            runs[int(event["value"])] = submitted.pop(number)
+    return runs

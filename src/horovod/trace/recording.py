@@ -1,0 +1,252 @@
+"""Reading recorder files (``*.hvdrec``): who wrote one, and the events in it.
+
+A file has four parts; numbers are little-endian, and docs/timeline.md describes every field.
+
+1. One line of JSON (UTF-8): the *head*. ``horovod_recording`` is the version of the format.
+2. ``labels`` entries of 184 bytes (``LABEL_DTYPE``): what events call tensors by.
+3. ``events`` entries of 24 bytes (``EVENT_DTYPE``), oldest first.
+4. ``stacks_bytes`` bytes of text: Python's stacks, where they were asked for.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "EVENT_DTYPE",
+    "LABEL_DTYPE",
+    "EventKind",
+    "Label",
+    "Recording",
+    "RecordingError",
+    "WaitPhase",
+    "find_recordings",
+    "label_from",
+    "read_recording",
+]
+
+VERSION = 1
+SUFFIX = ".hvdrec"
+
+EVENT_DTYPE = np.dtype(
+    [
+        ("time_ns", "<i8"),
+        ("kind", "u1"),
+        ("detail", "u1"),
+        ("process_set", "<u2"),
+        ("subject", "<u4"),
+        ("value", "<u8"),
+    ]
+)
+LABEL_DTYPE = np.dtype(
+    [
+        ("id", "<u8"),
+        ("key", "<u8"),
+        ("process_set", "<u2"),
+        ("kind", "u1"),
+        ("dtype", "u1"),
+        ("tensors", "<u2"),
+        ("dims_count", "u1"),
+        ("name_length", "u1"),
+        ("dims", "<i8", 6),
+        ("name", "u1", 111),
+        ("op", "u1"),
+    ]
+)
+
+
+class EventKind(enum.IntEnum):
+    """What happened. ``subject`` and ``value`` of an event mean what is said here.
+
+    NONE          nothing: a place that was not used
+    WORLD         a world began; subject: how many of this process' worlds that makes, so more than
+                  1 is a world after another one, as after a recovery
+    SUBMIT        subject: label; value: bytes; detail 1: all ranks of the host had come
+    BUCKET_START  subject: number of the bucket; value: tensors and groups in it
+    FUSED         subject: label; value: number of the bucket that it runs in
+    BUCKET_DONE   subject: number of the bucket; value: nanoseconds of it that were waits
+    WAIT          a wait in a bucket began; subject: rank; detail: ``WaitPhase``
+    WAITED        one of 20 us or more ended; the same, and value: nanoseconds
+    ERROR         subject: label; value: ``horovod.errors.ErrorCode``
+    ALARM         subject: rank that was lost
+    STALL         subject: label; value: nanoseconds since it was submitted
+    FAILED        the world is over for this rank; value: ``horovod.errors.ErrorCode``
+    LEFT          this rank shut down
+    BLOCKED       a thread of the program waited for results until now; value: nanoseconds, 20 us
+                  or more
+    """
+
+    NONE = 0
+    WORLD = 1
+    SUBMIT = 2
+    BUCKET_START = 3
+    FUSED = 4
+    BUCKET_DONE = 5
+    WAIT = 6
+    WAITED = 7
+    ERROR = 8
+    ALARM = 9
+    STALL = 10
+    FAILED = 11
+    LEFT = 12
+    BLOCKED = 13
+
+
+class WaitPhase(enum.IntEnum):
+    """What a rank waits for in the middle of a bucket."""
+
+    STAGED = 0  # another rank of the host has to bring its data
+    REDUCED = 1  # it has to reduce its share
+    FINISHED = 2  # it has to take what it needs
+    LINK = 3  # bytes of another host
+    DATA_PLANE = 4  # MPI, Gloo or whatever else moves the data
+
+
+class RecordingError(ValueError):
+    """A file is no recording, or not one that this version can read."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """What events call a tensor, or a group of tensors, by.
+
+    ``key`` is the same on all ranks, names longer than 111 bytes are their end only, ``shape`` has
+    at most six dimensions, of a group its first tensor's. ``kind``, ``dtype`` and ``op`` are the
+    numbers of ``horovod.operations``.
+    """
+
+    id: int
+    key: int
+    name: str
+    process_set: int
+    kind: int
+    dtype: int
+    op: int
+    tensors: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorder file.
+
+    ``rank`` is whose events these are; where it had died, ``written_by`` is another one. Times of
+    events count from ``written_ns`` on the same clock, that of the host, which says nothing on
+    another host; ``epoch_ns`` makes wall-clock time of one. ``lost`` events were overwritten before
+    the file was written. ``world`` says what ranks knew of the world: ``job``, ``size``,
+    ``generation``, ``ranks`` (a text for each), ``data_plane``, ``settings`` (those that were
+    changed) and versions.
+    """
+
+    path: Path
+    rank: int
+    name: str
+    written_by: int
+    reason: str
+    detail: str
+    written_ns: int
+    written_epoch_ns: int
+    lost: int
+    world: Mapping[str, Any]
+    labels: Mapping[int, Label]
+    events: NDArray[np.void]
+    stacks: str
+
+    def of_kind(self, *kinds: EventKind) -> NDArray[np.void]:
+        """The events of these kinds, oldest first."""
+        return self.events[np.isin(self.events["kind"], kinds)]
+
+    def epoch_ns(self, time_ns: int) -> int:
+        """Nanoseconds since 1970 of an event's time, as good as the host's clock is set."""
+        return time_ns - self.written_ns + self.written_epoch_ns
+
+    def name_of(self, label: int) -> str:
+        """The name of a tensor; a stand-in where so many came after that it is forgotten."""
+        found = self.labels.get(label)
+        return f"<forgotten {label}>" if found is None else found.name
+
+
+def find_recordings(folder: str | os.PathLike[str]) -> list[Path]:
+    """The recorder files of one job, or of several jobs in one folder, oldest first."""
+    paths = [path for path in Path(folder).rglob(f"*{SUFFIX}") if path.is_file()]
+    return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def read_recording(path: str | os.PathLike[str]) -> Recording:
+    """Read one recorder file.
+
+    Raises:
+        OSError: it cannot be read.
+        RecordingError: it is not a recorder file, was cut off, or is of a newer version.
+    """
+    path = Path(path)
+    line, _, rest = path.read_bytes().partition(b"\n")
+    head = _parse_head(path, line)
+    try:
+        labels, rest = _take(rest, LABEL_DTYPE, head["labels"])
+        events, rest = _take(rest, EVENT_DTYPE, head["events"])
+        stacks = bytes(rest[: head["stacks_bytes"]])
+        return Recording(
+            path=path,
+            rank=head["rank"],
+            name=head["name"] or f"rank {head['rank']}",
+            written_by=head["written_by"],
+            reason=head["reason"],
+            detail=head["detail"],
+            written_ns=head["written_ns"],
+            written_epoch_ns=head["written_epoch_ns"],
+            lost=head["lost"],
+            world=head["world"],
+            labels={int(entry["id"]): _label(entry) for entry in labels},
+            events=events[events["kind"] != EventKind.NONE],
+            stacks=stacks.decode(errors="replace"),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordingError(f"{path}: not a whole recorder file: {error!r}") from None
+
+
+def _parse_head(path: Path, line: bytes) -> dict[str, Any]:
+    try:
+        head = json.loads(line.decode(errors="replace"))
+        version = head["horovod_recording"]
+    except (KeyError, TypeError, ValueError):
+        raise RecordingError(f"{path}: not a recorder file") from None
+    if version != VERSION:
+        raise RecordingError(f"{path}: of version {version}; this program reads {VERSION}")
+    return dict(head)
+
+
+def _take(rest: bytes, dtype: np.dtype[np.void], count: int) -> tuple[NDArray[np.void], bytes]:
+    size_bytes = dtype.itemsize * count
+    if count < 0 or len(rest) < size_bytes:
+        raise ValueError(f"expected {size_bytes} more bytes, found {len(rest)}")
+    return np.frombuffer(rest[:size_bytes], dtype), rest[size_bytes:]
+
+
+def label_from(number: int, entry: bytes) -> Label:
+    """The label with that number; ``entry`` is as it lies in files, without the number."""
+    return _label(np.frombuffer(number.to_bytes(8, "little") + entry, LABEL_DTYPE)[0])
+
+
+def _label(entry: np.void) -> Label:
+    name = bytes(entry["name"][: entry["name_length"]]).decode(errors="replace")
+    return Label(
+        id=int(entry["id"]),
+        key=int(entry["key"]),
+        name=name,
+        process_set=int(entry["process_set"]),
+        kind=int(entry["kind"]),
+        dtype=int(entry["dtype"]),
+        op=int(entry["op"]),
+        tensors=int(entry["tensors"]),
+        shape=tuple(int(dim) for dim in entry["dims"][: entry["dims_count"]]),
+    )

@@ -1,0 +1,127 @@
+"""What a page shows: values that ``merge`` makes and ``page`` renders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Event", "Job", "Lateness", "Report", "Row", "SlowTensor", "Trial"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the launcher knows. Times are seconds since 1970; ``said``: when, and what.
+
+    ``job_id`` is that of ``horovodrun --doctor``.
+    """
+
+    command: str
+    begin_s: float
+    end_s: float
+    status: int
+    outcome: str
+    said: Sequence[tuple[float, str]] = ()
+    job_id: str = ""
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How one rank held up others, as far as buckets were compared.
+
+    Of ``compared`` buckets it came last in ``last``, which cost every other rank ``cost_s`` in all.
+    """
+
+    compared: int = 0
+    last: int = 0
+    cost_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One process. Lists have a value for each column of time; None where nothing is known.
+
+    ``step_s`` are times of a step, ``waiting`` and ``blocked`` shares of the time, ``rate`` bytes
+    per second. ``mean_step_s`` is None where there were no steps.
+    """
+
+    name: str
+    rank: int
+    host: str
+    pid: int
+    begin_s: float
+    end_s: float
+    step_s: list[float | None]
+    waiting: list[float | None]
+    blocked: list[float | None]
+    rate: list[float | None]
+    steps: int
+    mean_step_s: float | None
+    size_bytes: float
+    waiting_share: float
+    blocked_share: float
+    lateness: Lateness = field(default_factory=Lateness)
+
+
+@dataclass(frozen=True)
+class SlowTensor:
+    """The slowest run of one tensor, or group of them; ``waited_for``: a rank in words."""
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    tensors: int
+    size_bytes: int
+    at_s: float
+    took_s: float
+    queued_s: float
+    rank: str
+    waited_for: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened; ``kind`` is ``failure``, ``world``, ``stall`` or ``launcher``."""
+
+    at_s: float
+    kind: str
+    who: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Parameters that autotuning has tried, or chosen for good."""
+
+    at_s: float
+    parameters: Mapping[str, bool | float | str]
+    score: float
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything. Times but those of ``job`` are seconds since its begin.
+
+    ``column_s`` is the time of a column of the rows. ``by_tensors`` and ``by_bytes`` count buckets
+    by powers of two, of ``seen_buckets`` of ``buckets``. ``settings`` are by variable, with whether
+    they were changed; ``versions`` have every different value, with the ranks that have it.
+    """
+
+    job: Job
+    column_s: float
+    columns: int
+    rows: Sequence[Row]
+    size: int
+    by_tensors: Sequence[int]
+    by_bytes: Sequence[int]
+    buckets: int
+    seen_buckets: int
+    tensors: int
+    slow: Sequence[SlowTensor]
+    events: Sequence[Event]
+    trials: Sequence[Trial]
+    settings: Mapping[str, tuple[str, bool]]
+    versions: Mapping[str, Mapping[str, str]]
+    data_plane: str
+    has_lateness: bool

@@ -1,0 +1,95 @@
+"""What the flight recorder of a world is told at its start."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from horovod import _native
+from horovod.settings import SETTINGS, Settings
+from horovod.trace.folders import folder_of, timeline_of_world
+from horovod.trace.presence import own_presence
+from horovod.trace.stacks import prepare_stacks
+
+__all__ = ["DYNAMIC", "TracedWorld", "configure_trace"]
+
+DYNAMIC = "DYNAMIC"  # as the name of a timeline: begun by the program
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class TracedWorld:
+    """What a world's views have to know: its ``job``, ``number`` in it, and who is where.
+
+    ``number`` is the same on all ranks, and no other world of the job has it. ``hosts`` has the
+    ranks of each. ``is_job``: somebody may look for it, also when it has ended well.
+    """
+
+    job: str
+    number: str = "1"
+    hosts: Sequence[Sequence[int]] = ((0,),)
+    data_plane: str = "native"
+    is_job: bool = False
+
+
+def configure_trace(config: _native.Config, settings: Settings, world: TracedWorld) -> None:
+    """Fill in ``config.trace``; its ranks' names must be there already."""
+    trace = config.trace
+    timeline = settings.timeline
+    trace.events = settings.recorder_events
+    if timeline and not trace.events:
+        trace.events = Settings().recorder_events  # what it is made of
+    trace.is_chosen_folder = bool(settings.recorder_dir)
+    trace.folder = folder_of(settings.recorder_dir)
+    trace.job = world.job
+    trace.generation = config.generation
+    description = _description(config, settings, world)
+    trace.world = json.dumps(description)
+    if world.is_job:
+        name = config.peer_names[config.rank]
+        trace.presence = own_presence(config.rank, name, description, _native.request_signal())
+    is_at_once = timeline not in ("", DYNAMIC)
+    trace.timeline_path = timeline_of_world(timeline, world.number) if is_at_once else ""
+    trace.timeline_mark_cycles = settings.timeline_mark_cycles
+    trace.timeline_max_bytes = settings.timeline_max_mb * _MIB
+    trace.data_plane = world.data_plane
+    if trace.events:
+        trace.stack_signal, trace.stack_fd = prepare_stacks()
+
+
+def _description(
+    config: _native.Config, settings: Settings, world: TracedWorld
+) -> dict[str, object]:
+    """What every recording says about its world, as JSON."""
+    defaults = Settings()
+    changed = {
+        setting.env: setting.text(getattr(settings, setting.name))
+        for setting in SETTINGS
+        if getattr(settings, setting.name) != getattr(defaults, setting.name)
+    }
+    return {
+        "job": world.job,
+        "world": world.number,
+        "size": config.size,
+        "generation": config.generation,
+        "ranks": config.peer_names,
+        "hosts": [list(host) for host in world.hosts],
+        "cores": config.usable_cores,
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "data_plane": world.data_plane,
+        "settings": changed,
+        "horovod": _version(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+
+
+def _version() -> str:
+    try:
+        return version("horovod")
+    except PackageNotFoundError:  # run from a source tree
+        return "unknown"

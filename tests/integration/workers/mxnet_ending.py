@@ -1,0 +1,35 @@
+"""Rank 1 ends in some way while rank 0 waits for it in MXNet's engine; prints what it gets."""
+
+import os
+import signal
+import sys
+import time
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import mxnet as mx
+
+import horovod.mxnet as hvd
+
+hvd.init()
+hvd.allreduce(mx.nd.ones(1000), name="first").wait_to_read()
+if hvd.rank() == 1:
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif sys.argv[1] == "leaves":
+        hvd.shutdown()
+    signal.pause()  # until rank 0 ends the job
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which comes when rank 1 is gone
+start = time.monotonic()
+results = [hvd.allreduce(mx.nd.ones(1000), name="last"), hvd.allgather(mx.nd.ones(3), name="last")]
+texts = []
+for result in results:
+    try:
+        result.asnumpy()
+    except mx.MXNetError as error:
+        texts.append(next(line for line in str(error).splitlines() if "Horovod" in line))
+usable = (mx.nd.ones(1) + 1).asnumpy().tolist() == [2.0]
+duration = time.monotonic() - start
+print(f"usable {usable} after {duration:.1f} s, {len(texts)} errors: {texts}", flush=True)
+os._exit(7)  # which ends rank 1

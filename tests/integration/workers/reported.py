@@ -1,0 +1,32 @@
+"""Sums tensors until all ranks have told the launcher of it; reported.py [kill].
+
+With ``kill`` rank 1 kills itself then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import numpy as np
+
+import horovod.numpy as hvd
+from horovod.metrics import sampling
+
+hvd.init()
+assert sampling._process is not None
+chronicle = sampling._process.chronicle
+while True:
+    hvd.grouped_allreduce([np.ones(50, np.float32)] * 3, name="</script><b>grad")
+    # All rows but the last have been published.
+    told = chronicle._history.rows[:-1]
+    has_told = np.array([any(row.values["steps"] for row in told)])
+    if hvd.allreduce(has_told, op=hvd.Min, name="told")[0]:
+        break
+if hvd.rank() == 0:
+    sampling.note_sample({"cycle_time_ms": 2.5, "cache_enabled": True}, 1.5e9, is_chosen=True)
+if sys.argv[1:] == ["kill"]:
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    hvd.barrier()

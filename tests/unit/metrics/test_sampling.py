@@ -1,0 +1,119 @@
+"""What a process tells the report of its job, through a real store."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from horovod.metrics import sampling
+from horovod.metrics.sampling import Sampler, note_sample, open_sampler
+from horovod.metrics.tally import Tally
+from horovod.rendezvous import Identity
+from horovod.rendezvous.store import REPORT_KEYS
+from horovod.rendezvous.store_server import StoreServer
+from horovod.settings import Settings
+from horovod.trace.recording import EVENT_DTYPE, LABEL_DTYPE, EventKind
+from horovod.trace.report.chronicle import decoded
+
+SECRET = b"s" * 32
+ME = Identity(1, 2, 1, 2, 0, 1, "here", "horovodrun")
+
+
+class Recorder:
+    """Has recorded one allreduce of ``x``, an hour ago."""
+
+    def events_since(self, begin: int, most: int) -> tuple[int, bytes]:
+        now = time.monotonic_ns() - 3600 * 10**9
+        kinds = (EventKind.SUBMIT, EventKind.BUCKET_START, EventKind.FUSED, EventKind.BUCKET_DONE)
+        rows = [(now + i * 1000, kind, 0, 0, 0, 0) for i, kind in enumerate(kinds)]
+        return 4, np.array(rows, EVENT_DTYPE)[begin:].tobytes()
+
+    def label(self, id: int) -> bytes:
+        entry = np.zeros(1, LABEL_DTYPE)
+        entry["name"][0, 0] = ord("x")
+        entry["name_length"] = 1
+        return entry.tobytes()[8:]
+
+
+def read() -> dict[str, float]:
+    return {**Tally().read(None), "steps": 3, "allreduce_bytes": 12, "buckets": 1}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreServer]:
+    monkeypatch.setattr(sampling, "_process", None)
+    with StoreServer(SECRET) as server:
+        for name, value in {
+            sampling.REPORT: "1",
+            "HOROVOD_RANK": "1",
+            "HOROVOD_SIZE": "2",
+            "HOROVOD_LOCAL_RANK": "1",
+            "HOROVOD_LOCAL_SIZE": "2",
+            "HOROVOD_CROSS_RANK": "0",
+            "HOROVOD_CROSS_SIZE": "1",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": server.address[0],
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.address[1]),
+            "_HOROVOD_SECRET_KEY": base64.b64encode(SECRET).decode(),
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+Begin = Callable[[Identity], "Sampler | None"]
+
+
+@pytest.fixture
+def begin() -> Begin:
+    settings = Settings(cycle_time_ms=2.0)
+    return lambda identity: open_sampler(identity, settings, "native", Recorder(), read)
+
+
+def test_all_worlds_of_a_process_are_one_story(server: StoreServer, begin: Begin) -> None:
+    for rank in (1, 0):
+        sampler = begin(replace(ME, rank=rank))
+        assert sampler is not None
+        note_sample({"cycle_time_ms": 1.0}, 5e8, is_chosen=rank == 0)
+        sampler.close()
+    (told,) = server.found(REPORT_KEYS).values()
+    record = decoded(told)
+    assert [world[1:4] for world in record["worlds"]] == [["1", 1, 2], ["2", 0, 2]]
+    assert record["about"]["changed"] == ["HOROVOD_CYCLE_TIME"]
+    assert {"horovod", "python", "numpy", "system"} <= set(record["about"]["versions"])
+    assert [entry["name"] for entry in record["slow"]] == ["x"]
+    assert [trial[1:] for trial in record["trials"]] == [
+        [{"cycle_time_ms": 1.0}, 5e8, False],
+        [{"cycle_time_ms": 1.0}, 5e8, True],
+    ]
+
+
+def test_without_a_report_nothing_runs(
+    server: StoreServer, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert begin(replace(ME, launcher="torchrun")) is None
+    monkeypatch.delenv(sampling.REPORT)
+    assert begin(ME) is None
+    note_sample({"cycle_time_ms": 1.0}, 1.0)
+    assert server.found(REPORT_KEYS) == {}
+
+
+def test_a_store_that_is_gone_does_not_matter(server: StoreServer, begin: Begin) -> None:
+    server.close()
+    sampler = begin(ME)
+    assert sampler is not None
+    sampler.close()
+    assert sampling._process is not None
+    assert sampling._process._store is None
+
+
+def test_a_forked_child_tells_nothing(server: StoreServer, begin: Begin) -> None:
+    sampler = begin(ME)
+    assert sampler is not None
+    sampler.close()
+    sampler.abandon()
+    assert sampling._process is None
+    note_sample({"cycle_time_ms": 1.0}, 1.0)

@@ -1,0 +1,18 @@
+"""Waiting for what happens in another thread or process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE_S = 60
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """What ``found`` returns once that is something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (result := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return result

@@ -1,0 +1,105 @@
+"""The page as text: whole, escaped, alone and not too large."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from made_reports import HOSTILE, chronicle, job, made_page
+
+from horovod.trace.report.chronicle import decoded
+from horovod.trace.report.markup import bytes_text, seconds_text, share_text
+from horovod.trace.report.merge import merged
+from horovod.trace.report.page import page
+
+VOID = {"meta", "input"}
+
+
+class Tags(HTMLParser):
+    """Which elements there are; every one is closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_names_of_tensors_are_texts() -> None:
+    told = chronicle(0, 1, name=HOSTILE)
+    told.note(0, "failure", f"'{HOSTILE}' failed")
+    text = page(merged(job(status=1, outcome=HOSTILE), [decoded(told.encoded())]))
+    tags = Tags(text)
+    assert "b" not in tags.seen
+    assert tags.seen.count("script") == 2
+    assert f"{HOSTILE}.0" in tags.texts
+    assert f"'{HOSTILE}' failed" in tags.texts
+    data = re.search(r'id="data">(.*?)</script>', text)
+    assert data
+    assert HOSTILE in json.loads(data[1])["marks"][0][2]
+
+
+@pytest.mark.parametrize("size", [1, 2, 256])
+def test_a_page_is_one_file_of_bounded_size(size: int) -> None:
+    text = made_page(size, seconds=150)
+    assert len(text.encode()) < 2_000_000
+    assert not re.search(r"""(src|href)=["'](?!#)""", text)
+    assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg|http-equiv", "", text)
+    for heading in ("Step time", "Waits", "Bandwidth", "Fusion", "Slowest tensors", "Events"):
+        assert f">{heading}</h2>" in text
+    assert "Autotune" not in text
+
+
+def test_autotuning_has_a_section_where_there_was_any() -> None:
+    text = made_page(1, trials=4)
+    assert ">Autotune</h2>" in text
+    assert '<th scope="row">3, chosen</th>' in text
+
+
+def test_a_job_without_numbers_has_a_page() -> None:
+    text = page(merged(job(status=1, outcome="horovodrun: no host"), []))
+    Tags(text)
+    assert "none got as far as init" in text
+    assert "failed, exit status 1" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(0, "finished"), (1, "failed, exit status 1"), (130, "ended by SIGINT"), (255, "status 255")],
+)
+def test_how_it_ended(status: int, words: str) -> None:
+    assert words in page(merged(job(status=status), []))
+
+
+def test_numbers_for_people() -> None:
+    times = [0, 3.4e-4, 0.0123, 4.5, 125, 12000]
+    assert [seconds_text(t) for t in times] == [
+        *("0", "340 µs", "12.3 ms", "4.5 s", "2 min 5 s", "3 h 20 min")
+    ]
+    assert [bytes_text(size) for size in (0, 812, 4.2e6, 9.999e8)] == [
+        "0 B",
+        "812 B",
+        "4.2 MB",
+        "1 GB",
+    ]
+    assert [share_text(share) for share in (0, 0.012, 0.5, None)] == [
+        "0 %",
+        "1.2 %",
+        "50 %",
+        "\N{EN DASH}",
+    ]
