@@ -3,8 +3,7 @@
 steady.py KILOBYTES ROUNDS [fork]: stops after so many rounds if nothing happens before; `fork`
 gives each rank a child, as data loaders do, that outlives it. Notes: ``ready.R``
 (the pid) once some rounds are through, ``report.R`` at the end. Sums are checked. After an error
-all wait for the note ``leave``, else for all reports: whoever leaves first must not be the reason
-of another's error.
+all wait for the note ``leave``: whoever leaves first must not be the reason of another's error.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ def main() -> None:
     notes.leave(f"report.{rank}", {"error": first, "later": error_of(hvd.barrier)})
     if first is not None:
         notes.read("leave")
-    else:
-        notes.read_from_each("report", hvd.size())
     hvd.shutdown()
 
 

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from waiting import until
 
 from horovod.rendezvous import approach, greeting, reception
 from horovod.rendezvous.approach import Approach, Dialer
@@ -102,7 +101,7 @@ def door() -> Iterator[Door]:
     opened = Door()
     yield opened
     opened.close()
-    until(lambda: open_descriptors() <= before)
+    assert open_descriptors() == before
 
 
 def is_closed_by_peer(connected: socket.socket) -> bool:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from waiting import until
 
 from horovod.errors import InitError
 from horovod.rendezvous import mesh_root, peer_socket, region
@@ -22,7 +21,7 @@ from .worlds import REGION_BYTES, MemoryStore, join, meshes, open_descriptors
 def nothing_leaks() -> Iterator[None]:
     before = open_descriptors()
     yield
-    until(lambda: open_descriptors() <= before)
+    assert open_descriptors() == before
 
 
 def close(world: list[Mesh]) -> None:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from waiting import until
 
 from horovod.errors import InitError
 from horovod.rendezvous import handshake, mesh_peer, mesh_root
@@ -33,7 +32,7 @@ from .worlds import REGION_BYTES, SECRET, MemoryStore, join, open_descriptors, o
 def nothing_leaks() -> Iterator[None]:
     before = open_descriptors()
     yield
-    until(lambda: open_descriptors() <= before)
+    assert open_descriptors() == before
 
 
 def texts(found: list[Mesh | InitError]) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -114,17 +112,5 @@ def meshes(size: int, action: Callable[[int], Mesh]) -> list[Mesh]:
     return found
 
 
-def open_descriptors() -> set[tuple[str, str]]:
-    """Numbers and names of this process' sockets, memory files and the like.
-
-    Not its files: threads of other libraries may open one at any time. Compare with ``<=``, since
-    what an earlier test has left may go meanwhile.
-    """
-    gc.collect()
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that lists
-            name = os.readlink(f"/proc/self/fd/{number}")
-            if ":" in name:
-                found.add((number, name))
-    return found
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
