@@ -28,13 +28,13 @@ TimelineCollector::TimelineCollector(TimelineConfig config, std::vector<TraceSou
   }
 }
 
-bool TimelineCollector::collect() {
-  bool is_busy = false;
+double TimelineCollector::collect() {
+  double fill = 0;
   for (TraceSource& source : own_) {
-    const TraceChunk chunk = source.next();
+    const TraceChunk& chunk = source.next();
     for (auto& [leader, remote] : remotes_) compare(remote, false, chunk);
     write(chunk, 0);
-    is_busy = is_busy || chunk.events.size() > source.capacity() / 16;
+    fill = std::max(fill, static_cast<double>(chunk.events.size()) / source.capacity());
   }
   std::vector<std::pair<int, std::string>> inbox;
   {
@@ -45,7 +45,7 @@ bool TimelineCollector::collect() {
   for (const auto& [leader, bytes] : inbox) take_in(leader, read_chunk(bytes));
   for (auto& [leader, remote] : remotes_) use_estimate(remote);
   timeline_.flush();
-  return is_busy;
+  return fill;
 }
 
 void TimelineCollector::take_in(int leader, TraceChunk chunk) {
@@ -106,7 +106,7 @@ bool TimelineCollector::have_all_ended() {
 
 void TraceSender::send_news() {
   for (TraceSource& source : sources_) {
-    const TraceChunk chunk = source.next();
+    const TraceChunk& chunk = source.next();
     if (!chunk.events.empty() || chunk.lost != 0) send_(write_chunk(chunk));
   }
 }

@@ -30,9 +30,8 @@ class TimelineCollector {
   // Throws Error where the file cannot be written.
   TimelineCollector(TimelineConfig config, std::vector<TraceSource> own, std::vector<Host> others);
 
-  // Writes what has come. True when there was so much that more should be looked for soon. Throws
-  // Error.
-  bool collect();
+  // Writes what has come. Returns how full the fullest recorder here was, of 1. Throws Error.
+  double collect();
   bool is_full() const { return timeline_.is_full(); }
   // Is something begun here whose end will come soon?
   bool has_open_bucket() const { return timeline_.has_open_bucket(); }

@@ -18,8 +18,12 @@ namespace {
 
 constexpr Nanoseconds kForever = std::chrono::hours(24);
 constexpr Nanoseconds kRequestInterval = std::chrono::milliseconds(500);
-constexpr Nanoseconds kTimelineInterval = std::chrono::milliseconds(50);
-constexpr Nanoseconds kBusyInterval = std::chrono::milliseconds(2);
+// While a timeline is written: how long the scribe sleeps, and how full a recorder may come to be
+// meanwhile. It is the sleep that costs little: each end of it disturbs the program.
+constexpr Nanoseconds kShortNap = std::chrono::milliseconds(2);
+constexpr Nanoseconds kLongNap = std::chrono::milliseconds(100);
+constexpr double kUsualFill = 0.25;
+constexpr Nanoseconds kSenderNap = std::chrono::milliseconds(50);
 // For the other ranks to reach the end of a bucket that this one has left.
 constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
 constexpr Nanoseconds kLastChunks = std::chrono::milliseconds(500);
@@ -30,6 +34,13 @@ constexpr int kMostStackLines = 12;
 constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
 constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
 constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
+
+Nanoseconds nap_after(Nanoseconds last, double fill) {
+  const double factor = kUsualFill / std::max(fill, 1e-6);
+  const auto wanted = static_cast<double>(last.count()) * factor;
+  const auto most = static_cast<double>(kLongNap.count());
+  return std::max(kShortNap, Nanoseconds(static_cast<std::int64_t>(std::min(wanted, most))));
+}
 
 }  // namespace
 
@@ -110,8 +121,10 @@ void Tracer::run() {
     pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
   }
   RecorderHeader& header = recorder_.header();
-  for (;;) {
-    const std::uint32_t seen = header.calls.load();
+  Nanoseconds tracing_nap = kShortNap;
+  for (std::uint32_t seen = header.calls.load() - 1;;) {
+    const bool is_called = seen != header.calls.load();
+    seen = header.calls.load();
     const bool is_last = stopping_.load();  // what was wanted before that is still to be done
     std::vector<Wish> wishes;
     std::vector<Report> reports;
@@ -124,14 +137,13 @@ void Tracer::run() {
       dumps_done_ = wanted;
       wishes.push_back({"signal", "SIGUSR1", place_.rank});
     }
-    look_for_requests(wishes);
+    if (is_called || may_be_asked_from_afar()) look_for_requests(wishes);
     for (const Wish& wish : wishes) carry_out(wish);
     answer_others();
     for (const Report& report : reports) log_report(report);
-    const bool is_busy = is_tracing_.load() && trace();
+    if (is_tracing_.load()) tracing_nap = trace(tracing_nap);
     if (is_last) return;
-    const Nanoseconds nap = is_busy                    ? kBusyInterval
-                            : is_tracing_.load()       ? kTimelineInterval
+    const Nanoseconds nap = is_tracing_.load()         ? tracing_nap
                             : may_be_asked_from_afar() ? kRequestInterval
                                                        : kForever;
     futex_wait(header.calls, seen, nap);
@@ -342,14 +354,14 @@ std::vector<int> Tracer::other_leaders() const {
   return others;
 }
 
-// True when there was so much that more should be looked for soon.
-bool Tracer::trace() {
+// Returns when to look again.
+Nanoseconds Tracer::trace(Nanoseconds last_nap) {
   const std::lock_guard guard(timeline_mutex_);
   if (sender_ != nullptr) sender_->send_news();
-  if (timeline_ == nullptr) return false;
+  if (timeline_ == nullptr) return kSenderNap;
   try {
-    const bool is_busy = timeline_->collect();
-    if (!timeline_->is_full()) return is_busy;
+    const double fill = timeline_->collect();
+    if (!timeline_->is_full()) return nap_after(last_nap, fill);
     log(place_.log, LogLevel::kWarning,
         "the timeline has reached its largest size and ends here; see HOROVOD_TIMELINE_MAX_MB");
   } catch (const Error& error) {
@@ -357,7 +369,7 @@ bool Tracer::trace() {
   }
   for (const int leader : other_leaders()) send_(leader, NoteKind::kEndTrace, 0, {});
   drop_timeline();
-  return false;
+  return kLongNap;
 }
 
 void Tracer::finish_timeline() {

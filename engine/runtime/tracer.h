@@ -132,7 +132,7 @@ class Tracer {
   void begin_timeline(const std::string& path, bool mark_cycles);
   std::vector<TraceSource> sources(bool from_now);
   std::vector<int> other_leaders() const;
-  bool trace();
+  Nanoseconds trace(Nanoseconds last_nap);
   void finish_timeline();
   void set_receiver(std::shared_ptr<TimelineCollector> receiver);
   void drop_timeline();

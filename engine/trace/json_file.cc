@@ -1,17 +1,36 @@
 #include "trace/json_file.h"
 
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "core/error.h"
 
 namespace hvd {
 
+namespace {
+
+constexpr std::string_view kSeparator = ",\n";
+
+// That stay in a processor's cache.
+constexpr std::array<char, 16 * 1024> kSpaces = [] {
+  std::array<char, 16 * 1024> spaces;
+  spaces.fill(' ');
+  return spaces;
+}();
+
+}  // namespace
+
 JsonFile::JsonFile(const std::string& path, std::string_view last, std::size_t max_bytes)
-    : path_(path), tail_(std::string(last) + "\n]\n"), max_bytes_(max_bytes) {
+    : path_(path),
+      tail_(std::string(last) + "\n]\n"),
+      max_bytes_(max_bytes),
+      gathered_(kMostGathered + 3 * kPage) {  // padding, an element, and what is promised beside
   fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) throw system_error("opening " + path, errno);
   try {
@@ -33,32 +52,44 @@ JsonFile::~JsonFile() {
   close(fd_);
 }
 
-bool JsonFile::add(std::string_view element) {
-  if (is_full_ || element.size() + 2 > kPage) return !is_full_;
-  std::size_t at = begin_ + unwritten_.size();
+char* JsonFile::begin_element(std::size_t bytes) {
+  bytes += kSeparator.size();
+  if (is_full_ || bytes > kPage) return nullptr;
+  if (gathered_bytes_ > kMostGathered) flush();
+  const std::size_t at = begin_ + gathered_bytes_;
   const std::size_t room = kPage - at % kPage;
-  const std::size_t padding = element.size() + 2 > room ? room : 0;
-  if (at + padding + element.size() + kPage > max_bytes_) {
+  const std::size_t padding = bytes > room ? room : 0;
+  if (at + padding + bytes + kPage > max_bytes_) {
     is_full_ = true;
-    return false;
+    return nullptr;
   }
-  unwritten_.append(padding, ' ');
-  unwritten_.append(element).append(",\n");
-  return true;
+  std::memset(gathered_.data() + gathered_bytes_, ' ', padding);
+  gathered_bytes_ += padding;
+  return gathered_.data() + gathered_bytes_;
+}
+
+void JsonFile::end_element(char* end) {
+  end = std::ranges::copy(kSeparator, end).out;
+  gathered_bytes_ = static_cast<std::size_t>(end - gathered_.data());
+}
+
+void JsonFile::add(std::string_view element) {
+  char* to = begin_element(element.size());
+  if (to != nullptr) end_element(std::ranges::copy(element, to).out);
 }
 
 void JsonFile::flush() {
-  if (unwritten_.empty()) return;
+  if (gathered_bytes_ == 0) return;
   if (is_broken_) throw Error(ErrorCode::kSystem, path_ + " cannot be written any more");
   try {
-    if (begin_ + unwritten_.size() > end_) move_end(begin_ + unwritten_.size());
-    write(unwritten_, begin_);
+    if (begin_ + gathered_bytes_ > end_) move_end(begin_ + gathered_bytes_);
+    write({gathered_.data(), gathered_bytes_}, begin_);
   } catch (const Error&) {
     is_broken_ = true;
     throw;
   }
-  begin_ += unwritten_.size();
-  unwritten_.clear();
+  begin_ += gathered_bytes_;
+  gathered_bytes_ = 0;
 }
 
 void JsonFile::move_end(std::size_t wanted) {
@@ -68,9 +99,9 @@ void JsonFile::move_end(std::size_t wanted) {
   // Within one page, so that it appears at once.
   if (kPage - end % kPage < tail_.size()) end = (end / kPage + 1) * kPage;
   const std::size_t behind = old_end + tail_.size();
-  write(std::string(end - behind, ' '), behind);  // spaces may follow a document
+  write_spaces(behind, end);  // they may follow a document
   write(tail_, end);
-  write(std::string(tail_.size(), ' '), old_end);
+  write_spaces(old_end, behind);
   end_ = end;
 }
 
@@ -89,6 +120,24 @@ void JsonFile::write(std::string_view text, std::size_t at) const {
     if (count < 0) throw system_error("writing " + path_, errno);
     text.remove_prefix(static_cast<std::size_t>(count));
     at += static_cast<std::size_t>(count);
+  }
+}
+
+// In one call, since the kernel does much once for each.
+void JsonFile::write_spaces(std::size_t from, std::size_t end) const {
+  while (from < end) {
+    std::array<iovec, 64> parts;
+    std::size_t count = 0;
+    for (std::size_t at = from; at < end && count < parts.size(); ++count) {
+      const std::size_t bytes = std::min(kSpaces.size(), end - at);
+      parts[count] = {.iov_base = const_cast<char*>(kSpaces.data()), .iov_len = bytes};
+      at += bytes;
+    }
+    const ssize_t written =
+        pwritev(fd_, parts.data(), static_cast<int>(count), static_cast<off_t>(from));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error("writing " + path_, errno);
+    from += static_cast<std::size_t>(written);
   }
 }
 

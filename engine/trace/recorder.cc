@@ -32,9 +32,11 @@ RecorderView::RecorderView(std::shared_ptr<Region> region)
       labels_(reinterpret_cast<LabelCell*>(region_->data() + kPage)),
       cells_(reinterpret_cast<EventCell*>(region_->data() + kPage + kLabelBytes)) {}
 
-RecorderView::Found RecorderView::read(std::uint64_t begin, bool patiently) const {
+RecorderView::Found RecorderView::read(std::uint64_t begin, bool patiently,
+                                       std::vector<Event> memory) const {
   const std::uint64_t kept = capacity();
-  Found found{.events = {}, .first = begin, .end = end(), .lost = 0};
+  Found found{.events = std::move(memory), .first = begin, .end = end(), .lost = 0};
+  found.events.clear();
   if (kept == 0) return found;
   if (found.end - begin > kept) {
     found.lost = found.end - begin - kept;

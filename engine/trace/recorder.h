@@ -52,8 +52,8 @@ class RecorderView {
   std::uint32_t capacity() const { return header_->capacity.load(std::memory_order_acquire); }
   std::uint64_t end() const { return header_->next.load(std::memory_order_acquire); }
   // All from number `begin` on that are still there. With `patiently` it stops at one that is being
-  // written; else it leaves it out.
-  Found read(std::uint64_t begin, bool patiently = false) const;
+  // written; else it leaves it out. `memory` is used for what is found.
+  Found read(std::uint64_t begin, bool patiently = false, std::vector<Event> memory = {}) const;
   std::vector<Event> last(std::uint64_t count) const;
   std::optional<Label> label(std::uint32_t id) const;
   std::uint64_t label_count() const { return header_->next_label.load(std::memory_order_acquire); }

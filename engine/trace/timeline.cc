@@ -30,7 +30,7 @@ const char* operation_name(const Label& label) {
   return label.kind < kKindCount ? upper_name_of(static_cast<Kind>(label.kind)) : "UNKNOWN";
 }
 
-constexpr std::string_view kEnd = R"({"ph":"E")";
+constexpr ShortText<64> kEnd{R"({"ph":"E")"};
 
 std::string shape_text(const Label& label) {
   std::string text = "[";
@@ -73,38 +73,46 @@ void Timeline::add_label(int rank, std::uint32_t id, const Label& label) {
   row = {};
   row.id = id;
   row.group = group_of(label);
-  row.label = label;
-  spell(row, rank);
+  spell(row, rank, label);
   name_row(row.group, rank);
 }
 
-void Timeline::spell(Row& row, int rank) {
-  row.begins = &begins_of(operation_name(row.label));
+void Timeline::spell(Row& row, int rank, const Label& label) {
+  row.operation = &operation_of(label);
   line_.clear();
   number("pid", row.group).number("tid", rank).begin_field("ts");
-  row.place = line_;
+  row.place = ShortText<40>(line_);
   line_.clear();
-  arguments().text("dtype", name_of(static_cast<Dtype>(row.label.dtype)));
-  row.ending = text("shape", shape_text(row.label)).line_ + "}}";
+  arguments().text("dtype", name_of(static_cast<Dtype>(label.dtype)));
+  row.ending = text("shape", shape_text(label)).line_ + "}}";
   line_.assign(1, '{');
-  rank_at(rank).arrival = text("name", std::to_string(rank)).text("ph", "X").line_;
+  rank_at(rank).arrival = Begin(text("name", std::to_string(rank)).text("ph", "X").line_);
 }
 
-const Timeline::Begins& Timeline::begins_of(std::string_view operation) {
-  Begins& begins = begins_[operation];
-  if (!begins.operation.empty()) return begins;
+const Timeline::Operation& Timeline::operation_of(const Label& label) {
+  const char* name = operation_name(label);
+  Operation& operation = operations_[name];
+  if (operation.name != nullptr) return operation;
+  operation.name = name;
   line_.assign(1, '{');
-  begins.operation = text("name", operation).text("ph", "B").line_;
+  operation.run = Begin(text("name", name).text("ph", "B").line_);
   line_.assign(1, '{');
-  begins.negotiation = text("name", "NEGOTIATE_" + std::string(operation)).text("ph", "B").line_;
-  return begins;
+  operation.negotiation =
+      Begin(text("name", "NEGOTIATE_" + std::string(name)).text("ph", "B").line_);
+  return operation;
 }
 
-void Timeline::put(std::string_view begin, const Row& row, std::int64_t time_ns,
-                   std::string_view end) {
-  line_.assign(begin).append(row.place);
-  put_us(time_ns - start_ns_);
-  file_.add(line_.append(end));
+void Timeline::put(const Begin& begin, const Row& row, std::int64_t time_ns, std::string_view end) {
+  if (time_ns != stamp_ns_) {
+    line_.clear();
+    put_us(time_ns - start_ns_);
+    stamp_ = ShortText<32>(line_);
+    stamp_ns_ = time_ns;
+  }
+  char* to = file_.begin_element(begin.size() + row.place.size() + stamp_.size() + end.size());
+  if (to == nullptr) return;
+  to = stamp_.put(row.place.put(begin.put(to)));
+  file_.end_element(std::ranges::copy(end, to).out);
 }
 
 bool Timeline::knows_label(int rank, std::uint32_t id) const {
@@ -200,8 +208,8 @@ void Timeline::submit(int rank, const Event& event) {
   if (row == nullptr) return;
   end_row(*row, event.time_ns);
   row->phase = Phase::kNegotiating;
-  put(row->begins->negotiation, *row, event.time_ns, "}");
-  put(rank_at(rank).arrival, *row, event.time_ns, R"(,"dur":0.000})");
+  put(row->operation->negotiation, *row, event.time_ns, "}");
+  put(rank_at(rank).arrival, *row, event.time_ns, R"(,"dur":0})");
 }
 
 void Timeline::start_bucket(int rank, const Event& event) {
@@ -220,7 +228,7 @@ void Timeline::fuse(int rank, const Event& event) {
   if (row == nullptr) return;
   if (row->phase == Phase::kNegotiating) put(kEnd, *row, event.time_ns, "}");
   row->phase = Phase::kRunning;
-  put(row->begins->operation, *row, event.time_ns, "}");
+  put(row->operation->run, *row, event.time_ns, "}");
   rank_at(rank).buckets[event.process_set].rows.push_back(event.subject);
 }
 
@@ -230,7 +238,7 @@ void Timeline::end_bucket(int rank, const Event& event) {
   for (const std::uint32_t id : bucket.rows) {
     Row* row = row_of(rank, id);
     if (row == nullptr || row->phase != Phase::kRunning) continue;
-    operation = operation_name(row->label);
+    operation = row->operation->name;
     row->phase = Phase::kIdle;
     put(kEnd, *row, event.time_ns, row->ending);
   }
@@ -320,13 +328,11 @@ void Timeline::done(std::string_view end) { file_.add(line_.append(end)); }
 
 void Timeline::put_us(std::int64_t nanoseconds) {
   if (nanoseconds < 0) line_ += '-';
-  const std::int64_t whole = std::abs(nanoseconds);
+  const std::int64_t tenths = (std::abs(nanoseconds) + 50) / 100;
   char digits[32];
-  char* end = std::to_chars(digits, digits + 24, whole / 1000).ptr;
+  char* end = std::to_chars(digits, digits + 24, tenths / 10).ptr;
   *end++ = '.';
-  for (const std::int64_t unit : {100, 10, 1}) {
-    *end++ = static_cast<char>('0' + whole % 1000 / unit % 10);
-  }
+  *end++ = static_cast<char>('0' + tenths % 10);
   line_.append(digits, end);
 }
 

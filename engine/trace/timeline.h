@@ -16,6 +16,7 @@
 #include "control/request.h"
 #include "trace/events.h"
 #include "trace/json_file.h"
+#include "trace/short_text.h"
 
 namespace hvd {
 
@@ -53,21 +54,21 @@ class Timeline {
  private:
   enum class Phase : std::uint8_t { kIdle, kNegotiating, kRunning };
 
-  // How the events of an operation begin.
-  struct Begins {
-    std::string negotiation;  // {"name":"NEGOTIATE_ALLREDUCE","ph":"B"
-    std::string operation;    // {"name":"ALLREDUCE","ph":"B"
+  using Begin = ShortText<64>;
+  // There are thousands of events a second, of few rows: what they share is spelled once.
+  struct Operation {
+    const char* name = nullptr;
+    Begin negotiation;  // {"name":"NEGOTIATE_ALLREDUCE","ph":"B"
+    Begin run;          // {"name":"ALLREDUCE","ph":"B"
   };
   // A tensor of one rank.
   struct Row {
     std::uint32_t id = ~0U;  // of the label
     std::uint32_t group = 0;
+    const Operation* operation = nullptr;
     Phase phase = Phase::kIdle;
-    Label label;
-    // There are thousands of events a second, of few rows: what they share is spelled once.
-    const Begins* begins = nullptr;
-    std::string place;   // ,"pid":3,"tid":1,"ts":
-    std::string ending;  // ,"args":{"dtype":"float32","shape":"[2, 3]"}}
+    ShortText<40> place;  // ,"pid":3,"tid":1,"ts":
+    std::string ending;   // ,"args":{"dtype":"float32","shape":"[2, 3]"}}
   };
   struct Bucket {
     std::uint32_t number = 0;
@@ -76,7 +77,7 @@ class Timeline {
     std::vector<std::uint32_t> rows;
   };
   struct Rank {
-    std::string arrival;            // {"name":"1","ph":"X"
+    Begin arrival;                  // {"name":"1","ph":"X"
     std::vector<Row> rows;          // by label, as many as are remembered
     std::map<int, Bucket> buckets;  // by process set
   };
@@ -86,8 +87,8 @@ class Timeline {
   std::uint32_t group_of(const Label& label);
   void begin_group(std::uint32_t group, const std::string& name);
   void name_row(std::uint32_t group, int rank);
-  void spell(Row& row, int rank);
-  const Begins& begins_of(std::string_view operation);
+  void spell(Row& row, int rank, const Label& label);
+  const Operation& operation_of(const Label& label);
 
   void submit(int rank, const Event& event);
   void start_bucket(int rank, const Event& event);
@@ -99,7 +100,7 @@ class Timeline {
   void end_row(Row& row, std::int64_t time_ns);
 
   // An event of a row, as it is spelled.
-  void put(std::string_view begin, const Row& row, std::int64_t time_ns, std::string_view end);
+  void put(const Begin& begin, const Row& row, std::int64_t time_ns, std::string_view end);
   // Puts any other together, field by field.
   Timeline& open(std::string_view name, char phase, std::uint32_t group, int rank,
                  std::int64_t time_ns);
@@ -110,7 +111,7 @@ class Timeline {
   void begin_field(std::string_view field);
   Timeline& span(std::int64_t duration_ns);
   void done(std::string_view end = "}");
-  void put_us(std::int64_t nanoseconds);
+  void put_us(std::int64_t nanoseconds);  // to a tenth
 
   const TimelineConfig config_;
   JsonFile file_;
@@ -119,7 +120,10 @@ class Timeline {
   std::vector<Rank> ranks_;
   std::map<std::pair<int, std::string>, std::uint32_t> groups_;  // by process set and name
   std::set<std::pair<std::uint32_t, int>> named_rows_;
-  std::map<std::string_view, Begins> begins_;  // by operation
+  std::map<std::string_view, Operation> operations_;  // by name
+  // The time of the last event of a row, which others often share.
+  std::int64_t stamp_ns_ = -1;
+  ShortText<32> stamp_;
   std::string line_;
 };
 

@@ -65,22 +65,23 @@ TraceChunk read_chunk(std::string_view bytes) {
   return chunk;
 }
 
-TraceChunk TraceSource::next() {
-  RecorderView::Found found = view_.read(next_, true);
+const TraceChunk& TraceSource::next() {
+  RecorderView::Found found = view_.read(next_, true, std::move(chunk_.events));
   next_ = found.end;
-  TraceChunk chunk{
-      .rank = rank_, .lost = found.lost, .labels = {}, .events = std::move(found.events)};
+  chunk_.lost = found.lost;
+  chunk_.events = std::move(found.events);
+  chunk_.labels.clear();
   if (told_.empty()) told_.resize(Recorder::kLabels, Recorder::kNoLabel);
-  for (const Event& event : chunk.events) {
+  for (const Event& event : chunk_.events) {
     if (event.kind != EventKind::kSubmit && event.kind != EventKind::kFused) continue;
     std::uint32_t& told = told_[event.subject % Recorder::kLabels];
     if (told == event.subject) continue;
     if (const auto label = view_.label(event.subject)) {
-      chunk.labels.emplace_back(event.subject, *label);
+      chunk_.labels.emplace_back(event.subject, *label);
       told = event.subject;
     }
   }
-  return chunk;
+  return chunk_;
 }
 
 }  // namespace hvd

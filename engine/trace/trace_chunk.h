@@ -28,16 +28,19 @@ TraceChunk read_chunk(std::string_view bytes);
 class TraceSource {
  public:
   TraceSource(RecorderView view, int rank, std::uint64_t first)
-      : view_(std::move(view)), rank_(rank), next_(first) {}
+      : view_(std::move(view)), next_(first) {
+    chunk_.rank = rank;
+  }
 
-  // What has come since the last call; labels that were not in an earlier chunk.
-  TraceChunk next();
+  // What has come since the last call, until the next one; labels that were not in an earlier
+  // chunk.
+  const TraceChunk& next();
   std::uint32_t capacity() const { return view_.capacity(); }
 
  private:
   RecorderView view_;
-  int rank_;
   std::uint64_t next_;
+  TraceChunk chunk_;
   std::vector<std::uint32_t> told_;  // labels
 };
 
