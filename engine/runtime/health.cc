@@ -9,8 +9,8 @@ namespace hvd {
 
 namespace {
 
-// Of a message between hosts, at worst.
-constexpr auto kLatency = std::chrono::seconds(2);
+// Of a message between hosts, at worst: TCP may have to send it five times over.
+constexpr auto kLatency = std::chrono::seconds(5);
 
 // Worth an event of its own when it is over.
 constexpr Nanoseconds kLongWait = std::chrono::microseconds(20);

@@ -25,11 +25,11 @@ std::size_t Engine::space_bytes(int size) {
 }
 
 std::unique_ptr<Tracer> Engine::make_tracer(const std::vector<WatchedProcess>& processes) {
-  Tracer::Place place{.rank = config_.rank,
-                      .local = {},
-                      .pids = {},
-                      .rank_names = config_.peer_names,
-                      .log = config_.log};
+  TracePlace place{.rank = config_.rank,
+                   .local = {},
+                   .pids = {},
+                   .rank_names = config_.peer_names,
+                   .log = config_.log};
   for (int rank = 0; rank < config_.size; ++rank) {
     if (presence_.is_local(rank)) place.local.push_back(rank);
   }

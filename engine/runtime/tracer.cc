@@ -18,15 +18,6 @@ namespace {
 
 constexpr Nanoseconds kForever = std::chrono::hours(24);
 constexpr Nanoseconds kRequestInterval = std::chrono::milliseconds(500);
-// While a timeline is written: how long the scribe sleeps, and how full a recorder may come to be
-// meanwhile. It is the sleep that costs little: each end of it disturbs the program.
-constexpr Nanoseconds kShortNap = std::chrono::milliseconds(2);
-constexpr Nanoseconds kLongNap = std::chrono::milliseconds(100);
-constexpr double kUsualFill = 0.25;
-constexpr Nanoseconds kSenderNap = std::chrono::milliseconds(50);
-// For the other ranks to reach the end of a bucket that this one has left.
-constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
-constexpr Nanoseconds kLastChunks = std::chrono::milliseconds(500);
 constexpr std::size_t kMostStackBytes = 256 * 1024;
 // Of a stall report.
 constexpr std::size_t kMostDescribed = 4;
@@ -35,20 +26,14 @@ constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
 constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
 constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
 
-Nanoseconds nap_after(Nanoseconds last, double fill) {
-  const double factor = kUsualFill / std::max(fill, 1e-6);
-  const auto wanted = static_cast<double>(last.count()) * factor;
-  const auto most = static_cast<double>(kLongNap.count());
-  return std::max(kShortNap, Nanoseconds(static_cast<std::int64_t>(std::min(wanted, most))));
-}
-
 }  // namespace
 
-Tracer::Tracer(TraceConfig config, Place place, Memory memory)
+Tracer::Tracer(TraceConfig config, TracePlace place, TraceMemory memory)
     : config_(std::move(config)),
       place_(std::move(place)),
       memory_(std::move(memory)),
-      recorder_(memory_(place_.rank), config_.events) {}
+      recorder_(memory_(place_.rank), config_.events),
+      timeline_(config_, place_, memory_) {}
 
 void Tracer::start() {
   if (!config_.timeline_path.empty()) {
@@ -121,7 +106,7 @@ void Tracer::run() {
     pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
   }
   RecorderHeader& header = recorder_.header();
-  Nanoseconds tracing_nap = kShortNap;
+  Nanoseconds tracing_nap{};
   for (std::uint32_t seen = header.calls.load() - 1;;) {
     const bool is_called = seen != header.calls.load();
     seen = header.calls.load();
@@ -141,9 +126,9 @@ void Tracer::run() {
     for (const Wish& wish : wishes) carry_out(wish);
     answer_others();
     for (const Report& report : reports) log_report(report);
-    if (is_tracing_.load()) tracing_nap = trace(tracing_nap);
+    if (timeline_.is_active()) tracing_nap = timeline_.work(tracing_nap);
     if (is_last) return;
-    const Nanoseconds nap = is_tracing_.load()         ? tracing_nap
+    const Nanoseconds nap = timeline_.is_active()      ? tracing_nap
                             : may_be_asked_from_afar() ? kRequestInterval
                                                        : kForever;
     futex_wait(header.calls, seen, nap);
@@ -182,7 +167,7 @@ std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, cons
                             bool with_stacks) {
   const std::lock_guard guard(files_mutex_);
   RecordingHead head{.rank = wish.rank,
-                     .name = name_of(wish.rank),
+                     .name = place_.name_of(wish.rank),
                      .written_by = place_.rank,
                      .reason = wish.reason,
                      .detail = wish.detail,
@@ -263,7 +248,7 @@ std::string Tracer::describe(int rank) {
   if (std::ranges::find(place_.local, rank) == place_.local.end()) return describe_far(rank);
   const RecorderView view(memory_(rank));
   std::string text = "  ";
-  text.append(name_of(rank)).append(" ").append(last_operations(view, now_ns()));
+  text.append(place_.name_of(rank)).append(" ").append(last_operations(view, now_ns()));
   const auto pid = place_.pids.find(rank);
   if (pid != place_.pids.end() && is_stopped(pid->second)) return text + "; its process is stopped";
   const std::string stack = main_stack(ask(view.header()), "    ", kMostStackLines);
@@ -290,142 +275,27 @@ std::string Tracer::ask(RecorderHeader& header) {
   }
 }
 
-std::string Tracer::name_of(int rank) const {
-  const auto index = static_cast<std::size_t>(rank);
-  return index < place_.rank_names.size() ? place_.rank_names[index]
-                                          : "rank " + std::to_string(rank);
-}
-
 void Tracer::start_timeline(const std::string& path, bool mark_cycles) {
   if (place_.rank != 0 || !recorder_.is_on()) return;
-  const std::lock_guard guard(timeline_mutex_);
-  finish_timeline();
-  try {
-    begin_timeline(path, mark_cycles);
-    is_tracing_.store(true);
-  } catch (const Error& error) {
-    log(place_.log, LogLevel::kError, std::string("there will be no timeline: ") + error.what());
-  }
+  timeline_.start(path, mark_cycles, scribe_.joinable());
   if (scribe_.joinable()) call_scribe();
 }
 
-void Tracer::stop_timeline() {
-  const std::lock_guard guard(timeline_mutex_);
-  finish_timeline();
+void Tracer::stop_timeline() { timeline_.stop(); }
+
+void Tracer::end_traces() {
+  timeline_.end_sending();
+  timeline_.stop();
 }
 
-void Tracer::begin_timeline(const std::string& path, bool mark_cycles) {
-  std::vector<TimelineCollector::Host> others;
-  for (const int leader : other_leaders()) others.push_back({leader, name_of(leader)});
-  timeline_ =
-      std::make_shared<TimelineCollector>(TimelineConfig{.path = path,
-                                                         .max_bytes = config_.timeline_max_bytes,
-                                                         .mark_cycles = mark_cycles,
-                                                         .data_plane = config_.data_plane,
-                                                         .rank_names = place_.rank_names},
-                                          sources(scribe_.joinable()), std::move(others));
-  set_receiver(timeline_);
-  for (const int leader : other_leaders()) {
-    send_(leader, NoteKind::kBeginTrace, scribe_.joinable() ? 1 : 0, {});
-  }
-}
-
-void Tracer::set_receiver(std::shared_ptr<TimelineCollector> receiver) {
-  const std::lock_guard guard(mutex_);
-  receiver_ = std::move(receiver);
-}
-
-// The recorders of this host. A new world's from its beginning: others may have been quicker.
-std::vector<TraceSource> Tracer::sources(bool from_now) {
-  std::vector<TraceSource> sources;
-  for (const int rank : place_.local) {
-    RecorderView view(memory_(rank));
-    const std::uint64_t first = from_now ? view.end() : 0;
-    sources.emplace_back(std::move(view), rank, first);
-  }
-  return sources;
-}
-
-std::vector<int> Tracer::other_leaders() const {
+void Tracer::connect(std::map<int, int> leaders, SendNote send) {
+  leaders_ = std::move(leaders);
+  send_ = std::move(send);
   std::vector<int> others;
   for (const auto& [rank, leader] : leaders_) {
     if (rank == leader && rank != place_.rank) others.push_back(leader);
   }
-  return others;
-}
-
-// Returns when to look again.
-Nanoseconds Tracer::trace(Nanoseconds last_nap) {
-  const std::lock_guard guard(timeline_mutex_);
-  if (sender_ != nullptr) sender_->send_news();
-  if (timeline_ == nullptr) return kSenderNap;
-  try {
-    const double fill = timeline_->collect();
-    if (!timeline_->is_full()) return nap_after(last_nap, fill);
-    log(place_.log, LogLevel::kWarning,
-        "the timeline has reached its largest size and ends here; see HOROVOD_TIMELINE_MAX_MB");
-  } catch (const Error& error) {
-    log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
-  }
-  for (const int leader : other_leaders()) send_(leader, NoteKind::kEndTrace, 0, {});
-  drop_timeline();
-  return kLongNap;
-}
-
-void Tracer::finish_timeline() {
-  if (timeline_ == nullptr) return;
-  bool can_be_whole = true;
-  for (const int leader : other_leaders()) {
-    can_be_whole = send_(leader, NoteKind::kEndTrace, 0, {}) && can_be_whole;
-  }
-  const std::int64_t begin_ns = now_ns();
-  try {
-    for (;;) {
-      timeline_->collect();
-      const Nanoseconds patience =
-          can_be_whole && !timeline_->have_all_ended() ? kLastChunks : kLastEvents;
-      const bool is_whole = timeline_->have_all_ended() && !timeline_->has_open_bucket();
-      if (is_whole || now_ns() - begin_ns > patience.count()) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  } catch (const Error& error) {
-    log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
-  }
-  drop_timeline();
-}
-
-void Tracer::drop_timeline() {
-  set_receiver(nullptr);
-  timeline_.reset();
-  is_tracing_.store(false);
-}
-
-void Tracer::begin_sending(bool from_now) {
-  const std::lock_guard guard(timeline_mutex_);
-  const auto send = [this](const std::string& bytes) {
-    send_(0, NoteKind::kTrace, place_.rank, bytes);
-  };
-  sender_ = std::make_unique<TraceSender>(sources(from_now), send);
-  is_tracing_.store(true);
-}
-
-void Tracer::end_sending() {
-  const std::lock_guard guard(timeline_mutex_);
-  if (sender_ == nullptr) return;
-  sender_->send_news();
-  sender_.reset();
-  send_(0, NoteKind::kTrace, place_.rank, {});
-  is_tracing_.store(false);
-}
-
-void Tracer::end_traces() {
-  end_sending();
-  stop_timeline();
-}
-
-void Tracer::connect(std::map<int, int> leaders, Send send) {
-  leaders_ = std::move(leaders);
-  send_ = std::move(send);
+  timeline_.connect(std::move(others), send_);
 }
 
 void Tracer::hear(int leader, NoteKind kind, int rank, const std::string& text) {
@@ -441,16 +311,14 @@ void Tracer::hear(int leader, NoteKind kind, int rank, const std::string& text) 
       answered_.notify_all();
       return;
     }
-    case NoteKind::kTrace: {
-      const std::lock_guard guard(mutex_);
-      if (receiver_ != nullptr) receiver_->receive(leader, text);
+    case NoteKind::kTrace:
+      timeline_.receive(leader, text);
       return;
-    }
     case NoteKind::kBeginTrace:
-      if (recorder_.is_on()) begin_sending(rank != 0);
+      if (recorder_.is_on()) timeline_.begin_sending(rank != 0);
       break;
     case NoteKind::kEndTrace:
-      end_sending();
+      timeline_.end_sending();
       return;
     default:
       return;

@@ -17,56 +17,23 @@
 #include <thread>
 #include <vector>
 
-#include "core/log.h"
 #include "runtime/news.h"
-#include "runtime/timeline_collector.h"
+#include "runtime/timeline_writer.h"
+#include "runtime/trace_place.h"
 #include "trace/recorder.h"
 #include "trace/recorder_file.h"
 
 namespace hvd {
 
-struct TraceConfig {
-  std::uint32_t events = 1U << 16;  // that are kept; 0: no recorder
-  // Where files go; an empty folder: nowhere.
-  std::string folder;
-  bool is_chosen_folder = false;
-  std::string job = "job";  // the folder in it
-  int generation = 1;       // of the world in this process, part of a file's name
-  // What a file in the job's folder says while the world lives. Empty: there is none, nobody can
-  // ask for recordings there, and none is written at a regular end.
-  std::string presence;
-  std::string world;  // a JSON object for every file
-  // How to get at Python's stacks without its lock: raising the signal writes them to the file.
-  int stack_signal = 0;  // 0: not at all
-  int stack_fd = -1;
-  std::string timeline_path;  // empty: not from the start
-  bool timeline_mark_cycles = false;
-  std::size_t timeline_max_bytes = 1U << 30;
-  std::string data_plane = "native";
-};
-
 class Tracer {
  public:
-  struct Place {
-    int rank = 0;
-    std::vector<int> local;               // ranks of this host
-    std::map<int, int> pids;              // of those that are known, by rank
-    std::vector<std::string> rank_names;  // of the world
-    LogConfig log;
-  };
-  // The memory of a rank of this host.
-  using Memory = std::function<std::shared_ptr<Region>(int rank)>;
-
-  // Sends a note to another host's leader; false where it cannot.
-  using Send = std::function<bool(int leader, NoteKind kind, int rank, const std::string& text)>;
-
-  Tracer(TraceConfig config, Place place, Memory memory);
+  Tracer(TraceConfig config, TracePlace place, TraceMemory memory);
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
   // For the leader of a host where there are others: each rank's leader, how to reach them.
-  void connect(std::map<int, int> leaders, Send send);
+  void connect(std::map<int, int> leaders, SendNote send);
   // The thread begins.
   void start();
   // Any thread: a note of another host's leader.
@@ -126,23 +93,13 @@ class Tracer {
   std::string stacks();
   void log_report(const Report& report);
   std::string ask(RecorderHeader& header);
-  std::string name_of(int rank) const;
-
   std::string describe_far(int rank);
-  void begin_timeline(const std::string& path, bool mark_cycles);
-  std::vector<TraceSource> sources(bool from_now);
-  std::vector<int> other_leaders() const;
-  Nanoseconds trace(Nanoseconds last_nap);
-  void finish_timeline();
-  void set_receiver(std::shared_ptr<TimelineCollector> receiver);
-  void drop_timeline();
-  void begin_sending(bool from_now);
-  void end_sending();
 
   const TraceConfig config_;
-  const Place place_;
-  const Memory memory_;
+  const TracePlace place_;
+  const TraceMemory memory_;
   Recorder recorder_;
+  TimelineWriter timeline_;
 
   std::mutex files_mutex_;
   std::mutex mutex_;
@@ -151,19 +108,13 @@ class Tracer {
   std::vector<Question> questions_;
   std::map<int, std::string> answers_;  // of other hosts, by rank
   std::condition_variable answered_;
-  std::shared_ptr<TimelineCollector> receiver_;  // of what other hosts send
   std::uint32_t dumps_done_ = 0;
   std::string presence_path_;  // empty: nobody knows of this rank
   std::string last_request_;
 
-  std::mutex timeline_mutex_;
-  std::shared_ptr<TimelineCollector> timeline_;
-  std::unique_ptr<TraceSender> sender_;
-
   std::map<int, int> leaders_;  // by rank; empty: no other host can be reached
-  Send send_;
+  SendNote send_;
 
-  std::atomic<bool> is_tracing_{false};  // a timeline, or for one
   std::atomic<bool> stopping_{false};
   std::thread scribe_;
 };

@@ -1,0 +1,160 @@
+#include "runtime/timeline_writer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+
+namespace hvd {
+
+namespace {
+
+// How long the scribe sleeps while a timeline is written, and how full a recorder may come to be
+// meanwhile. It is the sleep that costs little: each end of it disturbs the program.
+constexpr Nanoseconds kShortNap = std::chrono::milliseconds(2);
+constexpr Nanoseconds kLongNap = std::chrono::milliseconds(100);
+constexpr double kUsualFill = 0.25;
+constexpr Nanoseconds kSenderNap = std::chrono::milliseconds(50);
+// For the other ranks to reach the end of a bucket that this one has left.
+constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
+constexpr Nanoseconds kLastChunks = std::chrono::milliseconds(500);
+
+Nanoseconds nap_after(Nanoseconds last, double fill) {
+  const double factor = kUsualFill / std::max(fill, 1e-6);
+  const auto wanted = static_cast<double>(last.count()) * factor;
+  const auto most = static_cast<double>(kLongNap.count());
+  return std::max(kShortNap, Nanoseconds(static_cast<std::int64_t>(std::min(wanted, most))));
+}
+
+}  // namespace
+
+TimelineWriter::TimelineWriter(const TraceConfig& config, const TracePlace& place,
+                               const TraceMemory& memory)
+    : config_(config), place_(place), memory_(memory) {}
+
+void TimelineWriter::connect(std::vector<int> other_leaders, SendNote send) {
+  other_leaders_ = std::move(other_leaders);
+  send_ = std::move(send);
+}
+
+void TimelineWriter::start(const std::string& path, bool mark_cycles, bool from_now) {
+  const std::lock_guard guard(mutex_);
+  finish();
+  try {
+    begin(path, mark_cycles, from_now);
+    is_active_.store(true);
+  } catch (const Error& error) {
+    log(place_.log, LogLevel::kError, std::string("there will be no timeline: ") + error.what());
+  }
+}
+
+void TimelineWriter::stop() {
+  const std::lock_guard guard(mutex_);
+  finish();
+}
+
+void TimelineWriter::begin(const std::string& path, bool mark_cycles, bool from_now) {
+  std::vector<TimelineCollector::Host> others;
+  for (const int leader : other_leaders_) others.push_back({leader, place_.name_of(leader)});
+  timeline_ =
+      std::make_shared<TimelineCollector>(TimelineConfig{.path = path,
+                                                         .max_bytes = config_.timeline_max_bytes,
+                                                         .mark_cycles = mark_cycles,
+                                                         .data_plane = config_.data_plane,
+                                                         .rank_names = place_.rank_names},
+                                          sources(from_now), std::move(others));
+  set_receiver(timeline_);
+  tell_others(NoteKind::kBeginTrace, from_now ? 1 : 0);
+}
+
+void TimelineWriter::set_receiver(std::shared_ptr<TimelineCollector> receiver) {
+  const std::lock_guard guard(receiver_mutex_);
+  receiver_ = std::move(receiver);
+}
+
+// The recorders of this host. A new world's from its beginning: others may have been quicker.
+std::vector<TraceSource> TimelineWriter::sources(bool from_now) const {
+  std::vector<TraceSource> sources;
+  for (const int rank : place_.local) {
+    RecorderView view(memory_(rank));
+    const std::uint64_t first = from_now ? view.end() : 0;
+    sources.emplace_back(std::move(view), rank, first);
+  }
+  return sources;
+}
+
+// Whether all of them can hear it.
+bool TimelineWriter::tell_others(NoteKind kind, int value) const {
+  bool could_all = true;
+  for (const int leader : other_leaders_) could_all = send_(leader, kind, value, {}) && could_all;
+  return could_all;
+}
+
+void TimelineWriter::receive(int leader, const std::string& bytes) {
+  const std::lock_guard guard(receiver_mutex_);
+  if (receiver_ != nullptr) receiver_->receive(leader, bytes);
+}
+
+Nanoseconds TimelineWriter::work(Nanoseconds last_nap) {
+  const std::lock_guard guard(mutex_);
+  if (sender_ != nullptr) sender_->send_news();
+  if (timeline_ == nullptr) return kSenderNap;
+  try {
+    const double fill = timeline_->collect();
+    if (!timeline_->is_full()) return nap_after(std::max(last_nap, kShortNap), fill);
+    log(place_.log, LogLevel::kWarning,
+        "the timeline has reached its largest size and ends here; see HOROVOD_TIMELINE_MAX_MB");
+  } catch (const Error& error) {
+    log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
+  }
+  tell_others(NoteKind::kEndTrace, 0);
+  drop();
+  return kLongNap;
+}
+
+void TimelineWriter::finish() {
+  if (timeline_ == nullptr) return;
+  const bool can_be_whole = tell_others(NoteKind::kEndTrace, 0);
+  const std::int64_t begin_ns = now_ns();
+  try {
+    for (;;) {
+      timeline_->collect();
+      const Nanoseconds patience =
+          can_be_whole && !timeline_->have_all_ended() ? kLastChunks : kLastEvents;
+      const bool is_whole = timeline_->have_all_ended() && !timeline_->has_open_bucket();
+      if (is_whole || now_ns() - begin_ns > patience.count()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const Error& error) {
+    log(place_.log, LogLevel::kError, std::string("the timeline ends here: ") + error.what());
+  }
+  drop();
+}
+
+void TimelineWriter::drop() {
+  set_receiver(nullptr);
+  timeline_.reset();
+  is_active_.store(false);
+}
+
+void TimelineWriter::begin_sending(bool from_now) {
+  const std::lock_guard guard(mutex_);
+  const auto send = [this](const std::string& bytes) {
+    send_(0, NoteKind::kTrace, place_.rank, bytes);
+  };
+  sender_ = std::make_unique<TraceSender>(sources(from_now), send);
+  is_active_.store(true);
+}
+
+void TimelineWriter::end_sending() {
+  const std::lock_guard guard(mutex_);
+  if (sender_ == nullptr) return;
+  sender_->send_news();
+  sender_.reset();
+  send_(0, NoteKind::kTrace, place_.rank, {});
+  is_active_.store(false);
+}
+
+}  // namespace hvd
