@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,16 +18,12 @@ from horovod.rendezvous.membership import SetLinks
 from horovod.rendezvous.mesh import Mesh
 
 from . import worlds
-from .worlds import MemoryStore, join_hosts, meshes, open_descriptors, outcomes
+from .worlds import MemoryStore, join_hosts, meshes, outcomes
 
 NOWHERE = Route("127.0.0.1", 1)
 
 
-@pytest.fixture(autouse=True)
-def nothing_leaks() -> Iterator[None]:
-    before = open_descriptors()
-    yield
-    assert open_descriptors() == before
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
 
 
 def size_of(layout: Sequence[Sequence[int]]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,14 +13,9 @@ from horovod.rendezvous import mesh_root, peer_socket, region
 from horovod.rendezvous.membership import SetLinks
 from horovod.rendezvous.mesh import Mesh
 
-from .worlds import REGION_BYTES, MemoryStore, join, meshes, open_descriptors
+from .worlds import REGION_BYTES, MemoryStore, join, meshes
 
-
-@pytest.fixture(autouse=True)
-def nothing_leaks() -> Iterator[None]:
-    before = open_descriptors()
-    yield
-    assert open_descriptors() == before
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
 
 
 def close(world: list[Mesh]) -> None:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -25,14 +24,9 @@ from horovod.rendezvous.peer_socket import new_socket, receive
 from horovod.rendezvous.place import this_place
 from horovod.rendezvous.roster import Card, encode_card
 
-from .worlds import REGION_BYTES, SECRET, MemoryStore, join, open_descriptors, outcomes
+from .worlds import REGION_BYTES, SECRET, MemoryStore, join, outcomes
 
-
-@pytest.fixture(autouse=True)
-def nothing_leaks() -> Iterator[None]:
-    before = open_descriptors()
-    yield
-    assert open_descriptors() == before
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
 
 
 def texts(found: list[Mesh | InitError]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +109,3 @@ def meshes(size: int, action: Callable[[int], Mesh]) -> list[Mesh]:
         assert isinstance(outcome, Mesh), outcome
         found.append(outcome)
     return found
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
