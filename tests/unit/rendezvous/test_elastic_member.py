@@ -223,9 +223,11 @@ def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> N
 
 
 class Drivers:
-    """Stores that follow each other at one address, each empty."""
+    """Stores that follow each other at one address, each empty, and members' patience with them."""
 
     def __init__(self) -> None:
+        self.patience = Patience(30)
+        self._earlier = set(threading.enumerate())
         self.heard: Queue[tuple[str, bytes]] = Queue()
         self.server = self._new(("127.0.0.1", 0))
         self.clients: list[StoreClient] = []
@@ -246,7 +248,13 @@ class Drivers:
         self.server = self._new(self.server.address)
 
     def close(self) -> None:
+        """After that nobody looks for another one any more."""
+        self.patience.limit_s = 0
         self.server.close()
+        for thread in set(threading.enumerate()) - self._earlier:
+            if thread.name == "horovod-updates":
+                thread.join(timeout=30)
+                assert not thread.is_alive()
         for client in self.clients:
             client.close()
 
@@ -258,7 +266,7 @@ def drivers() -> Iterator[Drivers]:
 
 
 def test_another_driver_is_asked_again(drivers: Drivers) -> None:
-    member = Member(5, Patience(30))
+    member = Member(5, drivers.patience)
     with ThreadPoolExecutor() as pool:
         seat = pool.submit(member.take_seat, drivers.open_store)
         first = drivers.heard.get(timeout=30)
@@ -270,7 +278,7 @@ def test_another_driver_is_asked_again(drivers: Drivers) -> None:
 
 
 def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
-    member = Member(5, Patience(30))
+    member = Member(5, drivers.patience)
     told: Queue[tuple[int, int]] = Queue()
     drivers.server.set(update_key(1), Update(10, 1).encoded())
     member.watch_updates(drivers.open_store, lambda *update: told.put(update))
@@ -282,7 +290,7 @@ def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
 
 
 def test_the_end_of_training_waits_for_no_driver(drivers: Drivers) -> None:
-    member = Member(5, Patience(30))
+    member = Member(5, drivers.patience)
     drivers.server.close()
     member.note_done(drivers.open_store)
     drivers.follow()
