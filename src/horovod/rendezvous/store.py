@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from horovod.errors import InitError
 from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, new_nonce, prove
+from horovod.rendezvous.tcp import shorten_pauses
 
 __all__ = [
     "REPORT_KEYS",
@@ -121,6 +122,7 @@ class StoreClient:
         reasons = []
         for number, (family, kind, protocol, _, target) in enumerate(found):
             connected = socket.socket(family, kind, protocol)
+            shorten_pauses(connected)
             try:
                 # What is left is shared with those still to be tried.
                 left_s = self._deadline - time.monotonic()

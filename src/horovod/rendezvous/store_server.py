@@ -23,6 +23,7 @@ from horovod.rendezvous import wire
 from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
 from horovod.rendezvous.shelf import FullError, Shelf
 from horovod.rendezvous.store import address_text
+from horovod.rendezvous.tcp import shorten_pauses
 
 __all__ = ["StoreServer"]
 
@@ -72,7 +73,7 @@ class StoreServer:
         secret: bytes,
         *,
         addresses: Sequence[tuple[str, int]] = _LOOPBACK,
-        io_timeout_s: float = 5.0,
+        io_timeout_s: float = 10.0,
         max_connections: int = 4096,
         report: Callable[[str], None] = _to_stderr,
         on_set: Callable[[str, bytes], None] = lambda key, value: None,
@@ -405,6 +406,7 @@ def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
             family, _, _, _, target = found[0]
             listener = socket.socket(family, socket.SOCK_STREAM)
             listeners.append(listener)
+            shorten_pauses(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -55,6 +55,7 @@ def main() -> None:
     first = error_of(lambda: sum_up(kilobytes, rounds))
     notes.leave(f"report.{rank}", {"error": first, "later": error_of(hvd.barrier)})
     if first is not None:
+        print(first["text"], file=sys.stderr, flush=True)
         notes.read("leave")
     hvd.shutdown()
 
