@@ -34,14 +34,21 @@ class Wakeups:
         self._notes: deque[str] = deque()
         self._handlers: dict[int, Any] = {}
         self._wakeup_fd = -1
+        self._is_watching = False
 
     def __enter__(self) -> Wakeups:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        for signum in (signal.SIGCHLD, *_ENDING):
-            if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
-                self._handlers[signum] = signal.signal(signum, _ignore)
+        # First: a signal that comes in between must not end at a handler that does nothing.
         self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._is_watching = True
+        try:
+            for signum in (signal.SIGCHLD, *_ENDING):
+                if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
+                    self._handlers[signum] = signal.signal(signum, _ignore)
+        except BaseException:  # of a handler that was there before
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -50,17 +57,21 @@ class Wakeups:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.restore()
-        self._reader.close()
-        self._writer.close()
+        self._close()
 
     def restore(self) -> None:
         """Give the signals back to whom they belonged on entry."""
-        if self._handlers:
+        if self._is_watching:
             signal.set_wakeup_fd(self._wakeup_fd)
+            self._is_watching = False
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
         self._handlers.clear()
+
+    def _close(self) -> None:
+        self.restore()
+        self._reader.close()
+        self._writer.close()
 
     def fileno(self) -> int:
         """What to wait for."""

@@ -1,0 +1,52 @@
+"""No signal is lost on the way to the launcher's loop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from horovod.launch.wakeups import Wakeups
+
+
+class HandledError(Exception):
+    """The handler of before has run."""
+
+
+def handle(signum: int, frame: Any) -> None:
+    raise HandledError
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, handle)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("after", [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_handlers_change_is_handled_or_told(
+    monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    change = signal.signal
+
+    def change_and_hit(signum: int, action: Any) -> Any:
+        previous = change(signum, action)
+        if signum == after:
+            monkeypatch.undo()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return previous
+
+    monkeypatch.setattr(signal, "signal", change_and_hit)
+    if after in (signal.SIGCHLD, signal.SIGINT):
+        with pytest.raises(HandledError), Wakeups():
+            pass
+    else:
+        with Wakeups() as wakeups:
+            assert wakeups.take_signals() == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is handle
+    assert signal.set_wakeup_fd(-1) == -1
