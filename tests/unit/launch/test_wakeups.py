@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +37,7 @@ def test_a_signal_while_handlers_change_is_handled_or_told(
         previous = change(signum, action)
         if signum == after:
             monkeypatch.undo()
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)  # in this thread, so at once
         return previous
 
     monkeypatch.setattr(signal, "signal", change_and_hit)
