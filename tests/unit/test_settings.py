@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import SettingError
+from horovod.setting import Setting
 from horovod.settings import (
     SETTINGS,
-    Setting,
     Settings,
     environment_of,
     file_sections,

@@ -11,7 +11,8 @@ from pathlib import Path
 from horovod.autotune.knobs import Knob, Values
 from horovod.autotune.search import Verdict
 from horovod.metrics.sampling import note_sample
-from horovod.settings import SETTINGS, Flag, Setting
+from horovod.setting import Flag, Setting
+from horovod.settings import SETTINGS
 
 __all__ = ["Sample", "SampleLog", "describe", "pinned"]
 

@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from horovod.errors import SettingError
-from horovod.settings import Flag, Setting, file_sections
+from horovod.setting import Flag, Setting
+from horovod.settings import file_sections
 
 __all__ = ["FileChoices", "read_config_file"]
 

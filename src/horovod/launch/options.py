@@ -14,7 +14,8 @@ from horovod.errors import SettingError
 from horovod.launch.elastic.options import add_discovery_option, add_elastic_options
 from horovod.launch.hosts import interface_names
 from horovod.launch.kubernetes.options import add_kubernetes_options
-from horovod.settings import SETTINGS, Flag, Setting, file_sections
+from horovod.setting import Flag, Setting
+from horovod.settings import SETTINGS, file_sections
 
 __all__ = ["add_options", "chosen_settings", "file_form", "named_interfaces", "split_command"]
 

@@ -10,7 +10,8 @@ import pytest
 from horovod.errors import SettingError
 from horovod.launch.config_file import read_config_file
 from horovod.launch.options import file_form
-from horovod.settings import SETTINGS, Setting, environment_of
+from horovod.setting import Setting
+from horovod.settings import SETTINGS, environment_of
 
 WITH_KEY = [pytest.param(s, id=s.name) for s in SETTINGS if s.flag and s.flag.key]
 

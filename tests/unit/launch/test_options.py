@@ -11,7 +11,8 @@ import pytest
 
 from horovod.errors import SettingError
 from horovod.launch.options import add_options, chosen_settings, split_command
-from horovod.settings import SETTINGS, Setting, environment_of
+from horovod.setting import Setting
+from horovod.settings import SETTINGS, environment_of
 
 WITH_FLAG = [pytest.param(s, id=s.name) for s in SETTINGS if s.flag]
 RUNNING = Path(__file__).parents[3] / "docs" / "running.md"
