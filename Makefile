@@ -31,6 +31,8 @@ BENCH_STAMP := $(VENV)/.bench-tools
 
 # The environments beside .venv share one build: little of it depends on their packages.
 BESIDE_BUILD := 'build/beside/{wheel_tag}'
+FROM_3_10_TO_3_11 = -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'
+FROM_3_11 = -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 
 # TensorFlow 2.15, the last one with Estimators, has wheels for Python up to 3.11 only, and a NumPy
 # of its own: a second environment. What its tests are is what is there of these.
@@ -40,7 +42,7 @@ LEGACY_STAMP := $(LEGACY_VENV)/.built
 LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*keras \
 	tests/integration/test_compute_service.py tests/integration/test_*tensorflow*.py \
 	tests/integration/test_*keras*.py tests/test_parallel_keras.py) \
-	'tests/test_parallel.py::test_on_ranks[2]' 'tests/test_parallel.py::test_tensorflow_on_ranks[2]' \
+	'tests/test_parallel.py::test_on_ranks[2]' 'tests/test_parallel.py::test_tensorflow_on_ranks[3]' \
 	tests/test_parallel.py::test_tensorflow_without_native_ops
 
 # MXNet's last version needs an older NumPy still, and MXNet's tests are these.
@@ -52,8 +54,13 @@ MXNET_TESTS = tests/unit/mxnet $(wildcard tests/integration/test_mxnet_*.py) \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-0]' \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-1]'
 
-.PHONY: help setup demo build check test test-unit test-cpp test-parallel test-integration \
-	test-hosts test-legacy-tf test-mxnet chaos bench sanitize clean tools
+# Spark, Ray and what the estimators need lie on top of .venv: the whole of it is there, too.
+ENGINES_VENV := .venv-engines
+ENGINES_STAMP := $(ENGINES_VENV)/.made
+ENGINES := ray spark estimators
+
+.PHONY: help setup environments demo build check test test-unit test-cpp test-parallel test-integration \
+	test-hosts test-gpu test-legacy-tf test-mxnet test-engines chaos bench sanitize clean tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -74,7 +81,7 @@ check: setup ## format, lint, types, import layers
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
-test: setup test-cpp $(MPICH_STAMP) ## all tests but test-hosts, test-legacy-tf and test-mxnet
+test: setup test-cpp $(MPICH_STAMP) ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
 	$(BIN)/pytest
 
 test-unit: setup test-cpp ## one process: C++ and Python
@@ -89,11 +96,14 @@ test-integration: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks
 test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, openssh-server
 	$(BIN)/pytest -p no:cacheprovider tests/hosts
 
+test-gpu: setup ## on CUDA GPUs, with a PyTorch in .venv that is built for them; skipped without
+	$(BIN)/pytest -p no:cacheprovider tests/gpu
+
 chaos: setup ## elastic jobs and faults at random, for MINUTES, from SEED on
 	$(BIN)/python tests/elastic/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
 test-legacy-tf: ## the TensorFlow and Keras tests on 2.15, the last one with Estimators
-	@if $(LEGACY_PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'; then \
+	@if $(LEGACY_PYTHON) $(FROM_3_10_TO_3_11); then \
 	  $(MAKE) --no-print-directory legacy-tf; \
 	else \
 	  echo "SKIPPED [1] make test-legacy-tf: TensorFlow 2.15 has no wheel for" \
@@ -105,7 +115,7 @@ legacy-tf: $(LEGACY_STAMP)
 	$(LEGACY_VENV)/bin/pytest $(LEGACY_TESTS)
 
 test-mxnet: ## the MXNet tests
-	@if $(MXNET_PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'; then \
+	@if $(MXNET_PYTHON) $(FROM_3_10_TO_3_11); then \
 	  $(MAKE) --no-print-directory mxnet; \
 	else \
 	  echo "SKIPPED [1] make test-mxnet: NumPy 1.23, which MXNet needs, has no wheel for" \
@@ -115,6 +125,26 @@ test-mxnet: ## the MXNet tests
 .PHONY: mxnet
 mxnet: $(MXNET_STAMP)
 	$(MXNET_VENV)/bin/pytest $(MXNET_TESTS)
+
+test-engines: setup ## real Spark and Ray clusters on this machine: Spark needs Java 17
+	@if $(PYTHON) $(FROM_3_11); then \
+	  $(MAKE) --no-print-directory engines; \
+	else \
+	  echo "SKIPPED [1] make test-engines: Spark 4.3 needs Python 3.11, not" \
+	    "$$($(PYTHON) --version)"; \
+	fi
+
+# One process for each: what Spark or Ray leaves behind in a process is not the other one's.
+.PHONY: engines
+engines: $(ENGINES_STAMP)
+	@status=0; for name in $(ENGINES); do \
+	  $(ENGINES_VENV)/bin/python -m pytest -p no:cacheprovider tests/engines/$$name || status=1; \
+	done; exit $$status
+
+environments: setup ## make what test-engines, -legacy-tf and -mxnet run in, where they can run
+	@! $(LEGACY_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(LEGACY_STAMP)
+	@! $(MXNET_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(MXNET_STAMP)
+	@! $(PYTHON) $(FROM_3_11) || $(MAKE) --no-print-directory $(ENGINES_STAMP)
 
 test-cpp: $(TEST_STAMP) build/doctest.flags
 	$(CMAKE) -S . -B build/tests $$(cat build/doctest.flags)
@@ -129,15 +159,18 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 	  $(CTEST) $$dir; \
 	done
 
-bench: $(BUILD_STAMP) $(BENCH_STAMP) ## measure against the peers; JSON goes to build/bench
+bench: $(BUILD_STAMP) $(BENCH_STAMP) $(ENGINES_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
 	for name in collectives grouped training compression startup lifecycle memory \
-	    with_tensorflow with_jax many_hosts elastic_recovery observability autotune; do \
+	    with_tensorflow with_jax many_hosts elastic_recovery observability autotune gpu; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
+	done; \
+	for name in engine_start estimator; do \
+	  $(ENGINES_VENV)/bin/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; exit $$status
 
 clean: ## remove everything that make made, .venv too
-	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) $(ENGINES_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
@@ -195,6 +228,14 @@ $(MPICH_STAMP): $(TEST_STAMP) $(CONSTRAINTS)
 	$(MPICH_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) mpi4py mpich
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  $$($(MPICH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	@touch $@
+
+$(ENGINES_STAMP): $(TEST_STAMP) requirements/engines.txt $(CONSTRAINTS)
+	$(PYTHON) -m venv $(ENGINES_VENV)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  $$($(ENGINES_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	$(ENGINES_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
+	  -r requirements/engines.txt
 	@touch $@
 
 $(BENCH_STAMP): $(VENV_STAMP) requirements/bench.txt $(CONSTRAINTS)

@@ -116,13 +116,17 @@ class Horovod(_OnTorch):
 class Gloo(_OnTorch):
     """torch.distributed on Gloo; ranks meet in a file."""
 
+    backend = "gloo"
+
     def __init__(self) -> None:
         super().__init__()
         import torch.distributed as dist
 
         self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
         store = f"file://{os.environ['BENCH_STORE']}"
-        dist.init_process_group("gloo", init_method=store, rank=self.rank, world_size=self.size)
+        dist.init_process_group(
+            self.backend, init_method=store, rank=self.rank, world_size=self.size
+        )
         self._dist = dist
 
     def blocking(self, tensor: Any) -> Operation:
@@ -155,6 +159,19 @@ class Gloo(_OnTorch):
 
     def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         return self._torch.nn.parallel.DistributedDataParallel(model), optimizer
+
+
+class Nccl(Gloo):
+    """torch.distributed on NCCL, for tensors on GPUs."""
+
+    backend = "nccl"
+
+
+class Idle(Gloo):
+    """Does nothing: what a loop costs."""
+
+    def blocking(self, tensor: Any) -> Operation:
+        return partial(len, tensor)
 
 
 class Alone(Gloo):
@@ -328,6 +345,8 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "horovod": Horovod,
     "gloo": Gloo,
     "alone": Alone,
+    "nccl": Nccl,
+    "idle": Idle,
     "mpi": Mpi,
     "wire": Wire,
     "horovod on jax": partial(_on_jax, "HorovodOnJax"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -65,12 +64,6 @@ class JaxLoop:
         for _ in range(iterations):
             run()
         return (time.perf_counter() - start) / iterations
-
-    def release(self) -> None:
-        """Give the memory back before the next step is prepared."""
-        self._run = lambda: None
-        self._contestant.jax.clear_caches()
-        gc.collect()
 
 
 def _loss(params: Any, inputs: Any, targets: Any) -> Any:

@@ -10,8 +10,13 @@ once and measured in turns; a figure is the median over rounds of the slowest ra
 
 XLA allocates its temporaries anew in every step, and glibc gets large ones from the system, which
 clears their pages: a tenth of the wide network's step, and more with communication, where all
-gradients are there at once. So all contestants run with the settings of docs/jax.md that make glibc
-keep such memory; ``--default-malloc`` measures without them.
+gradients are there at once. So all contestants run that network with the settings of docs/jax.md
+that make glibc keep such memory; ``--default-malloc`` measures without them. The deep network runs
+with glibc's own ones: the threads of a process would wait for each other in the one arena.
+
+Each rank has a core of its own, as Open MPI binds processes by default: XLA's threads hand work to
+each other, and Linux otherwise wakes threads of both ranks on one core for a millisecond now and
+then, while the other core is idle. ``--unbound`` measures without that.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from report import OURS, Bar, Table, format_percent, format_time, print_report
+from worker import BOUND
 from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
 
 _GLOO, _MPI, _ALONE = "jax.distributed Gloo", "mpi4jax", "no communication"
@@ -46,19 +52,21 @@ _NETWORKS: dict[str, dict[str, Any]] = {
     _MANY: {"width": 44, "layer_count": 301, "batch_size": 256},
     _LARGE: {"width": 2499, "layer_count": 4, "batch_size": 128},
 }
+_KEEPS_MEMORY = {_LARGE}
 
 
 def main() -> int:
     args = _parse_arguments()
-    if not args.default_malloc:
-        os.environ.update(_KEPT_MEMORY)
+    os.environ[BOUND] = "" if args.unbound else "yes"
     specs = [spec for spec in _SPECS if spec.name != _MPI or find_spec("mpi4jax")]
     if len(specs) < len(_SPECS):
         print("mpi4jax is not installed", file=sys.stderr, flush=True)
     steps = Table("training step, 2 ranks: time", [spec.name for spec in specs], format_time)
-    with open_groups(specs, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
-        for row, network in _NETWORKS.items():
-            print(f"measuring {row}", file=sys.stderr, flush=True)
+    for row, network in _NETWORKS.items():
+        print(f"measuring {row}", file=sys.stderr, flush=True)
+        if row in _KEEPS_MEMORY and not args.default_malloc:
+            os.environ.update(_KEPT_MEMORY)
+        with open_groups(specs, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
             steps.rows[row] = _measure(groups, network, args.quick)
     return 0 if print_report([steps, _efficiency(steps)], args.json) else 1
 
@@ -70,10 +78,7 @@ def _measure(
         sums = group.call("prepare_training", **network)
         if group.name != _ALONE and len(set(sums)) != 1:
             raise RuntimeError(f"{group.name}: the ranks' weights differ after two steps: {sums}")
-    times = measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.4 if is_quick else 1.0)
-    for group in groups:
-        group.call("release")
-    return times
+    return measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.4 if is_quick else 1.0)
 
 
 def _efficiency(steps: Table) -> Table:
@@ -96,6 +101,7 @@ def _efficiency(steps: Table) -> Table:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--unbound", action="store_true", help="ranks on any core")
     parser.add_argument("--default-malloc", action="store_true", help="memory as glibc manages it")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()

@@ -8,6 +8,7 @@ Started by ``worker_groups.WorkerGroup``, by way of the contestant's own launche
 from __future__ import annotations
 
 import importlib
+import os
 import socket
 import sys
 import traceback
@@ -15,9 +16,14 @@ from multiprocessing.connection import Connection
 
 from contestants import CONTESTANTS
 
+BOUND = "BENCH_BOUND"  # in the environment, not empty: each rank has a core of its own
+_RANK_NAMES = ("BENCH_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+
 
 def main() -> None:
     address, contestant, bench_path = sys.argv[1:]
+    if os.environ.get(BOUND):
+        _bind_to_core()
     module, name = bench_path.split(":")
     bench = getattr(importlib.import_module(module), name)(CONTESTANTS[contestant]())
     driver = _connect(address)
@@ -27,6 +33,13 @@ def main() -> None:
             driver.send((True, getattr(bench, method)(**arguments)))
         except Exception:
             driver.send((False, traceback.format_exc()))
+
+
+def _bind_to_core() -> None:
+    rank = next(int(os.environ[name]) for name in _RANK_NAMES if name in os.environ)
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:  # else the launcher has bound it
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
 def _connect(address: str) -> Connection:

@@ -31,6 +31,7 @@ __all__ = [
     "Measured",
     "Starter",
     "WorkerGroup",
+    "commands_here",
     "measure_in_turns",
     "open_groups",
 ]
@@ -72,7 +73,7 @@ class WorkerGroup:
             listener.bind(address)
             listener.listen(rank_count)
             words = [str(_WORKER), address, spec.contestant, bench_path]
-            commands = (start or _commands_here)(spec.launcher, rank_count, words, store)
+            commands = (start or commands_here)(spec.launcher, rank_count, words, store)
             for command, environment in commands:
                 self._processes.append(_start(command, environment))
             try:
@@ -179,7 +180,7 @@ def _iterations(group: Measured, loop_s: float) -> int:
     return max(1, min(20_000, int(loop_s / estimate)))
 
 
-def _commands_here(launcher: str, rank_count: int, words: Sequence[str], store: str) -> Commands:
+def commands_here(launcher: str, rank_count: int, words: Sequence[str], store: str) -> Commands:
     """The ``Starter`` of workers on this machine."""
     count = str(rank_count)
     if launcher == "processes":

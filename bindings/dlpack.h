@@ -13,7 +13,7 @@ struct Version {
   std::uint32_t minor;
 };
 
-enum DeviceType : std::int32_t { kCpu = 1, kCudaHost = 3 };
+enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3 };
 enum TypeCode : std::uint8_t { kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
 
 struct Device {
@@ -44,7 +44,8 @@ struct ExchangeApi {
   void* managed_tensor_from_object;
   void* managed_tensor_to_object;
   int (*tensor_from_object)(void* object, Tensor* out);  // may be null; sets a Python error on -1
-  void* current_work_stream;
+  // The stream of a device, of its type and number, on which the framework's next work goes.
+  int (*current_work_stream)(std::int32_t type, std::int32_t id, void** out);
 };
 
 inline constexpr std::uint32_t kSupportedMajor = 1;

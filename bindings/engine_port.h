@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <variant>
 
 #include "runtime/handle_table.h"
 #include "runtime/submission.h"
@@ -21,6 +23,13 @@ enum class WorldNumber : int {
   kLocalSize = 2,
   kLocalRank = 3,
   kIncluded = 4,  // 1 for a member of the process set, else 0
+};
+
+// Of tensors on a GPU.
+struct Departure {
+  std::shared_ptr<Gpu> gpu;
+  int device;
+  DeviceFlightPtr flight;
 };
 
 class EnginePort {
@@ -38,6 +47,9 @@ class EnginePort {
   // Port.rethrow().
   virtual std::optional<Result> run(int set, std::span<const Submission> submissions,
                                     Continuation late) = 0;
+  // For tensors on a GPU: what submissions of them bring along, when the work that makes them is in
+  // `stream`. `address`: in the GPU's memory. Or why not.
+  virtual std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) = 0;
   // The rank in a process set of which this process is no member is -1. Nothing outside of a
   // world, or where there is no such process set.
   virtual std::optional<int> number(WorldNumber what, int set) = 0;

@@ -1,7 +1,6 @@
 // The engine for Python. Calls that may block release the GIL; waits look for signals ten times a
 // second, so Ctrl-C works in the middle of a collective.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "bindings/external_backend_py.h"
+#include "bindings/output_py.h"
 #include "bindings/submission_py.h"
 #include "kernels/reduce.h"
 #include "runtime/engine.h"
@@ -62,8 +62,23 @@ std::vector<Output> result_of(Engine& engine, HandleId handle) {
   wait_done(engine, handle);
   if (!engine.contains(handle)) return {};  // another thread took it
   HandleTable::Result result = engine.take(handle);
+  arrive(result);
   if (result.error) throw *result.error;
   return std::move(result.outputs);
+}
+
+// Whether GPUs have finished what is done for the engine, within `limit_s`.
+bool confirm(Engine& engine, double limit_s) {
+  const std::int64_t deadline_ns = now_ns() + static_cast<std::int64_t>(limit_s * 1e9);
+  for (;;) {
+    const Nanoseconds left(std::max<std::int64_t>(deadline_ns - now_ns(), 0));
+    {
+      const nb::gil_scoped_release release;
+      if (engine.confirm(std::min<Nanoseconds>(left, kSignalInterval))) return true;
+    }
+    if (left == Nanoseconds::zero()) return false;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
 }
 
 std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::vector<int>& pids) {
@@ -99,11 +114,13 @@ SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object
 void make_engine(Engine* self, const EngineConfig& config, int space_fd,
                  const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object carrier,
                  std::vector<std::vector<int>> hosts, std::vector<int> bells,
-                 const LeaderLinks& control, const DataLinks& data, const LeaderLinks& news) {
+                 const LeaderLinks& control, const DataLinks& data, const LeaderLinks& news,
+                 const DevicePlane* devices) {
   Connections connections{.hosts = std::move(hosts),
                           .bells = std::move(bells),
                           .world = set_links(control, data, std::move(carrier)),
-                          .news = leader_links(news)};
+                          .news = leader_links(news),
+                          .devices = devices == nullptr ? DevicePlane{} : *devices};
   auto space = space_fd < 0 ? SharedSpace::in_process() : SharedSpace::of_file(space_fd);
   new (self) Engine(config, std::move(space), watched(pidfds, pids), std::move(connections));
 }
@@ -111,40 +128,6 @@ void make_engine(Engine* self, const EngineConfig& config, int space_fd,
 void add_process_set(Engine& engine, int set, std::vector<int> ranks, nb::object carrier,
                      const LeaderLinks& control, const DataLinks& data) {
   engine.add_process_set(set, std::move(ranks), set_links(control, data, std::move(carrier)));
-}
-
-// The engine's memory handed to Python; freed with the last array over it.
-template <typename... Format>
-nb::object as_array(Output& output, int dtype_code) {
-  const auto dtype = static_cast<Dtype>(dtype_code);
-  const std::vector<std::size_t> shape(output.shape.begin(), output.shape.end());
-  nb::dlpack::dtype type{
-      .code = 0, .bits = static_cast<std::uint8_t>(8 * size_of(dtype)), .lanes = 1};
-  switch (dtype) {
-    case Dtype::kUint8:
-    case Dtype::kUint16:
-      type.code = dlpack::kUint;
-      break;
-    case Dtype::kFloat16:
-    case Dtype::kFloat32:
-    case Dtype::kFloat64:
-      type.code = dlpack::kFloat;
-      break;
-    case Dtype::kBfloat16:
-      type.code = dlpack::kBfloat;
-      break;
-    case Dtype::kBool:
-      type.code = dlpack::kBool;
-      break;
-    default:
-      type.code = dlpack::kInt;
-  }
-  std::byte* bytes = output.bytes.get();
-  auto owned = std::make_unique<OutputBytes>(std::move(output.bytes));
-  const nb::capsule owner(owned.get(),
-                          [](void* data) noexcept { delete static_cast<OutputBytes*>(data); });
-  static_cast<void>(owned.release());
-  return nb::cast(nb::ndarray<Format...>(bytes, shape.size(), shape.data(), owner, nullptr, type));
 }
 
 void bind_trace_config(nb::module_& module) {
@@ -224,20 +207,21 @@ void bind_values(nb::module_& module) {
           },
           "kind"_a, "op"_a = static_cast<int>(ReduceOp::kSum), "root"_a = 0, "prescale"_a = 1.0,
           "postscale"_a = 1.0, "process_set"_a = 0);
-  nb::class_<TensorReader>(module, "TensorReader").def(nb::init<nb::handle>(), "capsule"_a);
-  nb::class_<Output>(module, "Output")
-      .def_prop_ro("shape", [](const Output& output) { return output.shape; })
-      .def("as_numpy", &as_array<nb::numpy>, "dtype"_a)
-      .def("as_dlpack", &as_array<>, "dtype"_a);
+  nb::class_<TensorReader, Streams>(module, "TensorReader")
+      .def(nb::init<nb::handle>(), "capsule"_a);
+  bind_output(module);
 }
 
 using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::vector<std::int64_t>, int>;
 
-Call describe_all(const Operation& operation, nb::list tensors) {
-  Call call(operation, tensors.size());
-  for (const nb::handle tensor : tensors) {
-    const auto [in, out, shape, dtype] = nb::cast<Described>(tensor);
-    call.add(describe(operation, in, out, shape, dtype));
+// `devices`: empty for host memory.
+Call describe_all(const Operation& operation, nb::list tensors, const std::vector<int>& devices,
+                  const Streams* streams) {
+  Call call(operation, tensors.size(), streams);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto [in, out, shape, dtype] = nb::cast<Described>(tensors[i]);
+    call.add(
+        describe(operation, in, out, shape, dtype, devices.empty() ? kHostDevice : devices.at(i)));
   }
   return call;
 }
@@ -245,20 +229,22 @@ Call describe_all(const Operation& operation, nb::list tensors) {
 HandleId submit_address(Engine& engine, const Operation& operation, nb::handle name,
                         std::uintptr_t in, std::uintptr_t out,
                         const std::vector<std::int64_t>& shape, int dtype, int intent,
-                        const std::vector<std::int64_t>& splits) {
-  const Operand operand = describe(operation, in, out, shape, dtype);
-  return submit_one(engine, operation, operand, name_in(name), splits, static_cast<Intent>(intent));
+                        const std::vector<std::int64_t>& splits, int device,
+                        const Streams* streams) {
+  const Operand operand = describe(operation, in, out, shape, dtype, device);
+  return submit_one(engine, operation, operand, streams, name_in(name), splits,
+                    static_cast<Intent>(intent));
 }
 
 HandleId submit_many(Engine& engine, const Operation& operation, nb::list names, nb::list tensors,
-                     int intent) {
-  return describe_all(operation, tensors)
+                     int intent, const std::vector<int>& devices, const Streams* streams) {
+  return describe_all(operation, tensors, devices, streams)
       .submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
 
 HandleId submit_group(Engine& engine, const Operation& operation, nb::handle name, nb::list tensors,
-                      int intent) {
-  return describe_all(operation, tensors)
+                      int intent, const std::vector<int>& devices, const Streams* streams) {
+  return describe_all(operation, tensors, devices, streams)
       .submit_group(engine, name_in(name), static_cast<Intent>(intent));
 }
 
@@ -266,12 +252,13 @@ HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operati
                        nb::handle name, nb::handle in, nb::handle out, int intent,
                        const std::vector<std::int64_t>& splits) {
   const Operand operand = read(reader, operation, in, out);
-  return submit_one(engine, operation, operand, name_in(name), splits, static_cast<Intent>(intent));
+  return submit_one(engine, operation, operand, &reader, name_in(name), splits,
+                    static_cast<Intent>(intent));
 }
 
 HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
                         nb::list names, nb::list tensors, int intent) {
-  Call call(operation, tensors.size());
+  Call call(operation, tensors.size(), &reader);
   for (const nb::handle tensor : tensors) call.add(read(reader, operation, tensor, tensor));
   return call.submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
@@ -279,7 +266,7 @@ HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operat
 // `outputs`: None where the engine allocates the results.
 HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const Operation& operation,
                              nb::handle name, nb::list inputs, nb::object outputs, int intent) {
-  Call call(operation, inputs.size());
+  Call call(operation, inputs.size(), &reader);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const nb::object out = outputs.is_none() ? nb::none() : nb::object(outputs[i]);
     call.add(read(reader, operation, inputs[i], out));
@@ -292,7 +279,7 @@ std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
                                nb::handle out, const std::vector<std::int64_t>& splits) {
   const Operand operand = read(reader, operation, in, out);
   const HandleId handle =
-      submit_one(engine, operation, operand, name_in(name), splits, Intent::kWait);
+      submit_one(engine, operation, operand, &reader, name_in(name), splits, Intent::kWait);
   try {
     return result_of(engine, handle);
   } catch (const nb::python_error&) {
@@ -327,7 +314,7 @@ nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) 
   const Operand operand =
       describe(operation, reinterpret_cast<std::uintptr_t>(mine->data()), 0,
                {static_cast<std::int64_t>(mine->size())}, static_cast<int>(Dtype::kUint8));
-  const HandleId handle = submit_one(engine, operation, operand, name, {}, Intent::kWait);
+  const HandleId handle = submit_one(engine, operation, operand, nullptr, name, {}, Intent::kWait);
   try {
     return split_payloads(result_of(engine, handle).at(0));
   } catch (const nb::python_error&) {
@@ -398,11 +385,15 @@ void bind_engine(nb::module_& module) {
       .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1, "pidfds"_a = std::vector<int>(),
            "pids"_a = std::vector<int>(), "carrier"_a = nb::none(),
            "hosts"_a = std::vector<std::vector<int>>(), "bells"_a = std::vector<int>(),
-           "control"_a = LeaderLinks(), "data"_a = DataLinks(), "news"_a = LeaderLinks())
+           "control"_a = LeaderLinks(), "data"_a = DataLinks(), "news"_a = LeaderLinks(),
+           "devices"_a.none() = nb::none())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
-           "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>())
-      .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a)
-      .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a)
+           "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>(),
+           "device"_a = kHostDevice, "streams"_a.none() = nb::none())
+      .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a,
+           "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none())
+      .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a,
+           "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none())
       .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(),
            "input"_a.none(), "output"_a.none(), "intent"_a,
            "splits"_a = std::vector<std::int64_t>())
@@ -423,6 +414,7 @@ void bind_engine(nb::module_& module) {
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)
+      .def("confirm", &confirm, "limit_s"_a)
       .def(
           "shutdown",
           [](Engine& engine) {

@@ -7,6 +7,7 @@ namespace nb = nanobind;
 
 namespace hvd {
 
+void bind_devices(nb::module_& module);
 void bind_dump_signal(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_port(nb::module_& module);
@@ -41,6 +42,7 @@ NB_MODULE(_native, module) {
       nullptr);
   // At exit, daemon threads and forked children hold engines for good reasons.
   nb::set_leak_warnings(false);
+  hvd::bind_devices(module);  // what others refer to
   hvd::bind_dump_signal(module);
   hvd::bind_engine(module);
   hvd::bind_port(module);

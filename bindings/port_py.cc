@@ -103,6 +103,23 @@ std::optional<EnginePort::Result> Port::run(int set, std::span<const Submission>
   return std::nullopt;
 }
 
+std::variant<Departure, Error> Port::depart(cuda::Stream stream, std::uint64_t address) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return no_world();
+  if (engine->gpus() == nullptr) {
+    return Error(ErrorCode::kInvalidArgument, "CUDA's driver (libcuda.so.1) was not found");
+  }
+  try {
+    std::shared_ptr<Gpu> gpu = engine->gpus()->open();
+    const int device = gpu->driver().device_of(address);
+    auto flight = std::make_shared<DeviceFlight>(gpu, [stream](int) { return stream; });
+    flight->depart_from(device);
+    return Departure{.gpu = std::move(gpu), .device = device, .flight = std::move(flight)};
+  } catch (const Error& error) {
+    return error;
+  }
+}
+
 std::optional<int> Port::number(WorldNumber what, int set) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return std::nullopt;

@@ -26,6 +26,7 @@ class Port : public EnginePort {
   void start(int set, std::span<const Submission> submissions, Continuation then) override;
   std::optional<Result> run(int set, std::span<const Submission> submissions,
                             Continuation late) override;
+  std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) override;
   std::optional<int> number(WorldNumber what, int set) override;
 
  private:

@@ -9,11 +9,12 @@ namespace hvd {
 
 namespace {
 
-void check_output(const Request& of_in, const Request& of_out) {
-  if (of_out.dtype == of_in.dtype && std::ranges::equal(of_out.shape(), of_in.shape())) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      std::string(name_of(of_in.kind)) + ": the output must have the input's shape and dtype");
+void check_output(const Request& of_in, const Request& of_out, bool is_near) {
+  const bool has_shape = std::ranges::equal(of_out.shape(), of_in.shape());
+  if (of_out.dtype == of_in.dtype && has_shape && is_near) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(name_of(of_in.kind)) +
+                  ": the output must have the input's shape, dtype and device");
 }
 
 std::string_view text_of(nb::handle name) {
@@ -28,19 +29,22 @@ std::string_view text_of(nb::handle name) {
 Operand read(const TensorReader& reader, const Operation& operation, nb::handle in,
              nb::handle out) {
   Operand operand{.request = operation.request(), .tensor = {}};
-  operand.tensor.in = reader.read(in, operand.request);
+  const TensorReader::Located located = reader.read(in, operand.request);
+  operand.tensor.in = located.address;
+  operand.tensor.device = located.device;
   if (out.is(in)) {
-    operand.tensor.out = const_cast<std::byte*>(operand.tensor.in);
+    operand.tensor.out = located.address;
   } else if (!out.is_none()) {
     Request of_out = operation.request();
-    operand.tensor.out = reader.read(out, of_out);
-    check_output(operand.request, of_out);
+    const TensorReader::Located result = reader.read(out, of_out);
+    check_output(operand.request, of_out, result.device == located.device);
+    operand.tensor.out = result.address;
   }
   return operand;
 }
 
 Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
-                 const std::vector<std::int64_t>& shape, int dtype) {
+                 const std::vector<std::int64_t>& shape, int dtype, int device) {
   if (shape.size() > Request::kMaxDims) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string(name_of(operation.kind)) + ": the tensor has " +
@@ -49,7 +53,8 @@ Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t o
   }
   Operand operand{.request = operation.request(),
                   .tensor = {.in = reinterpret_cast<const std::byte*>(in),
-                             .out = reinterpret_cast<std::byte*>(out)}};
+                             .out = reinterpret_cast<std::byte*>(out),
+                             .device = device}};
   operand.request.dtype = static_cast<Dtype>(dtype);
   operand.request.dims_count = static_cast<std::int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), operand.request.dims.begin());
@@ -57,16 +62,18 @@ Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t o
 }
 
 HandleId submit_one(Engine& engine, const Operation& operation, const Operand& operand,
-                    std::optional<std::string_view> name, std::span<const std::int64_t> splits,
-                    Intent intent) {
+                    const Streams* streams, std::optional<std::string_view> name,
+                    std::span<const std::int64_t> splits, Intent intent) {
   const Submission submission{.name = name.value_or(std::string_view{}),
                               .requests = {&operand.request, 1},
                               .tensors = {&operand.tensor, 1},
-                              .splits = splits};
+                              .splits = splits,
+                              .flight = depart(engine, {&operand.tensor, 1}, streams)};
   return engine.submit(operation.process_set, {&submission, 1}, intent);
 }
 
-Call::Call(const Operation& operation, std::size_t count) : process_set_(operation.process_set) {
+Call::Call(const Operation& operation, std::size_t count, const Streams* streams)
+    : process_set_(operation.process_set), streams_(streams) {
   requests_.reserve(count);
   tensors_.reserve(count);
 }
@@ -81,19 +88,22 @@ HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name
   const Submission submission{.name = name.value_or(std::string_view{}),
                               .requests = requests_,
                               .tensors = tensors_,
-                              .splits = {}};
+                              .splits = {},
+                              .flight = depart(engine, tensors_, streams_)};
   return engine.submit(process_set_, {&submission, 1}, intent);
 }
 
 HandleId Call::submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent) {
   if (names.size() != tensors_.size()) throw nb::value_error("one name for each tensor");
+  const DeviceFlightPtr flight = depart(engine, tensors_, streams_);
   std::vector<Submission> submissions;
   submissions.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     submissions.push_back({.name = names[i],
                            .requests = {&requests_[i], 1},
                            .tensors = {&tensors_[i], 1},
-                           .splits = {}});
+                           .splits = {},
+                           .flight = tensors_[i].device == kHostDevice ? nullptr : flight});
   }
   return engine.submit(process_set_, submissions, intent);
 }

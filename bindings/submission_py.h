@@ -45,16 +45,17 @@ struct Operand {
 Operand read(const TensorReader& reader, const Operation& operation, nanobind::handle in,
              nanobind::handle out);
 Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
-                 const std::vector<std::int64_t>& shape, int dtype);
+                 const std::vector<std::int64_t>& shape, int dtype, int device = kHostDevice);
 
+// `streams`: of the framework whose tensors may be on GPUs; null where none are.
 HandleId submit_one(Engine& engine, const Operation& operation, const Operand& operand,
-                    std::optional<std::string_view> name, std::span<const std::int64_t> splits,
-                    Intent intent);
+                    const Streams* streams, std::optional<std::string_view> name,
+                    std::span<const std::int64_t> splits, Intent intent);
 
 // The tensors of one call: of a group, or of many operations.
 class Call {
  public:
-  Call(const Operation& operation, std::size_t count);
+  Call(const Operation& operation, std::size_t count, const Streams* streams);
 
   void add(const Operand& operand);
   // All tensors as one operation.
@@ -64,6 +65,7 @@ class Call {
 
  private:
   const int process_set_;
+  const Streams* const streams_;
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;
 };

@@ -51,9 +51,16 @@ Error unreadable(nb::handle object, const Request& request) {
   nb::python_error error;
   if (!error.matches(PyExc_Exception)) throw error;
   const std::string text = nb::str(error.value()).c_str();
-  return invalid(request, "expected a dense tensor in host memory, found " +
+  return invalid(request, "expected a dense tensor in host memory or on a GPU, found " +
                               std::string(nb::type_name(object.type()).c_str()) + " (" +
                               text.substr(0, text.find('\n')) + ")");
+}
+
+int device_of(const dlpack::Device& device, const Request& request) {
+  if (device.type == dlpack::kCpu || device.type == dlpack::kCudaHost) return kHostDevice;
+  if (device.type == dlpack::kCuda) return device.id;
+  throw invalid(
+      request, "the tensor is neither in host memory nor on a CUDA GPU; move it with .cpu() first");
 }
 
 bool is_dense(const dlpack::Tensor& tensor) {
@@ -79,12 +86,10 @@ TensorReader::TensorReader(nb::handle capsule)
   }
 }
 
-std::byte* TensorReader::read(nb::handle object, Request& request) const {
+TensorReader::Located TensorReader::read(nb::handle object, Request& request) const {
   dlpack::Tensor tensor{};
   if (api_->tensor_from_object(object.ptr(), &tensor) != 0) throw unreadable(object, request);
-  if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost) {
-    throw invalid(request, "the tensor is not in host memory; move it with .cpu() first");
-  }
+  const int device = device_of(tensor.device, request);
   if (!is_dense(tensor)) {
     throw invalid(request, "the tensor is not contiguous; pass tensor.contiguous()");
   }
@@ -96,7 +101,21 @@ std::byte* TensorReader::read(nb::handle object, Request& request) const {
   request.dtype = dtype_of(tensor.dtype, request);
   request.dims_count = tensor.dims_count;
   std::copy_n(tensor.shape, tensor.dims_count, request.dims.begin());
-  return static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  return {.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset, .device = device};
+}
+
+// The table is the framework's, and there as long as it.
+DeviceFlight::CurrentStream TensorReader::current_stream() const {
+  return [api = api_](int device) -> cuda::Stream {
+    void* stream = nullptr;
+    if (api->current_work_stream == nullptr ||
+        api->current_work_stream(dlpack::kCuda, device, &stream) != 0) {
+      PyErr_Clear();
+      throw Error(ErrorCode::kSystem, "the framework does not say which stream of GPU " +
+                                          std::to_string(device) + " it uses");
+    }
+    return static_cast<cuda::Stream>(stream);
+  };
 }
 
 }  // namespace hvd

@@ -4,19 +4,27 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings/dlpack.h"
+#include "bindings/streams_py.h"
 #include "runtime/engine.h"
 
 namespace hvd {
 
 // Reads tensors of one framework through its exchange table.
-class TensorReader {
+class TensorReader final : public Streams {
  public:
   // `capsule`: the value of `__dlpack_c_exchange_api__`. Throws when the table is of no use here.
   explicit TensorReader(nanobind::handle capsule);
 
-  // Fills dtype, shape and address. Throws Error(kInvalidArgument) for tensors that are not dense
-  // row-major host memory of a supported dtype; `operation` begins the text.
-  std::byte* read(nanobind::handle tensor, Request& request) const;
+  struct Located {
+    std::byte* address;
+    int device;  // kHostDevice, or CUDA's number of a GPU
+  };
+  // Fills dtype and shape, and says where the tensor is. Throws Error(kInvalidArgument) for tensors
+  // that are not dense row-major memory, of the host or a CUDA GPU, of a supported dtype;
+  // `operation` begins the text.
+  Located read(nanobind::handle tensor, Request& request) const;
+
+  DeviceFlight::CurrentStream current_stream() const override;
 
  private:
   const dlpack::ExchangeApi* api_;

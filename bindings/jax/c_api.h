@@ -137,6 +137,13 @@ struct XLA_FFI_Error_Create_Args {
   XLA_FFI_Error_Code errc;
 };
 
+struct XLA_FFI_Stream_Get_Args {
+  std::size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  void* stream;  // a CUstream, on platform CUDA
+};
+
 struct XLA_FFI_Future_Create_Args {
   std::size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
@@ -166,7 +173,7 @@ struct XLA_FFI_Api {
   void (*Error_GetMessage)();
   void (*Error_Destroy)();
   void (*Handler_Register)();
-  void (*Stream_Get)();
+  XLA_FFI_Error* (*Stream_Get)(XLA_FFI_Stream_Get_Args*);
   void (*TypeId_Register)();
   void (*ExecutionContext_Get)();
   void (*State_Set)();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace hvd::jax {
 
@@ -98,6 +99,12 @@ std::byte* address_of(const XLA_FFI_Buffer& buffer) {
 
 }  // namespace
 
+void HostWriter::copy(void* to, Output& from, std::size_t size_bytes) {
+  std::memcpy(to, from.bytes.get(), size_bytes);
+}
+
+void HostWriter::clear(void* at, std::size_t size_bytes) { std::memset(at, 0, size_bytes); }
+
 Job::Job(const XLA_FFI_CallFrame* frame) {
   read_attributes(frame->attrs);
   // The last argument only has to be large; see lowering.py.
@@ -148,9 +155,18 @@ void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
   results_.push_back(&out);
 }
 
+void Job::place_on(int device, DeviceFlightPtr flight) {
+  for (Tensor& tensor : tensors_) tensor.device = device;
+  flight_ = std::move(flight);
+}
+
 std::vector<Submission> Job::submissions() const {
   if (request_.is_grouped) {
-    return {{.name = names_.front(), .requests = requests_, .tensors = tensors_, .splits = {}}};
+    return {{.name = names_.front(),
+             .requests = requests_,
+             .tensors = tensors_,
+             .splits = {},
+             .flight = flight_}};
   }
   std::vector<Submission> submissions;
   submissions.reserve(requests_.size());
@@ -158,17 +174,18 @@ std::vector<Submission> Job::submissions() const {
     submissions.push_back({.name = names_[i],
                            .requests = {&requests_[i], 1},
                            .tensors = {&tensors_[i], 1},
-                           .splits = {}});
+                           .splits = {},
+                           .flight = flight_});
   }
   return submissions;
 }
 
-std::optional<std::string> Job::store(const std::vector<Output>& outputs) const {
+std::optional<std::string> Job::store(std::vector<Output>& outputs, Writer& writer) const {
   if (keeps_shape() && !is_zeroed_) return std::nullopt;
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const XLA_FFI_Buffer& result = *results_[i];
     if (is_zeroed_) {
-      if (result.data != nullptr) std::memset(result.data, 0, requests_[i].size_bytes());
+      if (result.data != nullptr) writer.clear(result.data, requests_[i].size_bytes());
       continue;
     }
     const std::vector<std::int64_t>& shape = outputs[i].shape;
@@ -181,7 +198,7 @@ std::optional<std::string> Job::store(const std::vector<Output>& outputs) const 
     }
     std::size_t size_bytes = size_of(requests_[i].dtype);
     for (const std::int64_t dim : shape) size_bytes *= static_cast<std::size_t>(dim);
-    if (size_bytes != 0) std::memcpy(result.data, outputs[i].bytes.get(), size_bytes);
+    if (size_bytes != 0) writer.copy(result.data, outputs[i], size_bytes);
   }
   return std::nullopt;
 }

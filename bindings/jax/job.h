@@ -11,6 +11,20 @@
 
 namespace hvd::jax {
 
+// How results that the engine has allocated get to where XLA wants them.
+class Writer {
+ public:
+  virtual ~Writer() = default;
+  virtual void copy(void* to, Output& from, std::size_t size_bytes) = 0;
+  virtual void clear(void* at, std::size_t size_bytes) = 0;
+};
+
+class HostWriter final : public Writer {
+ public:
+  void copy(void* to, Output& from, std::size_t size_bytes) override;
+  void clear(void* at, std::size_t size_bytes) override;
+};
+
 // Buffers are read and written where XLA has them; it keeps them until the call's future is done.
 class Job {
  public:
@@ -19,11 +33,13 @@ class Job {
 
   const std::optional<std::string>& refusal() const { return refusal_; }
   int process_set() const { return process_set_; }
+  // Its buffers are on this GPU; in host memory otherwise.
+  void place_on(int device, DeviceFlightPtr flight);
   // What to submit; valid as long as the job.
   std::vector<Submission> submissions() const;
   // Copies what the engine allocated to where XLA wants it, or makes it zeros where the program
   // wants that; says why it cannot, if so.
-  std::optional<std::string> store(const std::vector<Output>& outputs) const;
+  std::optional<std::string> store(std::vector<Output>& outputs, Writer& writer) const;
 
  private:
   void read_attributes(const XLA_FFI_Attrs& attributes);
@@ -37,6 +53,7 @@ class Job {
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;
   std::vector<const XLA_FFI_Buffer*> results_;
+  DeviceFlightPtr flight_;
   std::optional<std::string> refusal_;
 };
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "bindings/engine_port.h"
-#include "bindings/error_names.h"
 #include "bindings/jax/c_api.h"
+#include "bindings/jax/gpu_call.h"
 #include "bindings/jax/job.h"
 #include "bindings/jax/promise.h"
 
@@ -32,24 +32,11 @@ bool is_query(XLA_FFI_CallFrame* frame) {
   return true;
 }
 
-XLA_FFI_Error_Code code_of(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kInvalidArgument:
-      return XLA_FFI_Error_Code_INVALID_ARGUMENT;
-    case ErrorCode::kMismatch:
-      return XLA_FFI_Error_Code_FAILED_PRECONDITION;
-    case ErrorCode::kAborted:
-      return XLA_FFI_Error_Code_ABORTED;
-    default:
-      return XLA_FFI_Error_Code_INTERNAL;
-  }
-}
-
-void finish(const Job& job, const Promise& promise, const EnginePort::Result& result) {
+void finish(const Job& job, const Promise& promise, EnginePort::Result result) {
+  HostWriter writer;
   if (result.error) {
-    promise.fail(code_of(*result.error),
-                 python_name_of(*result.error) + std::string(": ") + result.error->what());
-  } else if (const std::optional<std::string> misfit = job.store(result.outputs)) {
+    promise.fail(code_of(*result.error), text_of(*result.error));
+  } else if (const std::optional<std::string> misfit = job.store(result.outputs, writer)) {
     promise.fail(XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + *misfit);
   } else {
     promise.available();
@@ -65,8 +52,9 @@ XLA_FFI_Error* run(XLA_FFI_CallFrame* frame) {
   const Promise promise(frame->api);
   if (promise.future() == nullptr) return promise.error();
   frame->future = promise.future();
-  port.load()->start(job->process_set(), job->submissions(),
-                     [job, promise](EnginePort::Result result) { finish(*job, promise, result); });
+  port.load()->start(
+      job->process_set(), job->submissions(),
+      [job, promise](EnginePort::Result result) { finish(*job, promise, std::move(result)); });
   return nullptr;
 }
 
@@ -95,6 +83,12 @@ extern "C" [[gnu::visibility("default")]] void horovod_jax_attach(hvd::EnginePor
 extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* horovod_jax_collective(
     XLA_FFI_CallFrame* frame) {
   return hvd::jax::is_query(frame) ? nullptr : hvd::jax::run(frame);
+}
+
+extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* horovod_jax_collective_on_cuda(
+    XLA_FFI_CallFrame* frame) {
+  if (hvd::jax::is_query(frame)) return nullptr;
+  return hvd::jax::run_on_gpu(*hvd::jax::port.load(), frame);
 }
 
 extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* horovod_jax_self_test(

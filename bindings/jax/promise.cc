@@ -1,5 +1,7 @@
 #include "bindings/jax/promise.h"
 
+#include "bindings/error_names.h"
+
 namespace hvd::jax {
 
 XLA_FFI_Error* make_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code,
@@ -9,6 +11,23 @@ XLA_FFI_Error* make_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code,
                                  .message = text.c_str(),
                                  .errc = code};
   return api->Error_Create(&args);
+}
+
+XLA_FFI_Error_Code code_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+      return XLA_FFI_Error_Code_INVALID_ARGUMENT;
+    case ErrorCode::kMismatch:
+      return XLA_FFI_Error_Code_FAILED_PRECONDITION;
+    case ErrorCode::kAborted:
+      return XLA_FFI_Error_Code_ABORTED;
+    default:
+      return XLA_FFI_Error_Code_INTERNAL;
+  }
+}
+
+std::string text_of(const Error& error) {
+  return python_name_of(error) + std::string(": ") + error.what();
 }
 
 Promise::Promise(const XLA_FFI_Api* api) : api_(api) {

@@ -4,10 +4,14 @@
 #include <string>
 
 #include "bindings/jax/c_api.h"
+#include "core/error.h"
 
 namespace hvd::jax {
 
 XLA_FFI_Error* make_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const std::string& text);
+// An error of the engine, as XLA passes it on.
+XLA_FFI_Error_Code code_of(const Error& error);
+std::string text_of(const Error& error);
 
 // To be kept exactly once, by available() or fail(). Copies stand for the same future.
 class Promise {

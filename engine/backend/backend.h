@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "control/request.h"
+#include "core/memory.h"
 #include "core/tuning.h"
+#include "gpu/device_flight.h"
 #include "transport/peers.h"
 
 namespace hvd {
@@ -22,6 +24,8 @@ struct Work {
   int root = 0;                      // broadcast: who gives
   std::vector<std::int64_t> rows;    // allgather: first dimension on every rank
   std::vector<std::int64_t> splits;  // alltoall: rows that s gives to d, at s * size + d
+  int device = kHostDevice;          // where the addresses are valid
+  DeviceFlight* flight = nullptr;    // of tensors on a GPU
 };
 
 // The rows of `dim0` that rank `owner` gets of a reducescatter, and where they begin.
@@ -52,6 +56,13 @@ class Backend {
   virtual Nanoseconds pause() const { return {}; }
   // Descriptors that end the wait of the last advance(), beside its `blocked`.
   virtual void add_polls(std::vector<pollfd>& /*polls*/) const {}
+  // Whether devices are still at work for buckets that are complete here. Throws Error when that
+  // work has failed.
+  virtual bool watch() { return false; }
+  // Leaves the other ranks, when all of them may be doing so; waits for devices, not for long.
+  virtual void leave() {}
+  // Ends what devices do for buckets, so that whoever waits for them goes on.
+  virtual void abort() {}
   // In a forked child: closes its copies of this rank's connections, which others would take for
   // signs of life.
   virtual void close_copies() {}

@@ -313,6 +313,7 @@ FusionItem Board::fusion_item(std::uint32_t item) const {
   if (result.fusion_class == FusionClass::kNothing) return result;
   result.size_bytes = slot.size_bytes[parity];
   if (request.kind == Kind::kBroadcast) result.root = request.root;
+  result.memory = request.memory;
   result.is_alone = request.is_grouped && !config_.fuse_groups;
   return result;
 }

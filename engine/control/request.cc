@@ -127,6 +127,7 @@ static std::uint64_t signature_of(const Request& request, std::uint64_t seed) {
       static_cast<std::uint64_t>(request.kind) | static_cast<std::uint64_t>(request.dtype) << 8 |
           static_cast<std::uint64_t>(request.op) << 16 |
           static_cast<std::uint64_t>(request.dims_count) << 24 |
+          static_cast<std::uint64_t>(request.memory) << 30 |
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root)) << 32,
       std::bit_cast<std::uint64_t>(request.prescale),
       std::bit_cast<std::uint64_t>(request.postscale)};
@@ -148,6 +149,12 @@ std::optional<std::string> mismatch(const Request& first, const Request& other) 
                     upper_name_of(other.kind), "one name means one operation on all ranks");
   }
   if (first.kind == Kind::kBarrier || first.kind == Kind::kJoin) return std::nullopt;
+  if (first.memory != other.memory) {
+    return disagree(
+        "Mismatched " + std::string(upper_name_of(first.kind)) + " CPU/GPU device selection", first,
+        name_of(first.memory), other, name_of(other.memory),
+        "a tensor must be in the same kind of memory on all ranks");
+  }
   if (first.dtype != other.dtype) {
     return disagree("Mismatched data types", first, shape_and_dtype(first), other,
                     shape_and_dtype(other), "dtypes must match on all ranks");

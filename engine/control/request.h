@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/dtype.h"
+#include "core/memory.h"
 #include "core/reduce_op.h"
 
 namespace hvd {
@@ -38,8 +39,9 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   bool is_grouped = false;  // one of a group
   bool is_unnamed = false;  // its name is a running number
-  std::int32_t root = 0;    // broadcast only; world rank
-  std::int32_t rank = 0;    // who asks; world rank
+  Memory memory = Memory::kHost;
+  std::int32_t root = 0;  // broadcast only; world rank
+  std::int32_t rank = 0;  // who asks; world rank
   std::int32_t dims_count = 0;
   double prescale = 1.0;
   double postscale = 1.0;

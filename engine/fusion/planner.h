@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/memory.h"
+
 namespace hvd {
 
 enum class FusionClass : std::uint8_t {
@@ -21,6 +23,7 @@ struct FusionItem {
   int root;
   std::size_t size_bytes;
   bool is_alone = false;  // shares its bucket with nothing
+  Memory memory = Memory::kHost;
 };
 
 // The longest run of one class whose bytes stay within the threshold, at least one item: offer

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/carrier.h"
+#include "backend/device_plane.h"
 #include "transport/link.h"
 
 namespace hvd {
@@ -51,6 +52,7 @@ struct Connections {
   std::vector<int> bells;               // see Presence
   SetLinks world;
   std::vector<LeaderLink> news;
+  DevicePlane devices = {};
 };
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // Debug mode: what goes into a reduction and what comes out of it has to be finite, and results
-// that all ranks should have are compared.
+// that all ranks should have are compared. Only in host memory: this CPU cannot look into a GPU's.
 //
 // A rank whose input is not finite arrives with an objection, which the board gives to all ranks as
 // the operation's error. Results are compared by exchanging hashes, in an operation of the engine's
@@ -68,7 +68,7 @@ std::vector<Values> results_of(const Entry& entry) {
 
 // Why this rank cannot take part; empty if it can.
 std::string Engine::objection_to(const Entry& entry) const {
-  if (!is_reduction(entry.request().kind)) return "";
+  if (!is_reduction(entry.request().kind) || entry.request().memory != Memory::kHost) return "";
   for (std::size_t i = 0; i < entry.requests.size(); ++i) {
     const Request& request = entry.requests[i];
     const std::span bytes(entry.tensors[i].in, request.size_bytes());
@@ -82,13 +82,15 @@ std::string Engine::objection_to(const Entry& entry) const {
 
 // Counts an item that is about to run; whether the ranks shall compare what becomes of it.
 bool Engine::is_to_be_compared(Lane& lane, const BucketItem& item) const {
-  if (!is_common(lane.board.request_of(item).kind)) return false;
+  const Request& request = lane.board.request_of(item);
+  if (!is_common(request.kind) || request.memory != Memory::kHost) return false;
   if (++lane.common_results % config_.debug_interval != 0) return false;
   return !lane.board.has_absent(item) && lane.size() > 1;
 }
 
 // The error of a result, if there is one. Under mutex_.
 std::optional<Error> Engine::examine(Lane& lane, Entry& entry) {
+  if (entry.request().memory != Memory::kHost) return std::nullopt;
   if (!is_reduction(entry.request().kind) && !entry.must_compare) return std::nullopt;
   const std::vector<Values> results = results_of(entry);
   if (std::exchange(entry.must_compare, false)) {

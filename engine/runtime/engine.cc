@@ -9,13 +9,15 @@
 #include <utility>
 
 #include "collective/shares.h"
-#include "runtime/quiet_thread.h"
+#include "core/quiet_thread.h"
 
 namespace hvd {
 
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
+// Of who waits for GPUs to finish.
+constexpr auto kConfirmInterval = std::chrono::microseconds(100);
 // When the background thread starts what is ready while no thread waits for it. With a core to
 // spare soon, to overlap with the computation; without one it would only take turns with it, so it
 // lets more come together and leaves the work to the thread that will wait.
@@ -61,6 +63,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       is_carried_(connections.world.carrier != nullptr),
       hosts_(std::move(connections.hosts)),
       space_(std::move(space)),
+      devices_(std::move(connections.devices)),
       region_(space_->map(0, words_bytes(config_.size))),
       presence_(region_->data(), config_.rank, config_.size, std::move(connections.bells)),
       alarms_(region_->data() + Presence::region_bytes(config_.size)),
@@ -107,6 +110,9 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
     refuse_duplicates(submitted_);
     is_continued = static_cast<bool>(then);
     handle = handles_.open(submitted_.size(), std::move(then));
+    for (const Submission& submission : submissions) {
+      if (submission.flight != nullptr) handles_.add_flight(handle, submission.flight);
+    }
     if (is_continued) {
       has_landed_.store(handles_.has_landed());  // of no operations
       note_unattended();
@@ -133,7 +139,10 @@ Entry& Engine::prepare(Lane& lane, const Submission& submission) {
   }
   entry.requests.assign(submission.requests.begin(), submission.requests.end());
   entry.tensors.assign(submission.tensors.begin(), submission.tensors.end());
-  for (Request& each : entry.requests) {
+  entry.flight = submission.flight;
+  for (std::size_t i = 0; i < entry.requests.size(); ++i) {
+    Request& each = entry.requests[i];
+    each.memory = memory_of(entry.tensors[i].device);
     each.rank = config_.rank;
     each.is_unnamed = submission.name.empty();
   }
@@ -294,6 +303,27 @@ Nanoseconds Engine::linger() const {
   return std::chrono::microseconds(cycle_time_us);
 }
 
+bool Engine::confirm(Nanoseconds limit) {
+  throw_if_forked();
+  if (devices_.gpus == nullptr || !devices_.gpus->is_open()) return true;
+  const std::int64_t deadline_ns = now_ns() + limit.count();
+  bool is_working = true;
+  do {
+    if (take_role(true)) {
+      step(true);
+      is_working = has_device_work_.load();
+      if (release_role()) ring_background();
+      deliver();
+    }
+    {
+      const std::lock_guard guard(mutex_);
+      if (fatal_) throw *fatal_;
+    }
+    if (is_working) std::this_thread::sleep_for(kConfirmInterval);
+  } while (is_working && now_ns() < deadline_ns);
+  return !is_working;
+}
+
 void Engine::tune(const Tuning& tuning) {
   throw_if_forked();
   if (config_.rank != 0) throw Error(ErrorCode::kInvalidArgument, "only rank 0 can tune");
@@ -390,6 +420,11 @@ void Engine::shutdown() {
   lock.lock();
   space_.reset();  // who keeps this engine for a handle's sake keeps no descriptor
   lock.unlock();
+  if (was_healthy) {
+    for_each_lane([](Lane& lane) { lane.leave_devices(true); });
+  } else {
+    abort_devices();
+  }
   fail_everything(error);
   if (was_healthy) alarms_.note_departure(config_.rank);
   presence_.set_liveness(config_.rank, Liveness::kLeft);

@@ -110,6 +110,9 @@ class Engine {
   bool wait(HandleId handle, Nanoseconds limit);
   // After a wait that was given up: somebody else shall make progress.
   void leave_to_background();
+  // Waits, at most `limit`, until GPUs have finished what is complete here; true when they have.
+  // Throws Error when one of them has failed, or the world is over.
+  bool confirm(Nanoseconds limit);
   // Result of a done handle, which is closed.
   HandleTable::Result take(HandleId handle);
 
@@ -131,6 +134,8 @@ class Engine {
   const Counters& counters() const { return counters_; }
   // Operations of this rank in flight, on all sets.
   int flights_in_all();
+  // The way to GPU memory; null: there is none.
+  const std::shared_ptr<GpuAccess>& gpus() const { return devices_.gpus; }
 
  private:
   enum class Step { kProgressed, kBlocked, kIdle };
@@ -180,12 +185,14 @@ class Engine {
   // Holder of the progress role.
   Step step(bool may_form);
   Step step_lanes(bool may_form);
+  void watch_devices();
   Step run_or_form(Lane& lane, bool may_form);
   bool relay(Lane& lane);
   bool advance(Lane& lane, PeerWait& blocked);
   void begin_bucket(Lane& lane);
   void resolve(Lane& lane, const BucketItem& item, std::int64_t now, Recorder::Batch& events);
   void resolve_absent(Lane& lane, const BucketItem& item);
+  Output make_output(const Tensor& tensor, const Request& request, std::int64_t rows);
   void add_works(Lane& lane, Entry& entry, const BucketItem& item);
   Work* add_work(Lane& lane, const Request& request, const BucketItem& item);
   void end_bucket(Lane& lane);
@@ -204,6 +211,7 @@ class Engine {
   bool may_still_answer(int departed);
   void check_holder(int holder, Nanoseconds waited) const;
   void give_up(const Error& error);
+  void abort_devices();
   void fail_everything(const Error& error);
   void fail_lane(Lane& lane, const Error& error);
   void complete(HandleId handle, std::size_t position, const std::optional<Error>& error,
@@ -297,7 +305,8 @@ class Engine {
   const bool is_carried_;
   const std::vector<std::vector<int>> hosts_;  // world ranks of each; empty: there is one host
   std::shared_ptr<SharedSpace> space_;         // null after shutdown
-  const std::shared_ptr<Region> region_;       // presence and alarms
+  const DevicePlane devices_;
+  const std::shared_ptr<Region> region_;  // presence and alarms
   Presence presence_;
   Alarms alarms_;
   const std::shared_ptr<OutputPool> outputs_ = std::make_shared<OutputPool>();
@@ -327,6 +336,9 @@ class Engine {
   // Owned by the holder of the progress role.
   std::uint32_t alarms_seen_ = 0;
   std::vector<std::int64_t> departures_ns_;  // when each rank was seen to have left; 0: not yet
+
+  std::atomic<bool> has_device_work_{false};    // that is complete here and that GPUs are still at
+  std::atomic<bool> is_device_watched_{false};  // by the background thread
 
   std::atomic<bool> has_departures_{false};  // ranks have left the world
   std::atomic<int> waiting_threads_{0};

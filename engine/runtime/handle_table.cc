@@ -20,9 +20,15 @@ HandleId HandleTable::open(std::size_t operations, Continuation then) {
   handle.remaining = operations;
   handle.result.error.reset();
   handle.result.outputs.clear();
+  handle.result.flights.clear();
   handle.pending_id.store(operations == 0 ? 0 : id, std::memory_order_release);
   if (then) continue_with(id, std::move(then));
   return id;
+}
+
+void HandleTable::add_flight(HandleId id, const DeviceFlightPtr& flight) {
+  std::vector<DeviceFlightPtr>& flights = at(id).result.flights;
+  if (flights.empty() || flights.back() != flight) flights.push_back(flight);
 }
 
 bool HandleTable::complete(HandleId id, std::size_t position, const std::optional<Error>& error,

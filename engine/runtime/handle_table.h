@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "gpu/device_flight.h"
 #include "runtime/output.h"
 
 namespace hvd {
@@ -37,6 +38,8 @@ class HandleTable {
   struct Result {
     std::optional<Error> error;
     std::vector<Output> outputs;  // what the engine allocated
+    // Of tensors on GPUs: what the caller's streams have to wait for.
+    std::vector<DeviceFlightPtr> flights = {};
   };
   // What happens to the result of a handle that nobody waits for.
   using Continuation = std::function<void(Result)>;
@@ -44,6 +47,8 @@ class HandleTable {
   explicit HandleTable(int generation) : serial_(static_cast<HandleId>(generation) << 28) {}
 
   HandleId open(std::size_t operations, Continuation then = {});
+  // For an open handle.
+  void add_flight(HandleId id, const DeviceFlightPtr& flight);
   // One of the handle's operations is done. True when it was the last. `outputs` begin at
   // `position` in the result.
   bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cluster_backend.h"
+#include "backend/device_backend.h"
 #include "backend/external_backend.h"
 #include "backend/host_backend.h"
 #include "control/tree.h"
@@ -78,6 +79,19 @@ std::unique_ptr<Backend> make_backend(Peers& peers, const HostMap& map, int rank
   return std::make_unique<ClusterBackend>(peers, map, rank, size, std::exchange(links.data, {}));
 }
 
+std::unique_ptr<Backend> with_devices(std::unique_ptr<Backend> host, const LaneConfig& config,
+                                      int rank) {
+  if (config.devices.gpus == nullptr) return host;
+  const Place place{.rank = rank, .size = static_cast<int>(config.members.size())};
+  const auto say = [log_config = config.log](const std::string& text) {
+    log(log_config, LogLevel::kWarning, text);
+  };
+  DevicePlane plane = config.devices;
+  plane.config.is_one_host = config.hosts.host_count() == 1;
+  return std::make_unique<DeviceBackend>(std::move(host), std::move(plane), place, config.hosts,
+                                         config.names, say);
+}
+
 }  // namespace
 
 HostMap hosts_of_set(const std::vector<std::vector<int>>& hosts, const std::vector<int>& members,
@@ -106,7 +120,7 @@ Lane::Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& pr
       peers(this->region->data() + Board::region_bytes(size()), index_in(local, presence.rank()),
             static_cast<int>(local.size())),
       carrier(links.carrier),
-      backend(make_backend(peers, hosts, rank, size(), links)),
+      backend(with_devices(make_backend(peers, hosts, rank, size(), links), config, rank)),
       relay(make_relay(board, hosts, links)),
       auto_names(2 * kKindCount, 0) {
   peers.connect(presence, local);
@@ -121,6 +135,12 @@ int Lane::awaited(const PeerWait& wait) const {
 void Lane::close_copies() {
   if (relay != nullptr) relay->close_copies();
   if (backend != nullptr) backend->close_copies();
+}
+
+void Lane::leave_devices(bool is_well) {
+  if (backend == nullptr) return;
+  if (is_well) backend->leave();
+  backend->abort();
 }
 
 void Lane::disconnect() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/device_plane.h"
 #include "collective/host_map.h"
 #include "control/board.h"
 #include "control/relay.h"
@@ -30,6 +31,9 @@ struct LaneConfig {
   std::vector<int> members;  // world rank by set rank
   HostMap hosts;             // of the set
   BoardConfig board;         // but for what follows from these
+  DevicePlane devices;
+  std::vector<std::string> names = {};  // of the members
+  LogConfig log = {};
 };
 
 // The hosts that have some of `members`, as set ranks; `rank` is the set rank of this process.
@@ -60,6 +64,8 @@ class Lane {
   std::uint64_t& auto_name(const Request& request);
   // The world rank that `wait` is about; this one's where nobody knows.
   int awaited(const PeerWait& wait) const;
+  // Ends what is under way on GPUs: together with the other ranks, if the world is well.
+  void leave_devices(bool is_well);
   // No more messages, no more data.
   void disconnect();
   void close_copies();  // in a forked child

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <vector>
 
+#include "gpu/device_memory.h"
+
 namespace hvd {
 
 class OutputPool;
@@ -23,6 +25,9 @@ using OutputBytes = std::unique_ptr<std::byte, FreeOutput>;
 struct Output {
   OutputBytes bytes;
   std::vector<std::int64_t> shape;
+  DeviceBlockPtr block = nullptr;  // in place of `bytes`, for results on a GPU
+
+  std::byte* data() const { return block == nullptr ? bytes.get() : block->data; }
 };
 
 // Allocates results and keeps the last large one that was given back for the next: pages that were

@@ -70,7 +70,10 @@ Lane& Engine::open_lane(int set) {
   const auto check = [this, members](int holder, Nanoseconds waited) {
     check_holder(members[static_cast<std::size_t>(holder)], waited);
   };
-  LaneConfig config{.id = set, .members = members, .hosts = hosts_of(members), .board = {}};
+  LaneConfig config{
+      .id = set, .members = members, .hosts = hosts_of(members), .board = {}, .devices = devices_};
+  for (const int member : members) config.names.push_back(peer_name(member));
+  config.log = config_.log;
   config.board.cache_capacity = config_.cache_capacity;
   config.board.tuning = config_.tuning;
   config.board.fuse_groups = config_.fuse_groups;
@@ -115,6 +118,7 @@ void Engine::remove_process_set(int set) {
       fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));
     }
   }
+  if (lane != nullptr) lane->leave_devices(!is_over_.load());
   lane.reset();
   if (release_role()) ring_background();
   deliver();

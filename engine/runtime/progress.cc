@@ -3,21 +3,16 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "core/quiet_thread.h"
 #include "runtime/engine.h"
 
 namespace hvd {
 
 namespace {
-
-Output make_output(OutputPool& pool, const Request& request, std::int64_t rows) {
-  const std::size_t count = static_cast<std::size_t>(rows) * request.row_count();
-  Output output{.bytes = pool.allocate(count * size_of(request.dtype)),
-                .shape = {request.shape().begin(), request.shape().end()}};
-  output.shape[0] = rows;
-  return output;
-}
 
 Output make_integers(OutputPool& pool, const std::vector<std::int64_t>& values,
                      std::vector<std::int64_t> shape) {
@@ -61,7 +56,9 @@ Engine::Step Engine::step(bool may_form) {
       handle_alarm();
     }
     if (has_departures_.load() && fail_if_lost()) return Step::kIdle;
-    return step_lanes(may_form);
+    const Step result = step_lanes(may_form);
+    if (devices_.gpus != nullptr && devices_.gpus->is_open()) watch_devices();
+    return result;
   } catch (const Error& error) {
     give_up(error);
   } catch (const std::bad_alloc&) {
@@ -82,6 +79,13 @@ Engine::Step Engine::step_lanes(bool may_form) {
     if (step == Step::kProgressed || result == Step::kIdle) result = step;
   });
   return result;
+}
+
+// Failures on a GPU come to light only when somebody asks.
+void Engine::watch_devices() {
+  bool is_working = false;
+  for_each_lane([&](Lane& lane) { is_working |= lane.backend->watch(); });
+  has_device_work_.store(is_working);
 }
 
 Engine::Step Engine::run_or_form(Lane& lane, bool may_form) {
@@ -202,8 +206,23 @@ void Engine::resolve_absent(Lane& lane, const BucketItem& item) {
     if (Work* work = add_work(lane, lane.board.request_of(tensor), tensor)) {
       work->in = nullptr;
       work->out = nullptr;
+      work->device = kHostDevice;
+      work->flight = nullptr;
     }
   }
+}
+
+Output Engine::make_output(const Tensor& tensor, const Request& request, std::int64_t rows) {
+  const std::size_t size_bytes =
+      static_cast<std::size_t>(rows) * request.row_count() * size_of(request.dtype);
+  Output output{.bytes = nullptr, .shape = {request.shape().begin(), request.shape().end()}};
+  output.shape[0] = rows;
+  if (tensor.device == kHostDevice) {
+    output.bytes = outputs_->allocate(size_bytes);
+  } else {
+    output.block = devices_.gpus->open()->memory().allocate(tensor.device, size_bytes);
+  }
+  return output;
 }
 
 void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
@@ -223,11 +242,13 @@ void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
     if (work == nullptr) continue;
     work->in = entry.tensors[i].in;
     work->out = entry.tensors[i].out;
+    work->device = entry.tensors[i].device;
+    work->flight = entry.flight.get();
     if (work->out != nullptr) continue;
     const int rank = lane.rank;
     entry.outputs.push_back(
-        make_output(*outputs_, entry.requests[i], result_rows(*work, rank, lane.size())));
-    work->out = entry.outputs.back().bytes.get();
+        make_output(entry.tensors[i], entry.requests[i], result_rows(*work, rank, lane.size())));
+    work->out = entry.outputs.back().data();
     if (request.kind != Kind::kAlltoall) continue;
     entry.outputs.push_back(
         make_integers(*outputs_, received_splits(*work, rank, lane.size()), {lane.size()}));
@@ -284,6 +305,7 @@ void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error,
                       .subject = entry.label,
                       .value = static_cast<std::uint64_t>(error->code())});
   }
+  entry.flight.reset();
   complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {}));
 }
 
@@ -307,7 +329,17 @@ void Engine::give_up(const Error& error) {
   alarms_.touch();
   tell_other_hosts();
   wake_everyone();
+  abort_devices();
   disconnect();
+}
+
+// All sets at once: what one runs on a GPU may be in the way of another's end.
+void Engine::abort_devices() {
+  if (gpus() == nullptr || !gpus()->is_open()) return;
+  std::vector<std::thread> threads;
+  for_each_lane(
+      [&](Lane& lane) { threads.push_back(quiet_thread([&lane] { lane.leave_devices(false); })); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 void Engine::fail_everything(const Error& error) {

@@ -64,6 +64,17 @@ std::optional<std::string> splits_refusal(const Request& request,
          std::to_string(rows);
 }
 
+std::optional<std::string> memory_refusal(const Submission& submission) {
+  if (submission.tensors.empty()) return std::nullopt;
+  const Memory memory = memory_of(submission.tensors.front().device);
+  if (memory == Memory::kCuda && submission.flight == nullptr) {
+    return "the tensor is on a GPU, and nobody has said when it is there";
+  }
+  const auto differs = [&](const Tensor& tensor) { return memory_of(tensor.device) != memory; };
+  if (std::ranges::none_of(submission.tensors, differs)) return std::nullopt;
+  return "the tensors of a group must be all in host memory or all on GPUs";
+}
+
 }  // namespace
 
 std::optional<std::string> refusal_of(const Submission& submission,
@@ -80,7 +91,7 @@ std::optional<std::string> refusal_of(const Submission& submission,
     }
     if (reason) return reason;
   }
-  return std::nullopt;
+  return memory_refusal(submission);
 }
 
 std::string list(const std::vector<int>& ranks) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "control/board.h"
+#include "gpu/device_flight.h"
 #include "runtime/handle_table.h"
 
 namespace hvd {
@@ -20,6 +21,7 @@ namespace hvd {
 struct Tensor {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
+  int device = kHostDevice;
 };
 
 // "allreduce 'grad/fc1'", for messages.
@@ -47,6 +49,7 @@ struct Entry {
   bool must_compare = false;  // and whether the result is to be compared
   std::size_t flight_index = 0;
   std::vector<Output> outputs;
+  DeviceFlightPtr flight;  // of tensors on GPUs
 
   const Request& request() const { return requests.front(); }
   std::size_t size_bytes() const;  // of all its tensors

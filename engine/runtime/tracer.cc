@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/quiet_thread.h"
 #include "core/text.h"
 #include "runtime/activity.h"
-#include "runtime/quiet_thread.h"
 
 namespace hvd {
 

@@ -143,7 +143,8 @@ bool Engine::release_role() {
   role_taken_ = false;
   if (helpers_waiting_.load() != 0 || stopping_.load()) changed_.notify_all();
   // Other hosts cannot ring: as long as something is under way, somebody must listen to them.
-  return has_ready() || is_unattended_.load() || (spans_hosts() && has_active_lane());
+  const bool must_watch = has_device_work_.load() && !is_device_watched_.load();
+  return has_ready() || is_unattended_.load() || must_watch || (spans_hosts() && has_active_lane());
 }
 
 void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
@@ -323,8 +324,10 @@ void Engine::run_background() {
       release_role();
       if (deliver() || has_landed) continue;  // more may be ready, or half done
     }
-    const Nanoseconds nap = background_nap(had_role, seen != heard);
+    Nanoseconds nap = background_nap(had_role, seen != heard);
     heard = seen;
+    is_device_watched_.store(has_device_work_.load());
+    if (is_device_watched_.load()) nap = std::min<Nanoseconds>(nap, kSlice);
     if (!stopping_.load()) futex_wait(bell, seen, nap);
   }
 }

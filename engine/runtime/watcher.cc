@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "runtime/quiet_thread.h"
+#include "core/quiet_thread.h"
 
 namespace hvd {
 

@@ -1,7 +1,7 @@
 """The C++ engine; see bindings/. Numbers for kinds, ops, dtypes and intents are those of
 ``horovod.operations``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 def space_bytes(size: int) -> int: ...
@@ -84,12 +84,45 @@ class Operation:
         process_set: int = ...,
     ) -> None: ...
 
-class TensorReader:
+class Streams:
+    """Says on which stream of a GPU a framework's next work goes."""
+
+class PythonStreams(Streams):
+    def __init__(self, function: Callable[[int], int]) -> None: ...
+
+class GpuAccess:
+    """The way to CUDA's driver and NCCL, which are opened when they are first needed."""
+
+    def __init__(self, cuda_path: str, nccl_path: str) -> None: ...
+    def device_count(self) -> int: ...
+    def nccl_version(self) -> int: ...
+
+class DevicePlane:
+    """What an engine is told about GPU memory; lists are by kind, see ``horovod.gpus``."""
+
+    def __init__(
+        self,
+        gpus: GpuAccess,
+        routes: list[int],
+        is_hierarchical: list[bool],
+        streams: int,
+        default_device: int,
+        timeout_s: float,
+    ) -> None: ...
+
+class TensorReader(Streams):
     def __init__(self, capsule: Any) -> None: ...
 
 class Output:
     @property
     def shape(self) -> list[int]: ...
+    @property
+    def device(self) -> int:
+        """-1 for host memory, else CUDA's number of the GPU."""
+
+    def copy_to(self, address: int, size_bytes: int, stream: int) -> None:
+        """Start copying a result on a GPU to memory of the same one, in a stream of it."""
+
     def as_numpy(self, dtype: int) -> Any: ...
     def as_dlpack(self, dtype: int) -> Any: ...
 
@@ -114,6 +147,7 @@ class Engine:
         control: list[tuple[int, int]] = ...,
         data: list[tuple[int, int, int]] = ...,
         news: list[tuple[int, int]] = ...,
+        devices: DevicePlane | None = ...,
     ) -> None: ...
     def submit(
         self,
@@ -125,6 +159,8 @@ class Engine:
         dtype: int,
         intent: int,
         splits: Sequence[int] = ...,
+        device: int = ...,
+        streams: Streams | None = ...,
     ) -> int: ...
     def submit_many(
         self,
@@ -132,6 +168,8 @@ class Engine:
         names: list[str],
         tensors: list[tuple[int, int, list[int], int]],
         intent: int,
+        devices: Sequence[int] = ...,
+        streams: Streams | None = ...,
     ) -> int: ...
     def submit_group(
         self,
@@ -139,6 +177,8 @@ class Engine:
         name: str | None,
         tensors: list[tuple[int, int, list[int], int]],
         intent: int,
+        devices: Sequence[int] = ...,
+        streams: Streams | None = ...,
     ) -> int: ...
     def submit_tensor(
         self,
@@ -193,6 +233,9 @@ class Engine:
     def poll(self, handle: int) -> bool: ...
     def contains(self, handle: int) -> bool: ...
     def wait(self, handle: int) -> list[Output]: ...
+    def confirm(self, limit_s: float) -> bool:
+        """Whether GPUs have finished, within the limit, what is done for the engine."""
+
     def shutdown(self) -> None: ...
     def abandon(self) -> None: ...
     @property

@@ -17,6 +17,7 @@ from horovod.affinity import core_of, on_core
 from horovod.backends import Backend
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import InitError
+from horovod.gpus import device_plane
 from horovod.process_sets import ConnectSet
 from horovod.rendezvous import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
@@ -95,7 +96,8 @@ def assemble(identity: Identity, settings: Settings) -> World:
         )
         configure_trace(config, settings, traced)
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            engine = _engine_class(config)(config)
+            devices = device_plane(settings, identity.local_rank)
+            engine = _engine_class(config)(config, devices=devices)
             return World(identity, engine, plane_name, ("rank 0",), settings)
     mesh = meet(
         identity,
@@ -140,7 +142,8 @@ def _started(
     try:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
             carrier = None if data_plane is None else data_plane.world
-            engine = _engine_of(config, mesh, identity.rank, carrier)
+            devices = device_plane(settings, identity.local_rank)
+            engine = _engine_of(config, mesh, identity.rank, carrier, devices)
     except BaseException:
         if data_plane is not None:
             data_plane.close()
@@ -150,7 +153,11 @@ def _started(
 
 
 def _engine_of(
-    config: _native.Config, mesh: Mesh, rank: int, carrier: _native.Carrier | None
+    config: _native.Config,
+    mesh: Mesh,
+    rank: int,
+    carrier: _native.Carrier | None,
+    devices: _native.DevicePlane | None,
 ) -> _native.Engine:
     """The engine takes over all descriptors of the mesh."""
     hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
@@ -166,6 +173,7 @@ def _engine_of(
             list(mesh.links.control),
             list(mesh.links.data),
             list(mesh.news),
+            devices,
         )
     except Exception as error:
         raise InitError(f"init: initialization failed: {error}") from error

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from horovod import mpi_library, world
+from horovod import gpus, mpi_library, world
 from horovod.operations import Average, Sum, resolve_op
 
 __all__ = [
@@ -76,7 +76,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether collectives of a framework's binding take tensors on a GPU of this machine."""
     is_built = world.cuda_built() or world.rocm_built()
     if verbose and not is_built:
-        print("Horovod: no GPU: this version runs collectives on CPU memory", file=sys.stderr)
+        print(f"Horovod: no GPU: {gpus.cuda_problem()}", file=sys.stderr)
     if not is_built or not extension_available(ext_base_name, verbose):
         return False
     binding = import_module(f"horovod.{ext_base_name.removeprefix('horovod.')}")
@@ -97,7 +97,10 @@ def mpi_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Version of NCCL that can be used, 0 for none; ``verbose`` has nothing to tell."""
+    """Version of NCCL that can be used, 0 for none; ``verbose`` prints why."""
+    missing = gpus.nccl_problem()
+    if verbose and missing is not None:
+        print(f"Horovod: no NCCL: {missing}", file=sys.stderr)
     return world.nccl_built()
 
 

@@ -19,6 +19,7 @@ from horovod.errors import SettingError
 from horovod.setting import Flag, Setting
 
 __all__ = [
+    "GPU_OPERATIONS",
     "LOG_LEVELS",
     "SETTINGS",
     "Settings",
@@ -28,11 +29,35 @@ __all__ = [
     "names_given",
 ]
 
+GPU_OPERATIONS = ("auto", "nccl", "host")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
 def _setting(env: str, default: Any, meaning: str, **details: Any) -> Any:
     return field(default=default, metadata={"env": env, "meaning": meaning, **details})
+
+
+def _gpu_setting(env: str, collective: str) -> Any:
+    return _setting(
+        env,
+        "auto",
+        f"the same for {collective} alone; auto: as HOROVOD_GPU_OPERATIONS says",
+        choices=GPU_OPERATIONS,
+    )
+
+
+def _hierarchical_setting(collective: str, meaning: str) -> Any:
+    return _setting(
+        f"HOROVOD_HIERARCHICAL_{collective.upper()}",
+        False,
+        meaning,
+        flag=Flag(
+            f"--hierarchical-{collective}",
+            "tuning",
+            key=f"params.hierarchical_{collective}",
+            opposite=f"--no-hierarchical-{collective}",
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -158,6 +183,45 @@ class Settings:
         "",
         "what moves the data between processes: native, mpi, gloo, or a data plane that another "
         "package brings; none: MPI under mpirun, else native",
+    )
+    gpu_operations: str = _setting(
+        "HOROVOD_GPU_OPERATIONS",
+        "auto",
+        "how tensors on GPUs travel: nccl, or not at all; host, through host memory; auto, over "
+        "NCCL where all ranks can, else over CUDA IPC inside a machine, else through host memory",
+        choices=GPU_OPERATIONS,
+    )
+    gpu_allreduce: str = _gpu_setting("HOROVOD_GPU_ALLREDUCE", "allreduce")
+    gpu_allgather: str = _gpu_setting("HOROVOD_GPU_ALLGATHER", "allgather")
+    gpu_broadcast: str = _gpu_setting("HOROVOD_GPU_BROADCAST", "broadcast")
+    gpu_alltoall: str = _gpu_setting("HOROVOD_GPU_ALLTOALL", "alltoall")
+    gpu_reducescatter: str = _gpu_setting("HOROVOD_GPU_REDUCESCATTER", "reducescatter")
+    num_nccl_streams: int = _setting(
+        "HOROVOD_NUM_NCCL_STREAMS",
+        1,
+        "streams, each with an NCCL communicator of its own, that collectives on GPUs take in "
+        "turn; where ranks differ, the fewest",
+        unit="streams",
+        minimum=1,
+        maximum=16,
+        flag=Flag("--num-nccl-streams", "tuning", key="library_options.num_nccl_streams"),
+    )
+    hierarchical_allreduce: bool = _hierarchical_setting(
+        "allreduce", "reduce GPU tensors on each host, then between hosts, over NCCL"
+    )
+    hierarchical_allgather: bool = _hierarchical_setting(
+        "allgather", "gather GPU tensors between hosts, then on each host, over NCCL"
+    )
+    torus_allreduce: bool = _setting(
+        "HOROVOD_TORUS_ALLREDUCE",
+        False,
+        "the same as HOROVOD_HIERARCHICAL_ALLREDUCE",
+        flag=Flag(
+            "--torus-allreduce",
+            "tuning",
+            key="params.torus_allreduce",
+            opposite="--no-torus-allreduce",
+        ),
     )
     mpi_threads_disable: bool = _setting(
         "HOROVOD_MPI_THREADS_DISABLE",

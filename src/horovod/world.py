@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from horovod import _native, mpi_library
+from horovod import _native, gpus, mpi_library
 from horovod.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
 from horovod.autotune import Autotuning, check_autotune
 from horovod.autotune.knobs import Surroundings
@@ -34,6 +34,7 @@ from horovod.settings import Settings
 __all__ = [
     "at_end",
     "ccl_built",
+    "confirm",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -81,6 +82,7 @@ _forecast: _Forecast | None = None  # in place of a world
 _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
+_CONFIRM_S = 60.0
 _at_end: list[Callable[[_native.Engine], None]] = []
 _tally = Tally()
 _export: Export | None = None
@@ -302,6 +304,19 @@ def generation() -> int:
     return worlds_begun()
 
 
+def confirm() -> None:
+    """Wait until GPUs have done what is over for the engine; at once where none is in use.
+
+    What was synchronised may still be under way there, and fail. Outside of a world: nothing.
+
+    Raises:
+        HorovodInternalError: it has failed, or a rank was lost.
+    """
+    if _world is not None:
+        while not _world.engine.confirm(_CONFIRM_S):
+            pass
+
+
 def missing_in(text: str) -> list[int]:
     """See ``World.missing_in``; nobody outside of a world."""
     return [] if _world is None else _world.missing_in(text)
@@ -383,8 +398,8 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Version of NCCL that can be used, such as 21003; 0 for none."""
-    return 0
+    """Version of NCCL that can be used, such as 22703; 0 for none, or without CUDA's driver."""
+    return gpus.nccl_version()
 
 
 def ddl_built() -> bool:
@@ -398,8 +413,8 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether collectives run on CUDA memory."""
-    return False
+    """Whether collectives take tensors on CUDA's GPUs: its driver is there."""
+    return gpus.has_cuda()
 
 
 def rocm_built() -> bool:

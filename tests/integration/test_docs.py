@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+STARTS_PROCESSES = re.compile(r"horovod\.run\(|horovod\.(ray|spark)\b|\b(ray|pyspark)\b")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NEEDS_MXNET = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
 EXAMPLES = [
@@ -18,7 +19,7 @@ EXAMPLES = [
     )
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     for number, code in enumerate(BLOCK.findall(page.read_text()))
-    if "horovod.run(" not in code  # starts its own processes; see test_run.py
+    if not STARTS_PROCESSES.search(code)  # see test_run.py and tests/engines
 ]
 
 

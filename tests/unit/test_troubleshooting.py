@@ -37,8 +37,9 @@ def texts() -> str:
     found: list[str] = []
     for path in (ROOT / "src").rglob("*.py"):
         found += _python_texts(path.read_text())
-    for path in (ROOT / "engine").rglob("*.cc"):
-        found += _c_texts(path.read_text())
+    for folder in ("engine", "bindings"):
+        for path in (ROOT / folder).rglob("*.cc"):
+            found += _c_texts(path.read_text())
     return "\n".join(found)
 
 

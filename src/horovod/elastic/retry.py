@@ -17,6 +17,7 @@ from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
 from horovod.rendezvous import this_member
+from horovod.world import confirm
 
 __all__ = ["run_fn"]
 
@@ -47,21 +48,33 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> R:
-        employment = Employment(this_member(os.environ))
-        employment.watch_updates(notification_manager)
-        notification_manager.init()
-        notification_manager.register_listener(state)
-        try:
-            result = _call_until_done(func, reset, employment, state, args, kwargs)
-        except MismatchError as error:
-            employment.end_job(str(error))
-            raise
-        finally:
-            notification_manager.remove_listener(state)
-        employment.end()
-        return result
+        # All else is elsewhere: a script's function travels to workers by value, this one with it.
+        return _employed(func, reset, state, args, kwargs)
 
     return wrapper
+
+
+def _employed(
+    func: Callable[..., R],
+    reset: Callable[[], None],
+    state: State,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> R:
+    """Call ``func`` until it is done, as a member of the job if this process is one."""
+    employment = Employment(this_member(os.environ))
+    employment.watch_updates(notification_manager)
+    notification_manager.init()
+    notification_manager.register_listener(state)
+    try:
+        result = _call_until_done(func, reset, employment, state, args, kwargs)
+    except MismatchError as error:
+        employment.end_job(str(error))
+        raise
+    finally:
+        notification_manager.remove_listener(state)
+    employment.end()
+    return result
 
 
 def _call_until_done(
@@ -100,6 +113,7 @@ def _leave(
     if isinstance(reason, HostsUpdatedInterrupt):
         try:
             # What was not committed stays valid: sync sends what was saved.
+            confirm()
             state.save()
         except HorovodInternalError as error:  # values that a lost rank still owed
             reason = error

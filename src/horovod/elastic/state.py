@@ -10,6 +10,7 @@ from typing import Any
 from horovod.elastic.checkpoint import Leaf, read_checkpoint, write_checkpoint
 from horovod.elastic.notification import HostUpdate, notification_manager
 from horovod.errors import HostsUpdatedInterrupt
+from horovod.world import confirm
 
 __all__ = ["ObjectState", "State", "check_arrays", "check_names"]
 
@@ -119,9 +120,13 @@ class State:
     def commit(self) -> None:
         """``save``, then ``check_host_updates``: every rank has to call it equally often.
 
+        Waits for collectives that GPUs are still at, so that what is saved is whole.
+
         Raises:
+            HorovodInternalError: one of those has failed.
             HostsUpdatedInterrupt: as ``check_host_updates``.
         """
+        confirm()
         self.save()
         self._commits += 1
         self.check_host_updates()

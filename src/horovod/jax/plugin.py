@@ -1,5 +1,8 @@
 """Registering the native plugin with JAX, after finding out whether this jaxlib takes it.
 
+Programs on the CPU have its asynchronous handler; those on CUDA GPUs one that works with XLA's
+stream.
+
 XLA refuses a handler that was made for a version of its interface that it does not know, and then
 JAX's cpu backend does not start at all. So in versions that nobody has tried yet the plugin is
 registered and run in a process of its own first.
@@ -17,9 +20,9 @@ import jax
 
 from horovod.plugins import works
 from horovod.settings import Settings
-from horovod.world import port_address
+from horovod.world import cuda_built, port_address
 
-__all__ = ["TARGET", "is_native"]
+__all__ = ["TARGET", "is_native", "platforms_for"]
 
 TARGET = "horovod_jax_collective"
 
@@ -45,7 +48,8 @@ def is_native() -> bool:
     """Whether compiled programs call the plugin; decided, and said if not, when first asked for.
 
     They do, unless ``HOROVOD_JAX_NATIVE_OPS=0``, or the plugin does not work with this jaxlib, or
-    the default device is not a CPU. Then one ordered host callback after the other does the work.
+    the default device is neither a CPU nor a CUDA GPU. Then one ordered host callback after the
+    other does the work.
     """
     with _choice_lock:
         return _is_chosen()
@@ -53,10 +57,14 @@ def is_native() -> bool:
 
 @functools.cache
 def _is_chosen() -> bool:
-    if not Settings.from_env().jax_native_ops or jax.default_backend() != "cpu":
+    if not Settings.from_env().jax_native_ops:
         return False
+    version: str = jax.devices()[0].client.platform_version
+    platforms = platforms_for(jax.default_backend(), version, cuda_built())
     try:
-        _register()
+        if not platforms:
+            raise ImportError(f"the plugin has none for {jax.default_backend()} ({version})")
+        _register(platforms)
     except ImportError as error:
         logging.getLogger("horovod").warning(
             "Horovod: JAX's collectives run as host callbacks, which is slower: %s", error
@@ -65,14 +73,34 @@ def _is_chosen() -> bool:
     return True
 
 
-def _register() -> None:
+def platforms_for(backend: str, version: str, has_cuda: bool) -> tuple[str, ...]:
+    """XLA's names of the platforms whose programs call the plugin; none where it has no handler.
+
+    Args:
+        backend: JAX's name of the default one.
+        version: what its client says of its platform; tells CUDA from ROCm, which are both "gpu".
+        has_cuda: the engine reaches CUDA GPUs.
+    """
+    if backend == "cpu":
+        return ("cpu",)
+    is_cuda = backend in ("gpu", "cuda") and "cuda" in version.lower()
+    return ("cpu", "CUDA") if is_cuda and has_cuda else ()
+
+
+def _register(platforms: tuple[str, ...] = ("cpu",)) -> None:
     if not works(_LIBRARY, "jax", jax.__version__, _TRIED, _TEST_SCRIPT):
         raise ImportError(f"the plugin does not work with JAX {jax.__version__}")
     try:
         library = ctypes.CDLL(str(_LIBRARY))
-        attach, handler = library.horovod_jax_attach, library.horovod_jax_collective
+        attach = library.horovod_jax_attach
+        handlers = {
+            "cpu": library.horovod_jax_collective,
+            "CUDA": library.horovod_jax_collective_on_cuda,
+        }
     except (OSError, AttributeError) as error:
         raise ImportError(f"the plugin cannot be opened: {error}") from error
     attach.argtypes, attach.restype = [ctypes.c_void_p], None
     attach(port_address())
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+    for platform in platforms:
+        capsule = jax.ffi.pycapsule(handlers[platform])
+        jax.ffi.register_ffi_target(TARGET, capsule, platform=platform)

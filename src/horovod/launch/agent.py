@@ -109,7 +109,9 @@ class _FrameSink:
 
 class Agent:
     """``say`` takes a line for whoever looks after this host; ``farewell`` is called when nothing
-    is left to do here, before the launcher hears of it.
+    is left to do here, before the launcher hears of it. ``unseal`` undoes what was done to the
+    launcher's plan for its journey, ``adapt`` makes of it what it means here. ``noted_exit`` gets
+    the exit code of each worker once the launcher is told.
     """
 
     def __init__(
@@ -119,10 +121,16 @@ class Agent:
         *,
         say: Callable[[str], None],
         farewell: Callable[[], None] = lambda: None,
+        unseal: Callable[[HostPlan], HostPlan] = lambda plan: plan,
+        adapt: Callable[[HostPlan], HostPlan] | None = None,
+        noted_exit: Callable[[int], None] = lambda exit_code: None,
     ) -> None:
         self.untaken = [0, 0]  # bytes of output that the launcher still has, by stream
         self._say = say
         self._farewell = farewell
+        self._unseal = unseal
+        self._adapt = adapt or _in_this_environment
+        self._noted_exit = noted_exit
         self._wakeups = wakeups
         self._selector = selector
         self._line = Line(selector, self._on_frame, self._on_line_end)
@@ -194,6 +202,11 @@ class Agent:
             self._say(f"{reason}; ending the {self._crew.living} workers that are left")
             self._end(reaches_strays=True)
 
+    def desert(self, reason: str) -> None:
+        """End all workers, since this host is to be left at once; the launcher loses it."""
+        self._line.close()
+        self.let_go(reason)
+
     def pass_on(self, worker: int, stream: int, data: bytes) -> None:
         """A worker has written ``data``."""
         if self._line.is_open:
@@ -261,7 +274,7 @@ class Agent:
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
             if not self._is_prepared:
-                self._plan = plan_of(frame.fields)
+                self._plan = self._unseal(plan_of(frame.fields))
                 self._call = ReceivedCall() if self._plan.has_call else None
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
@@ -302,7 +315,7 @@ class Agent:
             return False
         store.close()
         self._crew.prepare(
-            _in_this_environment(plan),
+            self._adapt(plan),
             Rendezvous(*store.address, plan.secret),
             descriptors=self._call.for_worker if self._call else lambda number: {},
         )
@@ -342,6 +355,7 @@ class Agent:
             self._line.send_from(self._call.answer_of(worker, exit_code))
         else:
             self._line.send(encode(Kind.EXITED, exit_code, worker=worker))
+        self._noted_exit(exit_code)
 
     def _end(self, *, reaches_strays: bool) -> None:
         self.is_ending = True

@@ -21,7 +21,7 @@ from horovod.launch.job_folder import host_home_path
 from horovod.launch.keeper_socket import BUSY, ENDING, READY, WELCOME, keeper_at
 from horovod.launch.python_words import python_words
 
-__all__ = ["main"]
+__all__ = ["copy", "main"]
 
 _COPY_BYTES = 256 * 1024
 _MOST_WORD_BYTES = 4096
@@ -38,7 +38,7 @@ def main() -> NoReturn:
     except OSError as error:
         sys.exit(f"horovod: no keeper of job {job_id} on this host: {error}")
     with keeper, contextlib.suppress(ConnectionError):
-        _copy(keeper)
+        copy(keeper)
     sys.exit(0)
 
 
@@ -95,8 +95,9 @@ def _start_keeper() -> None:
         raise OSError(word.decode(errors="replace").strip() or "it has ended at once")
 
 
-def _copy(keeper: socket.socket) -> None:
-    ways = {0: keeper.fileno(), keeper.fileno(): 1}
+def copy(connected: socket.socket) -> None:
+    """From standard input to ``connected``, and from there to standard output, until one ends."""
+    ways = {0: connected.fileno(), connected.fileno(): 1}
     while True:
         for source in select.select(list(ways), [], [])[0]:
             data = os.read(source, _COPY_BYTES)

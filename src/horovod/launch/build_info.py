@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from horovod import mpi_library
+from horovod import gpus, mpi_library
 
 __all__ = ["build_table", "problems"]
 
@@ -22,7 +22,7 @@ def build_table(version: str) -> str:
     # The native engine, which is always there, stands where Gloo stood as a controller.
     controllers = (("MPI", has_mpi), ("Gloo", True))
     operations = (
-        *(("NCCL", False), ("DDL", False), ("CCL", False)),
+        *(("NCCL", gpus.nccl_version() != 0), ("DDL", False), ("CCL", False)),
         ("MPI", has_mpi),
         ("Gloo", _is_installed("torch")),
     )
@@ -36,7 +36,7 @@ def build_table(version: str) -> str:
 
 def problems() -> list[str]:
     """What is missing for that which is not there, where it could be."""
-    missing = [("MPI", mpi_library.why_not_built())]
+    missing = [("NCCL", gpus.nccl_problem()), ("MPI", mpi_library.why_not_built())]
     if not _is_installed("torch"):
         missing.append(("Gloo", "it comes with PyTorch; pip install torch"))
     return [f"{name}: {reason}" for name, reason in missing if reason is not None]

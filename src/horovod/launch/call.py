@@ -72,6 +72,11 @@ class CallFiles:
     call_fd: int
     answer_fds: tuple[int, ...]
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All of them."""
+        return (self.call_fd, *self.answer_fds)
+
     def answer_fd(self, worker: int) -> int:
         """See ``WorkerFiles``; here numbers are ranks."""
         return self.answer_fds[worker]

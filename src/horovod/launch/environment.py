@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from horovod.launch.hosts import Slot
+from horovod.launch.hosts import Slot, node_of
 
 __all__ = ["Rendezvous", "is_passed_on", "worker_environment"]
 
@@ -51,7 +51,7 @@ def worker_environment(
         HOROVOD_LOCAL_SIZE=str(slot.local_size),
         HOROVOD_CROSS_RANK=str(slot.cross_rank),
         HOROVOD_CROSS_SIZE=str(slot.cross_size),
-        HOROVOD_HOSTNAME=slot.hostname,
+        HOROVOD_HOSTNAME=node_of(slot.hostname),
         HOROVOD_GLOO_RENDEZVOUS_ADDR=rendezvous.address,
         HOROVOD_GLOO_RENDEZVOUS_PORT=str(rendezvous.port),
         HOROVOD_CONTROLLER="gloo",

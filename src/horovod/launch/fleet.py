@@ -18,6 +18,7 @@ from horovod.launch.ssh import advice
 __all__ = ["Fleet", "ranks_of"]
 
 _SHOWN_COMMAND = 60
+_GUEST_ADVICE = "TCP connections from here to its node have to get through: is there a firewall?"
 # Whose failures are told in full; many mostly fail alike.
 _MOST_TOLD = 5
 
@@ -49,7 +50,7 @@ class Fleet:
     def failures(self) -> str:
         """Why the job cannot start: the hosts that failed. Empty if none did."""
         return _report(
-            "could not connect to some hosts via ssh; nothing has been started",
+            f"could not connect to some {self._hosts}; nothing has been started",
             [crew for crew in self.crews if crew.is_gone],
         )
 
@@ -57,9 +58,13 @@ class Fleet:
         """Why the job has not started in time: the hosts that failed or are late."""
         late = [crew for crew in self.crews if not crew.is_started]
         silent = [crew for crew in late if not crew.is_greeted]
-        what = "could not connect to some hosts via ssh" if silent else "some hosts do not start"
+        what = f"could not connect to some {self._hosts}" if silent else "some hosts do not start"
         limit = f"within {self._start_timeout_s:g} s (--start-timeout)"
         return _report(f"{what} {limit}", silent or late)
+
+    @property
+    def _hosts(self) -> str:
+        return "hosts via ssh" if any(crew.words for crew in self.crews) else "guests"
 
     def seen_addresses(self) -> dict[str, str]:
         """This machine's address as each host sees it, as far as they know."""
@@ -83,6 +88,8 @@ def _report(title: str, crews: Sequence[RemoteCrew]) -> str:
 
 def _describe(crew: RemoteCrew) -> str:
     words, lines = crew.words, crew.last_lines
+    if not words:
+        return f"  {crew.hostname}: {_problem(crew)}\n    try: {_GUEST_ADVICE}"
     *reach, command = words
     command = shlex.join([*reach, command[:_SHOWN_COMMAND] + "..."])
     hint = advice(words, crew.child.exit_code, lines)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import takewhile
 from typing import Any, BinaryIO, TypeVar
 
 from horovod.launch.call import (
@@ -26,13 +27,14 @@ from horovod.launch.call import (
 )
 from horovod.launch.call_error import elastic_error, job_error, unpickling_error
 from horovod.launch.elastic.plan import ElasticPlan
+from horovod.launch.guest_news import GuestBook
 from horovod.launch.job_plan import JobPlan
 from horovod.launch.run_options import RunOptions, check_options
 from horovod.launch.supervision import python_words, read_outcome, send_assignment
 from horovod.launch.supervisor import Assignment
 from horovod.settings import environment_of
 
-__all__ = ["run"]
+__all__ = ["call_like_here", "run", "run_call"]
 
 T = TypeVar("T")
 
@@ -130,9 +132,19 @@ def run(
     if not callable(function):
         raise TypeError(f"func={function!r}: expected a function")
     options = check_options(given)
+    call = call_like_here(function, arguments, keywords, options)
+    return _run_by_mpi(call, options) if options.uses_mpi else run_call(call, options)
+
+
+def call_like_here(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    options: RunOptions,
+) -> Call:
+    """A call in processes that see this one's arguments and, with its interpreter, modules."""
     search_path = tuple(sys.path) if options.is_same_python else None
-    call = Call(function, arguments, keywords, tuple(sys.argv), search_path)
-    return _run_by_mpi(call, options) if options.uses_mpi else _run(call, options)
+    return Call(function, args, dict(kwargs), tuple(sys.argv), search_path)
 
 
 def _run_by_mpi(call: Call, options: RunOptions) -> list[Any]:
@@ -159,7 +171,20 @@ def _variables(options: RunOptions) -> dict[str, str]:
     return {} if timeout_s is None else environment_of({"start_timeout_s": timeout_s})
 
 
-def _run(call: Call, options: RunOptions) -> list[Any]:
+def run_call(
+    call: Call,
+    options: RunOptions,
+    environ: Mapping[str, str] | None = None,
+    streams: tuple[int | None, int | None] = (None, None),
+    guests: GuestBook | None = None,
+    complete: Callable[[RunOptions], RunOptions] = lambda options: options,
+) -> list[Any]:
+    """The results of ``call`` by rank; see ``run`` for what it raises.
+
+    The launcher, and so the workers, have ``environ`` and write to the descriptors ``streams``, by
+    default those of this process. An elastic job with ``guests`` runs on those alone. ``complete``
+    makes whole what need not be known before the launcher is on its way; it may block.
+    """
     if options.output_directory is not None:
         options.output_directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_files:
@@ -168,18 +193,25 @@ def _run(call: Call, options: RunOptions) -> list[Any]:
         ]
         write_call(call, call_file)
         files = CallFiles(call_file.fileno(), tuple(answer.fileno() for answer in answers))
-        assignment = Assignment(_plan(options, files), files, report.fileno())
-        exit_code = _supervise(assignment, options)
+
+        def assignment() -> Assignment:
+            plan = _plan(complete(options), files, has_guests=guests is not None)
+            return Assignment(plan, files, report.fileno())
+
+        descriptors = (*files.descriptors, report.fileno())
+        exit_code = _supervise(assignment, descriptors, options, environ, streams, guests)
         outcome = read_outcome(report, exit_code)
-        if outcome.status != 0 or not all(map(is_result, files.answer_fds)):
+        wanted = files.answer_fds[: options.least_results]
+        if outcome.status != 0 or not all(map(is_result, wanted)):
             failures = [read_failure(answer) for answer in answers]
             if options.elastic is not None:
                 raise elastic_error(outcome, failures[0])
             raise job_error(outcome, failures)
-        return [_result(rank, answer) for rank, answer in enumerate(answers)]
+        results = takewhile(lambda answer: is_result(answer.fileno()), answers)
+        return [_result(rank, answer) for rank, answer in enumerate(results)]
 
 
-def _plan(options: RunOptions, files: CallFiles) -> JobPlan | ElasticPlan:
+def _plan(options: RunOptions, files: CallFiles, *, has_guests: bool) -> JobPlan | ElasticPlan:
     command = tuple(python_words(options.executable, "function_worker"))
     if options.elastic is not None:
         return ElasticPlan(
@@ -191,15 +223,21 @@ def _plan(options: RunOptions, files: CallFiles) -> JobPlan | ElasticPlan:
             extra_environment=_variables(options),
             is_verbose=options.is_verbose,
             output_directory=options.output_directory,
+            is_timestamped=options.is_timestamped,
+            is_silent=options.is_silent,
             ssh=options.others.ssh,
             interfaces=options.others.interfaces,
             start_timeout_s=options.others.start_timeout_s,
             call=files,
+            has_guests=has_guests,
+            wants_all=options.elastic.most_results is not None,
         )
     return JobPlan(
         command=command,
         slots=options.slots,
         extra_environment=_variables(options),
+        is_timestamped=options.is_timestamped,
+        is_silent=options.is_silent,
         is_verbose=options.is_verbose,
         output_directory=options.output_directory,
         call=files,
@@ -207,7 +245,14 @@ def _plan(options: RunOptions, files: CallFiles) -> JobPlan | ElasticPlan:
     )
 
 
-def _supervise(assignment: Assignment, options: RunOptions) -> int:
+def _supervise(
+    assignment: Callable[[], Assignment],
+    descriptors: tuple[int, ...],
+    options: RunOptions,
+    environ: Mapping[str, str] | None,
+    streams: tuple[int | None, int | None],
+    guests: GuestBook | None,
+) -> int:
     """Run the job in a process of its own; its exit code."""
     # What this process has printed comes before what its workers print.
     for stream in (sys.stdout, sys.stderr):
@@ -216,16 +261,25 @@ def _supervise(assignment: Assignment, options: RunOptions) -> int:
     with subprocess.Popen(
         python_words(sys.executable or options.executable, "supervisor"),
         stdin=subprocess.PIPE,
+        stdout=streams[0],
+        stderr=streams[1],
+        env=environ,
         bufsize=0,  # closing it has nothing to write
-        pass_fds=assignment.descriptors,
+        pass_fds=descriptors,
         start_new_session=True,
     ) as process:
         try:
-            send_assignment(process, assignment)
+            send_assignment(process, assignment())
+            if guests is not None:
+                assert process.stdin is not None
+                guests.open(process.stdin)
             return process.wait()
         except BaseException:
             _end(process)
             raise
+        finally:
+            if guests is not None:
+                guests.close()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

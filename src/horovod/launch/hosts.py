@@ -15,6 +15,7 @@ __all__ = [
     "Slot",
     "assign_ranks",
     "interface_names",
+    "node_of",
     "parse_hostfile",
     "parse_hosts",
 ]
@@ -82,6 +83,11 @@ def _parse(pattern: re.Pattern[str], parts: Sequence[str], expected: str) -> tup
             raise ValueError(f"invalid host input {part!r}: {expected}")
         slots[match[1]] = slots.get(match[1], 0) + int(match[2])
     return tuple(HostSlots(name, count) for name, count in slots.items())
+
+
+def node_of(hostname: str) -> str:
+    """The machine that a host is, or is a part of: several guests of one are ``node/guest``."""
+    return hostname.partition("/")[0]
 
 
 def assign_ranks(hosts: Sequence[HostSlots], process_count: int) -> tuple[Slot, ...]:

@@ -58,6 +58,7 @@ def run_job(
     manner = Manner(
         plan.is_verbose,
         plan.is_timestamped,
+        plan.is_silent,
         tells_outcome=plan.call is None,
         note=None if report is None else report.note,
         parting_words=parting_words(plan, environ),
@@ -105,10 +106,13 @@ class _Job:
         if not self._fleet.crews:
             self._begin()
             return
-        say("Filtering local host names.")
         names = " ".join(crew.hostname for crew in self._fleet.crews)
-        say(f"Remote host found: {names}")
-        say("Checking ssh on all remote hosts.")
+        if self._plan.others.guests:
+            say(f"connecting with {names}")
+        else:
+            say("Filtering local host names.")
+            say(f"Remote host found: {names}")
+            say("Checking ssh on all remote hosts.")
         self._fleet.connect(self._environ)
 
     def told(self) -> dict[str, bytes]:
@@ -126,8 +130,11 @@ class _Job:
         return hostname in self._plan.others.addresses
 
     def _remote_crew(self, hostname: str) -> RemoteCrew:
-        words = words_there(hostname, self._plan.others.ssh, self._environ, "agent")
-        return self._stage.crew_there(hostname, words, listener=self, call=self._plan.call)
+        others = self._plan.others
+        way = others.guests.get(hostname) or words_there(
+            hostname, others.ssh, self._environ, "agent"
+        )
+        return self._stage.crew_there(hostname, way, listener=self, call=self._plan.call)
 
     def _begin(self) -> None:
         """All hosts are there: start the workers."""
@@ -231,7 +238,8 @@ class _Job:
         if failures := self._fleet.failures():
             self._stage.end(JobOutcome(1, failures))
             return
-        self._stage.say_verbose("SSH was successful into all the remote hosts.")
+        if not self._plan.others.guests:
+            self._stage.say_verbose("SSH was successful into all the remote hosts.")
         try:
             self._begin()
         except (OSError, ValueError) as error:

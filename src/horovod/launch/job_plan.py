@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from horovod.launch.call import CallFiles
+from horovod.launch.guest_link import GuestAddress
 from horovod.launch.hosts import Slot
 from horovod.launch.ssh import SshOptions
 
@@ -18,13 +19,15 @@ __all__ = ["JobOutcome", "JobPlan", "OtherHosts"]
 class OtherHosts:
     """Which of a job's hosts are other machines, by name with their addresses, and the way there.
 
-    ``interfaces``, if named, are the only ones for reaching the store and, later, each other.
+    Those in ``guests`` have an agent already, the others are reached by ssh. ``interfaces``, if
+    named, are the only ones for reaching the store and, later, each other.
     """
 
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ssh: SshOptions = field(default_factory=SshOptions)
     interfaces: tuple[str, ...] = ()
     start_timeout_s: float = 30.0
+    guests: Mapping[str, GuestAddress] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class JobPlan:
     each rank's lines are kept as ``rank.<R>/stdout`` and ``stderr``. With ``call``, the files of
     ``horovod.run``, workers get their descriptors and no standard input, one that exits with 0
     without a result has failed, and the last lines of a failed job are left to the caller.
-    ``is_timestamped`` begins each line of a worker with the time. ``report`` is the file of
-    ``--report``.
+    ``is_timestamped`` begins each line of a worker with the time; if it ``is_silent``, the launcher
+    itself prints nothing. ``report`` is the file of ``--report``.
     """
 
     command: tuple[str, ...]
@@ -48,6 +51,7 @@ class JobPlan:
     output_directory: Path | None = None
     call: CallFiles | None = None
     is_timestamped: bool = False
+    is_silent: bool = False
     others: OtherHosts = field(default_factory=OtherHosts)
     report: Path | None = None
 

@@ -1,6 +1,4 @@
-"""The options of ``horovodrun``: those of hosts and output, one for each setting that has a flag,
-and the documented ones that this version lacks, which are refused by name.
-"""
+"""The options of ``horovodrun``: of hosts and output, and one for each setting that has a flag."""
 
 from __future__ import annotations
 
@@ -19,18 +17,6 @@ from horovod.settings import SETTINGS, file_sections
 
 __all__ = ["add_options", "chosen_settings", "file_form", "named_interfaces", "split_command"]
 
-# Documented options of what is not there. In the parser they keep an abbreviation from meaning
-# something else than it does with the feature: -p is no -prefix-timestamp.
-_ABSENT = {
-    "has no NCCL": ("--num-nccl-streams",),
-    "has no hierarchical collectives": (
-        *("--hierarchical-allreduce", "--no-hierarchical-allreduce"),
-        *("--hierarchical-allgather", "--no-hierarchical-allgather"),
-        *("--torus-allreduce", "--no-torus-allreduce"),
-    ),
-}
-
-
 # Of the lines of a configuration file in the help, which indents them.
 _FILE_WIDTH = 94
 
@@ -45,12 +31,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
     add_kubernetes_options(parser)
-    for lack, names in _ABSENT.items():
-        for name in names:
-            # Optional, since some take none; refused before anybody looks at it.
-            parser.add_argument(
-                name, action=_Absent, nargs="?", const=lack, dest="absent", help=argparse.SUPPRESS
-            )
 
 
 def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
@@ -303,19 +283,6 @@ def _valued_help(setting: Setting, flag: Flag) -> str:
     unit = flag.unit or setting.unit
     shown = f"{default} {unit}" if unit else default
     return f"{setting.meaning} ({setting.env}; default: {shown})"
-
-
-class _Absent(argparse.Action):
-    """Refuses an option; ``const`` says what this version does instead."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        parser.error(f"{option_string}: this version {self.const}; leave it out")
 
 
 class _Deprecated(argparse.Action):

@@ -1,7 +1,8 @@
 """The workers of another host as the launcher sees them: ssh, with an agent at its other end.
 
-The agent starts, watches and ends them; frames go to and fro (``frames.py``). When the connection
-ends, for whatever reason, the agent finds its standard input closed and ends the workers by itself.
+An agent that is a guest needs no ssh but a connection (``guest_link.py``). The agent starts,
+watches and ends the workers; frames go to and fro (``frames.py``). When the connection ends, for
+whatever reason, the agent finds its standard input closed and ends the workers by itself.
 A crew can be connected, dismissed or lost at any time; what that means for the job is its
 listener's business.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from horovod.launch.crew import GRACE_S, StartListener, Trouble, Worker
 from horovod.launch.frames import MAGIC, Frame, FrameError, FrameReader, Kind, encode, encode_json
+from horovod.launch.guest_link import GuestAddress, GuestLink
 from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields
 from horovod.launch.hosts import Slot
 from horovod.launch.output import Console, Sink
@@ -70,12 +72,12 @@ class _Streams:
 
 
 class RemoteCrew:
-    """See ``Crew``. ``words`` start the agent."""
+    """See ``Crew``. ``way`` are the words that start the agent, or where it is as a guest."""
 
     def __init__(
         self,
         hostname: str,
-        words: Sequence[str],
+        way: Sequence[str] | GuestAddress,
         *,
         selector: selectors.BaseSelector,
         watchdog: Watchdog,
@@ -86,7 +88,8 @@ class RemoteCrew:
     ) -> None:
         self.hostname = hostname
         self.workers: dict[int, Worker] = {}
-        self.words = tuple(words)
+        self.words = () if isinstance(way, GuestAddress) else tuple(way)
+        self._way = way
         self.problem = ""
         self.launcher_address = ""  # where the host sees the launcher come from, if it knows
         self.dropped_lines = 0  # of output, while nobody was connected with the host
@@ -105,6 +108,7 @@ class RemoteCrew:
         self._awaited: dict[int, Place] = {}  # asked for and neither started nor troubled
         self._streams: dict[int, _Streams] = {}
         self._forgotten: set[int] = set()
+        self._is_asked = False  # to end
         self._give_up_at: float | None = None  # the agent's farewell
         self._call = call
         self._answers = RemoteAnswers(call)
@@ -148,7 +152,8 @@ class RemoteCrew:
         try:
             self.child.start(environ)
         except OSError as error:
-            self._be_lost(f"cannot run {self.words[0]}: {error.strerror}")
+            what = f"run {self.words[0]}" if self.words else "connect"
+            self._be_lost(f"cannot {what}: {error.strerror}")
 
     @property
     def deadline(self) -> float | None:
@@ -158,7 +163,7 @@ class RemoteCrew:
     def prepare(self, plan: HostPlan) -> None:
         """What all workers have in common; to be sent once, when the agent has greeted."""
         self._has_plan = True
-        self._send(encode_json(Kind.PLAN, fields_of(plan)))
+        self._send(encode_json(Kind.PLAN, fields_of(self.child.sealed(plan))))
         self._send_in_order(call_frames(self._call))
 
     def expect_workers(self) -> None:
@@ -207,6 +212,7 @@ class RemoteCrew:
 
     def end(self, *, reaches_strays: bool) -> None:
         """See ``Crew``. Without workers it ends at once."""
+        self._is_asked = True
         if self._has_plan:
             self._send(encode(Kind.END, stream=int(reaches_strays)))
         else:
@@ -242,9 +248,14 @@ class RemoteCrew:
         if self._may_try_again():
             self.retry_at = time.monotonic() + _PAUSE_S
             self._listener.refused(self)
-        elif not self.is_gone:
-            self._be_lost(self.child.how_it_ended)
+        else:
+            self._note_end()
         return True
+
+    def _note_end(self) -> None:
+        """Of the connection, whatever it was."""
+        if not self.is_gone:
+            self._be_lost(self.child.how_it_ended)
 
     def _may_try_again(self) -> bool:
         if self.is_gone or self.is_greeted or self.child.exit_code != _SSH_FAILED:
@@ -252,7 +263,9 @@ class RemoteCrew:
         is_hopeless = any(text in self.last_lines for text in _HOPELESS)
         return self._attempts < _MOST_ATTEMPTS and not is_hopeless
 
-    def _new_child(self) -> SshChild:
+    def _new_child(self) -> SshChild | GuestLink:
+        if isinstance(self._way, GuestAddress):
+            return GuestLink(self._way, self._selector, self._on_data, self._note_end)
         return SshChild(self.words, self._selector, self._watchdog, self._on_data)
 
     def _be_lost(self, problem: str) -> None:
@@ -324,7 +337,7 @@ class RemoteCrew:
         elif kind == Kind.TROUBLE:
             return self._on_trouble(**frame.fields)
         elif kind == Kind.GONE:
-            self._on_gone()
+            return self._on_gone()
         elif kind == Kind.HELLO:
             self._on_hello(frame.fields)
             return partial(self._listener.greeted, self)
@@ -367,10 +380,18 @@ class RemoteCrew:
         self._let_go(number)
         return partial(self._listener.ended, [worker])
 
-    def _on_gone(self) -> None:
+    def _on_gone(self) -> Callable[[], None] | None:
+        if not self._is_asked:
+            return self._on_desertion
         self.is_gone = True
         if self._give_up_at is not None:
             self.child.hang_up()
+        return None
+
+    def _on_desertion(self) -> None:
+        """Somebody there has ended the agent; whatever is asked of it now is not done any more."""
+        self.child.hang_up()
+        self._be_lost("its agent has ended")
 
     def _let_go(self, number: int) -> None:
         """Once it is forgotten, has exited and said its last, no frame is about it any more."""

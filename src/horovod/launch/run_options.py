@@ -49,10 +49,17 @@ class RunOptions:
     uses_mpi: bool = False
     mpi_words: tuple[str, ...] = ()
     elastic: ElasticRun | None = None
+    is_timestamped: bool = False
+    is_silent: bool = False
 
     @property
     def result_count(self) -> int:
-        """How many results are wanted: one of each rank, or of as many as are always there."""
+        """How many results there can be: one of each rank, or of as many as are always there."""
+        return self.elastic.result_count if self.elastic else len(self.slots)
+
+    @property
+    def least_results(self) -> int:
+        """How many results there must be."""
         return self.elastic.limits.min_np if self.elastic else len(self.slots)
 
     @property

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from horovod.launch.channel import FrameWriter
+from horovod.launch.host_plan import HostPlan
 from horovod.launch.processes import describe_exit, signal_group, spawn
 from horovod.launch.watchdog import Watchdog
 
@@ -61,6 +62,10 @@ class SshChild:
         """The end of its standard error."""
         lines = self._errors.decode(errors="backslashreplace").splitlines()
         return "\n".join(line.rstrip() for line in lines[-_KEPT_LINES:] if line.strip())
+
+    def sealed(self, plan: HostPlan) -> HostPlan:
+        """The plan as it can travel: ssh hides all of it."""
+        return plan
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Start it. Raises OSError; nothing was started then."""

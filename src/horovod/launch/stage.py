@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.launch.crew import GRACE_S, Crew, LocalCrew, Worker
+from horovod.launch.guest_link import GuestAddress
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.output import Output, Sink, consoles
@@ -47,7 +48,8 @@ class Play(Listener, Protocol):
 
 @dataclass(frozen=True)
 class Manner:
-    """How a job speaks. ``tells_outcome``: its last lines say why it failed.
+    """How a job speaks. ``tells_outcome``: its last lines say why it failed; ``is_silent``: there
+    is nothing to read but what workers write.
 
     ``note`` hears of all that is said, and would be if it were verbose.
     ``parting_words``, asked for when all has ended, go before them if there are any.
@@ -55,6 +57,7 @@ class Manner:
 
     is_verbose: bool = False
     is_timestamped: bool = False
+    is_silent: bool = False
     tells_outcome: bool = True
     note: Callable[[str], None] | None = None
     parting_words: Callable[[JobOutcome], str] = lambda outcome: ""
@@ -125,18 +128,18 @@ class Stage:
     def crew_there(
         self,
         hostname: str,
-        words: Sequence[str],
+        way: Sequence[str] | GuestAddress,
         *,
         listener: Listener,
         call: WorkerFiles | None = None,
     ) -> RemoteCrew:
-        """A crew on another host, at any time; it is not connected yet. ``words`` start its agent.
+        """A crew on another host, at any time; it is not connected yet. For ``way`` see there.
 
         It leaves by itself once it ``is_closed``: after a loss, or ``dismiss``.
         """
         crew = RemoteCrew(
             hostname,
-            words,
+            way,
             selector=self.selector,
             watchdog=self.watchdog,
             consoles=(self._stdout, self._stderr),
@@ -173,7 +176,7 @@ class Stage:
         )
 
     def _outsiders(self) -> list[int]:
-        ssh = [crew.child.pid for crew in self._others if crew.child.is_running]
+        ssh = [crew.child.pid for crew in self._others if crew.words and crew.child.is_running]
         return [*ssh, *self._children]
 
     # What is said.
@@ -181,7 +184,8 @@ class Stage:
     def say(self, text: str) -> None:
         """One line for the user, on standard error."""
         self._note(text)
-        self._stderr.write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
+        if not self._manner.is_silent:
+            self._stderr.write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
 
     def say_verbose(self, text: str) -> None:
         """One line for those who asked for more."""

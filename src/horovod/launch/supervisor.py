@@ -15,9 +15,10 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from horovod.launch.call import CallFiles
+from horovod.launch.guest_news import GuestNews
 from horovod.launch.job_plan import JobOutcome, JobPlan
 
 if TYPE_CHECKING:
@@ -39,22 +40,27 @@ class Assignment:
         """What the supervisor inherits."""
         if self.files is None:
             return (self.report_fd,)
-        return (self.files.call_fd, *self.files.answer_fds, self.report_fd)
+        return (*self.files.descriptors, self.report_fd)
+
+    @property
+    def has_guests(self) -> bool:
+        """Whether more comes behind this: who is there; see ``GuestBook``."""
+        return not isinstance(self.plan, JobPlan) and self.plan.has_guests
 
 
 def main() -> NoReturn:
     """Run the job that standard input describes; exits with the launcher's status."""
     _forget_signal_settings()
-    with open(0, "rb", closefd=False) as stream:
-        assignment: Assignment = pickle.load(stream)
+    lifeline = _take_standard_input()
+    assignment: Assignment = pickle.load(lifeline)
     for fd in assignment.descriptors:
         os.set_inheritable(fd, False)
-    lifeline = (_take_standard_input(),)
+    news = GuestNews() if assignment.has_guests else None
     threading.Thread(
-        target=_end_with_caller, args=lifeline, name="horovod-lifeline", daemon=True
+        target=_end_with_caller, args=(lifeline, news), name="horovod-lifeline", daemon=True
     ).start()
     try:
-        outcome = _run(assignment.plan)
+        outcome = _run(assignment.plan, news)
     except OSError as error:  # no descriptors left, a log that cannot be written
         outcome = JobOutcome(1, f"the launcher cannot start them: {error}")
     with open(assignment.report_fd, "wb", closefd=False) as report:
@@ -62,7 +68,7 @@ def main() -> NoReturn:
     sys.exit(outcome.status)
 
 
-def _run(plan: JobPlan | ElasticPlan) -> JobOutcome:
+def _run(plan: JobPlan | ElasticPlan, news: GuestNews | None) -> JobOutcome:
     # Of the two, a process needs one.
     if isinstance(plan, JobPlan):
         from horovod.launch.job import run_job
@@ -70,7 +76,7 @@ def _run(plan: JobPlan | ElasticPlan) -> JobOutcome:
         return run_job(plan, os.environ)
     from horovod.launch.elastic.job import run_elastic_job
 
-    return run_elastic_job(plan, os.environ)
+    return run_elastic_job(plan, os.environ, news)
 
 
 def _forget_signal_settings() -> None:
@@ -79,16 +85,18 @@ def _forget_signal_settings() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _take_standard_input() -> int:
+def _take_standard_input() -> BinaryIO:
     """Move it out of the way of rank 0, which would read it."""
-    lifeline = os.dup(0)
+    lifeline = os.fdopen(os.dup(0), "rb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     return lifeline
 
 
-def _end_with_caller(lifeline: int) -> None:
-    while os.read(lifeline, 4096):
+def _end_with_caller(lifeline: BinaryIO, news: GuestNews | None) -> None:
+    if news is not None:
+        news.listen(lifeline)
+    while lifeline.read(4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

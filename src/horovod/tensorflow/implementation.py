@@ -6,9 +6,12 @@ import functools
 import logging
 import threading
 
+import tensorflow as tf
+
 from horovod.settings import Settings
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.python_ops import PythonOps
+from horovod.world import is_initialized, rank
 
 __all__ = ["implementation"]
 
@@ -28,6 +31,7 @@ def implementation() -> CollectiveOps:
 
 @functools.cache
 def _chosen() -> CollectiveOps:
+    _say_how_gpus_are_served()
     if not Settings.from_env().tensorflow_native_ops:
         return PythonOps()
     # Here, so that who does without the plugin never meets what opens it.
@@ -40,3 +44,13 @@ def _chosen() -> CollectiveOps:
             "Horovod: TensorFlow's collectives run as Python operations, which is slower: %s", error
         )
         return PythonOps()
+
+
+def _say_how_gpus_are_served() -> None:
+    """TensorFlow's C interface shows no streams of its own GPUs, only of plugged-in devices."""
+    is_first = not is_initialized() or rank() == 0
+    if is_first and tf.config.list_physical_devices("GPU"):
+        logging.getLogger("horovod").warning(
+            "Horovod: TensorFlow's collectives run on the CPU; it copies tensors on GPUs to host "
+            "memory and back"
+        )

@@ -1,7 +1,9 @@
 """torch tensors for the engine: the low, non-differentiable half of ``horovod.torch``.
 
 With a torch that offers DLPack's C exchange table (2.10 and later) the engine reads a tensor in one
-native call; with an older one, from its Python attributes.
+native call; with an older one, from its Python attributes. Tensors are in host memory or on CUDA
+GPUs. There a collective comes after what is in the current stream when it is submitted, and what is
+put into the current stream after ``synchronize`` comes after the collective.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from horovod import _native
 from horovod.flights import integers, submit_and_wait
 from horovod.grouped import GroupedCollectives
 from horovod.operations import Dtype, Intent
-from horovod.world import has_spare_cores
+from horovod.world import cuda_built, has_spare_cores
 
 __all__ = [
     "DTYPES",
@@ -45,6 +47,7 @@ __all__ = [
     "reducescatter_async",
     "spare_cores",
     "synchronize",
+    "within_reach",
 ]
 
 DTYPES = {
@@ -61,6 +64,14 @@ DTYPES = {
 }
 if hasattr(torch, "uint16"):  # since 2.3
     DTYPES[torch.uint16] = Dtype.UINT16
+
+
+_TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
+
+
+def _current_stream(device: int) -> int:
+    address: int = torch.cuda.current_stream(device).cuda_stream
+    return address
 
 
 class _TorchAdapter:
@@ -121,6 +132,8 @@ class _TorchAdapter:
         return DTYPES[tensor.dtype]
 
     def from_output(self, output: _native.Output, dtype: Dtype) -> torch.Tensor:
+        if output.device >= 0:
+            return _copied(output, dtype)
         return torch.from_dlpack(output.as_dlpack(dtype))  # type: ignore[attr-defined]
 
     def split_list(self, splits: Any) -> list[int]:
@@ -140,6 +153,7 @@ class _AttributeAdapter(_TorchAdapter):
 
     def __init__(self) -> None:
         super().__init__(None)
+        self._streams = _native.PythonStreams(_current_stream)
 
     def submit(
         self,
@@ -153,7 +167,8 @@ class _AttributeAdapter(_TorchAdapter):
     ) -> int:
         address, shape, dtype = _describe(tensor)
         out = 0 if output is None else _describe(output)[0]
-        return engine.submit(operation, name, address, out, shape, dtype, intent, splits)
+        place = _device_of(tensor), self._streams
+        return engine.submit(operation, name, address, out, shape, dtype, intent, splits, *place)
 
     def run(
         self,
@@ -174,7 +189,10 @@ class _AttributeAdapter(_TorchAdapter):
         tensors: list[torch.Tensor],
         intent: Intent,
     ) -> int:
-        return engine.submit_many(operation, names, _describe_all(tensors, tensors), intent)
+        places = [_device_of(tensor) for tensor in tensors], self._streams
+        return engine.submit_many(
+            operation, names, _describe_all(tensors, tensors), intent, *places
+        )
 
     def submit_group(
         self,
@@ -185,18 +203,36 @@ class _AttributeAdapter(_TorchAdapter):
         outputs: list[torch.Tensor] | None,
         intent: Intent,
     ) -> int:
-        return engine.submit_group(operation, name, _describe_all(tensors, outputs), intent)
+        places = [_device_of(tensor) for tensor in tensors], self._streams
+        return engine.submit_group(
+            operation, name, _describe_all(tensors, outputs), intent, *places
+        )
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ValueError(f"the tensor's dtype {tensor.dtype} is not supported")
-    if tensor.layout != torch.strided or tensor.device.type != "cpu":
-        raise ValueError("the tensor is not dense host memory; move it with .cpu() first")
+    if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            "the tensor is neither dense host memory nor a CUDA GPU's; move it with .cpu() first"
+        )
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous; pass tensor.contiguous()")
     return tensor.data_ptr(), list(tensor.shape), int(dtype)
+
+
+def _device_of(tensor: torch.Tensor) -> int:
+    """As the engine counts: -1 for the host."""
+    return -1 if tensor.device.type == "cpu" else tensor.device.index
+
+
+def _copied(output: _native.Output, dtype: Dtype) -> torch.Tensor:
+    """A result on a GPU, in memory that torch knows the uses of."""
+    device = torch.device("cuda", output.device)
+    tensor = torch.empty(output.shape, dtype=_TORCH_DTYPES[dtype], device=device)
+    output.copy_to(tensor.data_ptr(), tensor.nbytes, _current_stream(output.device))
+    return tensor
 
 
 def _describe_all(
@@ -221,6 +257,11 @@ def _make_adapter() -> _TorchAdapter:
 def spare_cores() -> bool:
     """Whether this machine has more usable cores than ranks, so that overlapping pays."""
     return has_spare_cores()
+
+
+def within_reach(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` where the engine takes it as it is, else a copy in host memory."""
+    return tensor if tensor.is_cuda and cuda_built() else tensor.cpu()
 
 
 _collectives: GroupedCollectives[torch.Tensor] = GroupedCollectives(_make_adapter())

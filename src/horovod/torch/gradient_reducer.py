@@ -6,9 +6,10 @@ gradients go to the engine, each gradient as its own named operation, so that ra
 order them differently. Hooks hold the reducer weakly: parameters never keep it alive, and when it
 goes, its hooks go.
 
-On a machine without cores to spare, reducing during backward would only take its time. Then all
-gradients go in one batch at the end, and after a first step that reached every parameter one hook
-stays, on the parameter that came last: it notices misuse, the others only cost time.
+On a machine without cores to spare, reducing during backward would only take its time, unless a GPU
+does both. Then all gradients go in one batch at the end, and after a first step that reached every
+parameter one hook stays, on the parameter that came last: it notices misuse, the others only cost
+time.
 
 Gradients of a *group* leave together once the last of them is ready. A compressor with an exchange
 of its own gets groups only, because batches have to be the same on all ranks there.
@@ -135,6 +136,8 @@ class GradientReducer:
             groups: those of ``params`` that leave together; the same on every rank.
         """
         names_of = dict(zip(params, names, strict=True))
+        if any(param.is_cuda for param in params):
+            self._overlaps, self._batch_bytes = True, BATCH_BYTES
         self._frozen += [entry for entry in names_of.items() if not entry[0].requires_grad]
         self._add_trainable({p: name for p, name in names_of.items() if p.requires_grad}, groups)
         if not self.in_flight:

@@ -163,8 +163,9 @@ class _Meeting(NamedTuple):
 
     def gather(self, mine: _Moments) -> _Moments:
         """The moments of all ranks' batches joined; equal on all ranks, in ``mine``'s dtype."""
-        count = torch.tensor([mine.size], dtype=torch.float64)
-        row = torch.cat([mine.mean.double().cpu(), mine.squares.double().cpu(), count])
+        mean, squares = adapter.within_reach(mine.mean), adapter.within_reach(mine.squares)
+        count = mean.new_tensor([mine.size], dtype=torch.float64)
+        row = torch.cat([mean.double(), squares.double(), count])
         rows = adapter.allgather(row[None], f"{self.name}.forward", process_set=self.process_set)
         means, squares, counts = torch.split(rows, [len(mine.mean), len(mine.mean), 1], dim=1)
         total = float(counts.sum())
@@ -176,7 +177,8 @@ class _Meeting(NamedTuple):
     def add(self, mine: Tensor) -> Tensor:
         """The sum of all ranks' tensors."""
         name = f"{self.name}.backward"
-        summed = adapter.allreduce(mine.cpu(), name=name, op=Sum, process_set=self.process_set)
+        reachable = adapter.within_reach(mine)
+        summed = adapter.allreduce(reachable, name=name, op=Sum, process_set=self.process_set)
         return summed.to(mine)
 
 

@@ -16,6 +16,7 @@ from horovod.common import process_sets as common_process_sets
 # What ``world`` has for bindings of frameworks and not for scripts.
 FOR_BINDINGS = {
     "at_end",
+    "confirm",
     "engine",
     "generation",
     "has_spare_cores",

@@ -33,6 +33,7 @@ inline bool is_carried() { return std::getenv("TEST_CARRIED") != nullptr; }
 class WorldOfThreads {
  public:
   using Configure = std::function<void(EngineConfig&)>;
+  using Connect = std::function<void(int rank, Connections&)>;
 
   explicit WorldOfThreads(
       int size, const Configure& configure = [](EngineConfig&) {})
@@ -47,8 +48,10 @@ class WorldOfThreads {
                            : split_into_hosts(size, ranks_per_host())) {}
 
   // `hosts`: the ranks of each; none for one host.
-  WorldOfThreads(int size, const Configure& configure,
-                 const std::function<std::vector<WatchedProcess>(int rank)>& watched, Hosts hosts)
+  WorldOfThreads(
+      int size, const Configure& configure,
+      const std::function<std::vector<WatchedProcess>(int rank)>& watched, Hosts hosts,
+      const Connect& connect = [](int, Connections&) {})
       : hosts_(std::move(hosts)) {
     do {
       spaces_.push_back(SharedSpace::in_process());
@@ -67,6 +70,7 @@ class WorldOfThreads {
       config.size = size;
       config.usable_cores = 2;
       configure(config);
+      connect(rank, connections[static_cast<std::size_t>(rank)]);
       engines_.push_back(
           std::make_unique<Engine>(config, space_of(rank), watched(rank),
                                    std::move(connections[static_cast<std::size_t>(rank)])));

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+
+import cloudpickle
 import pytest
 
 from horovod.elastic import HostUpdate, State, notification_manager, run_fn
@@ -151,3 +154,14 @@ def test_values_that_cannot_be_saved_are_those_of_the_last_commit(noted):
     owing = Owing()
     assert run(owing, [HostsUpdatedInterrupt(skip_sync=True), "result"]) == "result"
     assert owing.notes[-6:] == ["save", "restore", "reset", "state.reset", "sync", "train"]
+
+
+def test_a_function_of_a_script_travels_to_workers_with_what_makes_it_elastic() -> None:
+    def train(state: State, addend: int) -> int:
+        return addend + 1
+
+    train.__module__ = "__main__"  # so that it is pickled by value
+    state = NotedState()
+    arrived = pickle.loads(cloudpickle.dumps(run_fn(train, print)))
+    assert arrived(state, 4) == 5
+    assert state.notes[-1] == "sync"

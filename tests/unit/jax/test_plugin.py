@@ -63,3 +63,21 @@ def test_a_missing_library_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(plugin, "_LIBRARY", tmp_path / "nothing.so")
     with pytest.raises(ImportError, match="cannot be opened"):
         plugin._register()
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "has_cuda", "platforms"),
+    [
+        ("cpu", "cpu", True, ("cpu",)),
+        ("gpu", "PJRT C API\ncuda 12090", True, ("cpu", "CUDA")),
+        ("gpu", "cuda 12090", False, ()),
+        ("gpu", "rocm 60000", True, ()),
+        ("tpu", "libtpu", True, ()),
+    ],
+)
+def test_which_platforms_have_a_handler(backend, version, has_cuda, platforms):
+    assert plugin.platforms_for(backend, version, has_cuda) == platforms
+
+
+def test_the_handler_for_cuda_is_in_the_library():
+    plugin._register(("cpu", "CUDA"))

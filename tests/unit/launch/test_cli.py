@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod import mpi_library
+from horovod import gpus, mpi_library
 from horovod.launch import build_info, cli
 from horovod.launch.experiment.schema import read_experiment
 from horovod.launch.job_plan import JobOutcome, JobPlan, OtherHosts
@@ -167,6 +167,8 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr(cli, "_version", lambda: "1.2.3")
     monkeypatch.setattr(build_info, "_is_installed", lambda module: module == "torch")
     monkeypatch.setattr(mpi_library, "why_not_built", lambda: "nothing is there")
+    monkeypatch.setattr(gpus, "nccl_version", lambda: 0)
+    monkeypatch.setattr(gpus, "nccl_problem", lambda: "no driver")
     assert cli.main(["-cb"]) == 0
     table = capsys.readouterr().out
     assert table == (
@@ -189,7 +191,11 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         "    [X] Gloo\n"
     )
     assert cli.main(["--check-build", "--verbose"]) == 0
-    assert capsys.readouterr().out == "\n" + table + "MPI: nothing is there\n"
+    assert capsys.readouterr().out == "\n" + table + "NCCL: no driver\nMPI: nothing is there\n"
+    monkeypatch.setattr(gpus, "nccl_version", lambda: 22703)
+    assert cli.main(["--check-build"]) == 0
+    assert capsys.readouterr().out == table.replace("[ ] NCCL", "[X] NCCL")
+    monkeypatch.setattr(gpus, "nccl_version", lambda: 0)
     monkeypatch.setattr(mpi_library, "why_not_built", lambda: None)
     monkeypatch.setattr(build_info, "_is_installed", lambda module: False)
     assert cli.main(["--check-build"]) == 0

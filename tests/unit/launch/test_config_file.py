@@ -76,7 +76,7 @@ def test_values(text: str, expected: dict[str, str], tmp_path: Path) -> None:
             "\nprofiling: {enabled: true}",
             "line 2: profiling: this version has no such key; the file ",
         ),
-        ("params:\n  torus_allreduce: true", "line 2: params.torus_allreduce: this version has no"),
+        ("params:\n  cycle_time: 1", "line 2: params.cycle_time: this version has no"),
         ("params: {[a]: 1}", "line 1: params.?: this version has no such key"),
         ("params: {}\nparams: {}", "line 2: params: is there twice"),
         ("params: {cycle_time_ms: 1, cycle_time_ms: 2}", "params.cycle_time_ms: is there twice"),

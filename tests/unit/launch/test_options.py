@@ -176,24 +176,6 @@ def test_what_excludes_each_other(
     assert "not allowed with" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ("--torus-allreduce", "--torus-allreduce: this version has no hierarchical collectives"),
-        ("--hierarchical-allreduce", "has no hierarchical collectives"),
-        ("--num-nccl", "--num-nccl-streams: this version has no NCCL"),
-    ],
-)
-def test_what_this_version_lacks_is_refused_by_name(
-    words: str, text: str, parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parser.parse_args(words.split())
-    assert ended.value.code == 2
-    assert text in capsys.readouterr().err
-    assert "torus" not in parser.format_help()
-
-
 def shown_options(parser: Any) -> set[str]:
     return {
         name
@@ -218,5 +200,5 @@ def test_the_page_about_running_has_every_option_and_no_other(
     assert shown_options(parser) - {"--help"} - page - clusters == set()
     known = shown_options(parser) | general
     old = {name for setting in SETTINGS if setting.flag for name in setting.flag.deprecated}
-    others = {"--epochs", "--name", "--num-nccl-streams", "--ntasks-per-node"}  # programs', srun's
+    others = {"--epochs", "--name", "--ntasks-per-node"}  # programs', srun's
     assert page - known - old - others == set()

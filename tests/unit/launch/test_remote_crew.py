@@ -142,6 +142,7 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
         )
     )
     crew = desk.started_crew_that_says(said)
+    crew.end(reaches_strays=False)
     desk.turn_until("ended rank 1")
     while not crew.is_gone:
         desk.turn_until("greeted")
@@ -219,6 +220,12 @@ def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
     crew.end(reaches_strays=True)
     crew.balance()
     assert (crew.is_gone, crew.deadline) == (True, None)
+
+
+def test_an_agent_that_somebody_there_has_ended(desk: Desk) -> None:
+    desk.started_crew_that_says(HELLO + encode(Kind.GONE))
+    desk.turn_until("lost")
+    assert desk.diary == ["greeted there", "lost: its agent has ended"]
 
 
 def test_an_agent_that_dies(desk: Desk) -> None:

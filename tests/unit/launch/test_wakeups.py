@@ -20,13 +20,16 @@ def handle(signum: int, frame: Any) -> None:
 
 
 @pytest.fixture
-def handler() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, handle)
+def handlers() -> Iterator[None]:
+    """None of the signals is ignored, as a shell's background job ignores some."""
+    wanted = {signal.SIGINT: signal.SIG_DFL, signal.SIGTERM: handle, signal.SIGHUP: signal.SIG_DFL}
+    before = {signum: signal.signal(signum, action) for signum, action in wanted.items()}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for signum, action in before.items():
+        signal.signal(signum, action)
 
 
-@pytest.mark.usefixtures("handler")
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("after", [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_handlers_change_is_handled_or_told(
     monkeypatch: pytest.MonkeyPatch, after: int

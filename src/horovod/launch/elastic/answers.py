@@ -21,10 +21,14 @@ _MOST_FAILURES = 16
 
 
 class Answers:
-    """See ``WorkerFiles``. ``caller``: its files, one answer for each of the wanted ranks."""
+    """See ``WorkerFiles``. ``caller``: its files, one answer for each of the wanted ranks.
 
-    def __init__(self, caller: CallFiles) -> None:
+    With ``least`` so many are wanted, and of more ranks if the last world has more.
+    """
+
+    def __init__(self, caller: CallFiles, least: int | None = None) -> None:
         self._caller = caller
+        self._least = len(caller.answer_fds) if least is None else least
         self._files: dict[int, BinaryIO] = {}  # of those that live, and of those with a result
         self._failures: dict[int, BinaryIO] = {}
         self._world = 0
@@ -75,7 +79,7 @@ class Answers:
     def judged(self, success: JobOutcome) -> JobOutcome:
         """The outcome of a job whose workers have finished: a failure if a result is missing."""
         by_rank = self._by_rank()
-        for rank in range(len(self._caller.answer_fds)):
+        for rank in range(self._wanted):
             worker = by_rank.get(rank)
             if worker is None or not self._has_result(worker):
                 slot = None if worker is None else self._places[worker]
@@ -85,7 +89,7 @@ class Answers:
 
     def deliver(self, outcome: JobOutcome) -> None:
         """Give the caller the results, or the failure that ``outcome`` is about, if it was told."""
-        wanted = self._caller.answer_fds
+        wanted = self._caller.answer_fds[: self._wanted]
         if outcome.status != 0:
             if outcome.worker is not None and outcome.worker in self._failures:
                 _copy(self._failures[outcome.worker], wanted[0])
@@ -99,6 +103,11 @@ class Answers:
         """Nothing is wanted any more."""
         for file in (*self._files.values(), *self._failures.values()):
             file.close()
+
+    @property
+    def _wanted(self) -> int:
+        size = max((slot.size for slot in self._places.values()), default=0)
+        return max(self._least, min(size, len(self._caller.answer_fds)))
 
     def _by_rank(self) -> dict[int, int]:
         """The last world's workers; where places are foretold, the first to have one has it."""

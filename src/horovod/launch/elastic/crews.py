@@ -18,6 +18,7 @@ from horovod.launch.call import WorkerFiles
 from horovod.launch.crew import Crew, Trouble
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.environment import Rendezvous
+from horovod.launch.guest_link import GuestAddress
 from horovod.launch.host_plan import HostPlan, Place, remote_environment
 from horovod.launch.hosts import Slot
 from horovod.launch.machine import is_this_machine
@@ -51,7 +52,8 @@ class _Connection:
 class Crews:
     """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
 
-    ``files`` are those of the call of ``horovod.run``, if it is one.
+    ``files`` are those of the call of ``horovod.run``, if it is one. With ``guests``, which come to
+    be known while the job runs, all hosts are guests.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Crews:
         listener: Listener,
         failed: Callable[[str, str], None],
         files: WorkerFiles | None,
+        guests: Mapping[str, GuestAddress] | None = None,
     ) -> None:
         self._plan = plan
         self._environ = environ
@@ -76,6 +79,7 @@ class Crews:
         self._listener = listener
         self._failed = failed
         self._files = files
+        self._guests = guests
         self.has_found = False  # a worker that was started before this driver
         self._here = None if plan.job_id else self._crew_here()
         self._is_here: dict[str, bool] = {}
@@ -259,7 +263,7 @@ class Crews:
 
     def _on_this_machine(self, hostname: str) -> bool:
         if hostname not in self._is_here:
-            self._is_here[hostname] = is_this_machine(hostname)
+            self._is_here[hostname] = self._guests is None and is_this_machine(hostname)
         return self._is_here[hostname]
 
     def _crew_here(self) -> Crew:
@@ -273,8 +277,8 @@ class Crews:
 
     def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
         """Connect with a host, whose keeper should have the workers of these ``numbers``."""
-        words = self._words_for(hostname)
-        crew = self._stage.crew_there(hostname, words, listener=self._listener, call=self._files)
+        way = self._words_for(hostname) if self._guests is None else self._guests[hostname]
+        crew = self._stage.crew_there(hostname, way, listener=self._listener, call=self._files)
         if numbers:
             crew.expect_workers()
             self._crews.update(dict.fromkeys(numbers, crew))
@@ -300,7 +304,10 @@ class Crews:
         """Where the host finds the job's store; what it needs for that is opened now."""
         if self._on_this_machine(crew.hostname):
             return self._server.addresses[:1]
-        known = {crew.hostname: resolve(crew.hostname)}
+        if self._guests is None:
+            known = {crew.hostname: resolve(crew.hostname)}
+        else:
+            known = {crew.hostname: (self._guests[crew.hostname].host,)}
         seen = {crew.hostname: crew.launcher_address} if crew.launcher_address else {}
         wanted = store_addresses(known, seen, self._plan.interfaces)
         there = dict(self._server.addresses)

@@ -59,12 +59,14 @@ class Finding:
     """What one try of the discovery comes to.
 
     ``hosts`` is a good answer. ``log`` is a line for the user, empty unless something changed.
-    ``error``: there has never been an answer, so the job cannot begin.
+    ``error``: there has never been an answer, so the job cannot begin, or there will be none any
+    more, which ``is_final``.
     """
 
     hosts: Mapping[str, int] | None = None
     log: str = ""
     error: str = ""
+    is_final: bool = False
 
 
 class Discovery:

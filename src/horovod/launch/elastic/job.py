@@ -30,11 +30,13 @@ from horovod.launch.elastic.actions import (
 from horovod.launch.elastic.answers import Answers
 from horovod.launch.elastic.crews import Crews
 from horovod.launch.elastic.discovery import Finding
+from horovod.launch.elastic.guest_hosts import GuestHosts
 from horovod.launch.elastic.mailbox import Mailbox
 from horovod.launch.elastic.memory import Memory, Record, new_record
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.elastic.post import Post, open_store
 from horovod.launch.elastic.script import DiscoveryScript, FixedHosts, HostSource
+from horovod.launch.guest_news import GuestNews
 from horovod.launch.job_id import parting_words, with_job_id
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
@@ -51,8 +53,12 @@ __all__ = ["run_elastic_job"]
 _LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker that met it
 
 
-def run_elastic_job(plan: ElasticPlan, environ: Mapping[str, str]) -> JobOutcome:
+def run_elastic_job(
+    plan: ElasticPlan, environ: Mapping[str, str], news: GuestNews | None = None
+) -> JobOutcome:
     """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
+
+    ``news`` tell the guests of a plan that has them.
 
     Status and signals as for ``run_job``; nobody reads standard input. Main thread only. The answer
     files of ``plan.call`` get the results of as many ranks, or the first of them what the worker
@@ -64,16 +70,20 @@ def run_elastic_job(plan: ElasticPlan, environ: Mapping[str, str]) -> JobOutcome
     open_standard_files()
     plan = with_job_id(plan, environ)
     with closing(Memory(plan, environ)) as memory:
-        outcome = _run(plan, environ, memory, memory.recalled or new_record(plan))
+        outcome = _run(plan, environ, memory, memory.recalled or new_record(plan), news)
         if outcome is None:  # nothing is left of the job that was to be taken over
-            outcome = _run(plan, environ, memory, new_record(plan))
+            outcome = _run(plan, environ, memory, new_record(plan), news)
         assert outcome is not None
         memory.remove()
         return outcome
 
 
 def _run(
-    plan: ElasticPlan, environ: Mapping[str, str], memory: Memory, record: Record
+    plan: ElasticPlan,
+    environ: Mapping[str, str],
+    memory: Memory,
+    record: Record,
+    news: GuestNews | None,
 ) -> JobOutcome | None:
     """How the job went; None if it was to be taken over and is not there any more."""
     is_return = record is memory.recalled
@@ -82,6 +92,7 @@ def _run(
     manner = Manner(
         plan.is_verbose,
         plan.is_timestamped,
+        plan.is_silent,
         tells_outcome=plan.call is None,
         note=None if report is None else report.note,
         parting_words=parting_words(plan, environ),
@@ -91,7 +102,9 @@ def _run(
         open_stage(logs, manner) as stage,
         closing(Mailbox()) as mailbox,
         open_store(record, report=stage.wakeups.note, on_set=mailbox.put) as server,
-        closing(_ElasticJob(plan, environ, stage, logs, mailbox, server, memory, record)) as job,
+        closing(
+            _ElasticJob(plan, environ, stage, logs, mailbox, server, memory, record, news)
+        ) as job,
     ):
         job.start()
         outcome = stage.run(job)
@@ -115,6 +128,7 @@ class _ElasticJob:
         server: StoreServer,
         memory: Memory,
         record: Record,
+        news: GuestNews | None,
     ) -> None:
         self._plan = plan
         self._stage = stage
@@ -125,7 +139,10 @@ class _ElasticJob:
         self._director = record.director
         self._server = server
         self._post = Post(server, record)
-        self._answers = Answers(plan.call) if plan.call else None
+        least = plan.limits.min_np if plan.wants_all else None
+        self._answers = Answers(plan.call, least) if plan.call else None
+        guests = GuestHosts(news, stage.selector, self._found) if news else None
+        self._source = guests or self._host_source(environ)
         self._crews = Crews(
             plan,
             environ,
@@ -136,6 +153,7 @@ class _ElasticJob:
             listener=self,
             failed=self._host_failed,
             files=self._answers,
+            guests=guests.addresses if guests else None,
         )
         self._is_taking_over = record is memory.recalled
         self.is_void = False  # there is nothing to take over
@@ -151,7 +169,6 @@ class _ElasticJob:
             Say: lambda action: stage.say(action.text),
             Finish: self._finish,
         }
-        self._source = self._host_source(environ)
         self._source_pid: int | None = None
 
     def start(self) -> None:
@@ -243,7 +260,8 @@ class _ElasticJob:
     def _found(self, finding: Finding) -> None:
         if finding.log:
             self._stage.say(finding.log)
-        if finding.error and self._record.hostnames:  # another driver has had an answer
+        is_known = bool(self._record.hostnames) and not finding.is_final
+        if finding.error and is_known:  # another driver has had an answer
             self._say_once(f"{finding.error}; the last good answer is kept")
         elif finding.error:
             self._stage.end(JobOutcome(1, f"horovodrun: {finding.error}\n"))

@@ -18,10 +18,12 @@ __all__ = ["ElasticPlan", "check_hosts"]
 class ElasticPlan:
     """What to run, on what comes and goes.
 
-    Hosts come from ``script``, a command for the shell, or are ``hosts`` for good.
+    Hosts come from ``script``, a command for the shell, or are ``hosts`` for good; or they are
+    guests, which the launcher hears of while the job runs (``has_guests``).
     ``slots_per_host`` is for hosts that the script names without a number. A job with a ``job_id``
     outlives the launcher. The other fields are those of ``JobPlan`` and ``OtherHosts``; the answers
-    of ``call`` are for the first ranks of the last world.
+    of ``call`` are for the first ranks of the last world, all of them or, with ``wants_all``, as
+    many as there are, ``limits.min_np`` at least.
     """
 
     command: tuple[str, ...]
@@ -33,12 +35,15 @@ class ElasticPlan:
     is_verbose: bool = False
     output_directory: Path | None = None
     is_timestamped: bool = False
+    is_silent: bool = False
     ssh: SshOptions = field(default_factory=SshOptions)
     interfaces: tuple[str, ...] = ()
     start_timeout_s: float = 30.0
     job_id: str = ""
     call: CallFiles | None = None
     report: Path | None = None
+    has_guests: bool = False
+    wants_all: bool = False
 
 
 def check_hosts(hosts: tuple[HostSlots, ...], limits: Limits, example: str) -> None:

@@ -21,11 +21,20 @@ _OF_ELASTIC = ("max_num_proc", "reset_limit", "cooldown_range")
 
 @dataclass(frozen=True)
 class ElasticRun:
-    """How far a job may shrink and grow; without a ``script`` on hosts that are always the same."""
+    """How far a job may shrink and grow; without a ``script`` on hosts that are always the same.
+
+    ``most_results``: for a job on guests, whose caller wants the results of all ranks.
+    """
 
     limits: Limits
     script: str = ""
     slots_per_host: int | None = None
+    most_results: int | None = None
+
+    @property
+    def result_count(self) -> int:
+        """How many results there can be."""
+        return self.most_results or self.limits.min_np
 
 
 def is_elastic_run(values: Mapping[str, Any]) -> bool:

@@ -7,15 +7,24 @@ from collections.abc import Sequence
 
 from horovod.launch.elastic.capacity import Spot
 from horovod.launch.elastic.roll import Entry
-from horovod.launch.hosts import Slot
+from horovod.launch.hosts import Slot, node_of
 
 __all__ = ["best_informed", "by_spot", "in_rank_order", "places"]
 
 
 def by_spot(entries: Sequence[Entry], hosts: Sequence[str]) -> list[Entry]:
-    """Workers of a host together, hosts in the order given."""
-    position = {name: index for index, name in enumerate(hosts)}
-    return sorted(entries, key=lambda e: (position.get(e.spot.hostname, len(hosts)), e.spot))
+    """Workers of a host together, and hosts of a node; else hosts in the order given."""
+    position: dict[str, int] = {}
+    for index, name in enumerate(hosts):
+        position[name] = index
+        position.setdefault(node_of(name), index)
+
+    def key(entry: Entry) -> tuple[int, int, Spot]:
+        name = entry.spot.hostname
+        last = len(hosts)
+        return position.get(node_of(name), last), position.get(name, last), entry.spot
+
+    return sorted(entries, key=key)
 
 
 def best_informed(candidates: Sequence[Entry], world: int) -> Entry:
@@ -41,25 +50,26 @@ def in_rank_order(members: Sequence[Entry], hosts: Sequence[str], first: Entry) 
 def places(spots: Sequence[Spot]) -> list[Slot]:
     """All numbers of the worlds whose ranks are in these spots, by rank.
 
-    ``local_rank`` counts on a host by slot, whoever of them has the lowest rank.
+    ``local_rank`` counts on a node by spot, whoever of them has the lowest rank.
     """
-    by_host: dict[str, list[int]] = {}
+    by_node: dict[str, list[Spot]] = {}
     for spot in spots:
-        by_host.setdefault(spot.hostname, []).append(spot.slot_index)
-    for indices in by_host.values():
-        indices.sort()
-    return [_place(rank, spot, by_host, len(spots)) for rank, spot in enumerate(spots)]
+        by_node.setdefault(node_of(spot.hostname), []).append(spot)
+    for found in by_node.values():
+        found.sort()
+    return [_place(rank, spot, by_node, len(spots)) for rank, spot in enumerate(spots)]
 
 
-def _place(rank: int, spot: Spot, by_host: dict[str, list[int]], size: int) -> Slot:
-    local_rank = by_host[spot.hostname].index(spot.slot_index)
-    column = [name for name, indices in by_host.items() if len(indices) > local_rank]
+def _place(rank: int, spot: Spot, by_node: dict[str, list[Spot]], size: int) -> Slot:
+    node = node_of(spot.hostname)
+    local_rank = by_node[node].index(spot)
+    column = [name for name, found in by_node.items() if len(found) > local_rank]
     return Slot(
         hostname=spot.hostname,
         rank=rank,
         size=size,
         local_rank=local_rank,
-        local_size=len(by_host[spot.hostname]),
-        cross_rank=column.index(spot.hostname),
+        local_size=len(by_node[node]),
+        cross_rank=column.index(node),
         cross_size=len(column),
     )

@@ -1,0 +1,154 @@
+"""From a call to the first allreduce: ``horovod.spark.run`` and ``RayExecutor``, two processes.
+
+Beside them what no job on such an engine can avoid: Spark's own barrier stage with two empty tasks,
+and two actors of Ray's that answer. They take turns in one process; a figure is the median over
+rounds. Spark's executors are JVMs of their own (``local-cluster``), and a first round, in which the
+engines start what they keep, is a row apart. Spark keeps the Python processes of tasks, so that its
+later stages start none, where a job starts new ones; what is left when it keeps none
+(``spark.python.worker.reuse=false``) is a table apart. Engines rest between starts: Ray goes on for
+a while to end the processes of one and to start what the next one takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from report import OURS, Bar, Table, format_time, print_report
+
+_FIRST, _LATER = "first of a session", "in a running session"
+_STAGE, _ACTORS = "empty barrier stage", "two actors"
+_FACTOR = 1.5
+_REST_S = 1.5
+Starter = Callable[[], list[float]]
+
+
+def main() -> int:
+    args = _parse_arguments()
+    tables = []
+    for title, engine, peer in (
+        ("Spark: start of 2 processes to the first allreduce", _spark, _STAGE),
+        ("Spark that keeps no Python processes: the same", partial(_spark, "false"), _STAGE),
+        ("Ray: start of 2 processes to the first allreduce", _ray, _ACTORS),
+    ):
+        bars = tuple(Bar(row, peer, _FACTOR) for row in (_FIRST, _LATER))
+        table = Table(title, [OURS, peer], format_time, bars)
+        table.rows = {row: {OURS: [], peer: []} for row in (_FIRST, _LATER)}
+        for session in range(2 if args.quick else 4):
+            with engine() as starters:
+                _measure(table, starters, session, 3 if args.quick else 7)
+        tables.append(table)
+    return 0 if print_report(tables, args.json) else 1
+
+
+def _measure(table: Table, starters: dict[str, Starter], session: int, rounds: int) -> None:
+    """In every session another one is the first."""
+    names = list(starters) if session % 2 else list(reversed(starters))
+    table.rows[_FIRST][names[0]].append(_seconds(starters[names[0]]))
+    _seconds(starters[names[1]])
+    for _ in range(rounds):
+        for name in names:
+            time.sleep(_REST_S)
+            table.rows[_LATER][name].append(_seconds(starters[name]))
+
+
+def _seconds(starter: Starter) -> float:
+    """Until the last process says that it is there; the clock is the machine's."""
+    start = time.monotonic()
+    return max(starter()) - start
+
+
+def _first_allreduce() -> float:
+    """In a worker."""
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    hvd.allreduce(np.ones(1))
+    return time.monotonic()
+
+
+@contextmanager
+def _spark(keeps_processes: str = "true") -> Iterator[dict[str, Starter]]:
+    from pyspark.sql import SparkSession
+
+    import horovod.spark
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
+    builder = builder.config("spark.python.worker.reuse", keeps_processes)
+    session = builder.getOrCreate()
+    context = session.sparkContext
+
+    def empty_stage() -> list[float]:
+        tasks = context.parallelize(range(2), 2).barrier()
+        found: list[float] = tasks.mapPartitions(lambda _: [time.monotonic()]).collect()
+        return found
+
+    def run() -> list[float]:
+        return horovod.spark.run(_first_allreduce, num_proc=2, verbose=0)
+
+    try:
+        yield {OURS: run, _STAGE: empty_stage}
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _ray() -> Iterator[dict[str, Starter]]:
+    import ray
+
+    from horovod.ray import RayExecutor
+
+    @ray.remote(num_cpus=1)
+    class Empty:
+        def answer(self) -> float:
+            return time.monotonic()
+
+    def actors() -> list[float]:
+        started = [Empty.remote() for _ in range(2)]
+        found: list[float] = ray.get([actor.answer.remote() for actor in started])
+        for actor in started:
+            ray.kill(actor)
+        return found
+
+    def run() -> list[float]:
+        executor = RayExecutor(RayExecutor.create_settings(), num_workers=2)
+        executor.start()
+        found: list[float] = executor.run(_first_allreduce)
+        executor.shutdown()
+        return found
+
+    ray.init(
+        address="local",
+        num_cpus=8,  # room for those that are about to end
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    try:
+        yield {OURS: run, _ACTORS: actors}
+    finally:
+        ray.shutdown()
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.exit(main())

@@ -1,0 +1,75 @@
+#include "bindings/streams_py.h"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hvd {
+
+namespace {
+
+void make_plane(DevicePlane* self, std::shared_ptr<GpuAccess> gpus, const std::vector<int>& routes,
+                const std::vector<bool>& is_hierarchical, int streams, int default_device,
+                double timeout_s) {
+  new (self) DevicePlane{
+      .gpus = std::move(gpus),
+      .config = {.streams = streams, .default_device = default_device, .timeout_s = timeout_s}};
+  if (routes.size() != kKindCount || is_hierarchical.size() != kKindCount) {
+    throw nb::value_error("a route for each kind");
+  }
+  std::ranges::transform(routes, self->config.routes.begin(),
+                         [](int route) { return static_cast<DeviceRoute>(route); });
+  std::ranges::copy(is_hierarchical, self->config.is_hierarchical.begin());
+}
+
+}  // namespace
+
+DeviceFlight::CurrentStream PythonStreams::current_stream() const {
+  return [function = function_](int device) -> cuda::Stream {
+    return reinterpret_cast<cuda::Stream>(nb::cast<std::uintptr_t>(function(device)));
+  };
+}
+
+DeviceFlightPtr depart(const Engine& engine, std::span<const Tensor> tensors,
+                       const Streams* streams) {
+  const auto is_near = [](const Tensor& tensor) { return tensor.device == kHostDevice; };
+  if (std::ranges::all_of(tensors, is_near)) return nullptr;
+  if (engine.gpus() == nullptr || streams == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the tensor is on a GPU, and CUDA's driver (libcuda.so.1) was not found; move it "
+                "with .cpu() first");
+  }
+  auto flight = std::make_shared<DeviceFlight>(engine.gpus()->open(), streams->current_stream());
+  for (const Tensor& tensor : tensors) {
+    if (!is_near(tensor)) flight->depart_from(tensor.device);
+  }
+  return flight;
+}
+
+void arrive(const HandleTable::Result& result) {
+  for (const DeviceFlightPtr& flight : result.flights) flight->arrive();
+}
+
+void bind_devices(nb::module_& module) {
+  nb::class_<Streams>(module, "Streams");
+  nb::class_<PythonStreams, Streams>(module, "PythonStreams")
+      .def(nb::init<nb::callable>(), "function"_a);
+  nb::class_<GpuAccess>(module, "GpuAccess")
+      .def(nb::init<std::string, std::string>(), "cuda_path"_a, "nccl_path"_a)
+      .def("device_count", [](GpuAccess& gpus) { return gpus.open()->driver().device_count(); })
+      .def("nccl_version", [](GpuAccess& gpus) {
+        const std::shared_ptr<Gpu> gpu = gpus.open();
+        return gpu->nccl() == nullptr ? 0 : gpu->nccl()->version();
+      });
+  nb::class_<DevicePlane>(module, "DevicePlane")
+      .def("__init__", &make_plane, "gpus"_a, "routes"_a, "is_hierarchical"_a, "streams"_a,
+           "default_device"_a, "timeout_s"_a);
+}
+
+}  // namespace hvd

@@ -1,0 +1,43 @@
+// The streams of GPUs on which a framework works, for operations on its tensors.
+//
+// What waits for a stream and what a stream waits for is a DeviceFlight; here is how one begins and
+// ends for calls from Python. All under the GIL.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <span>
+
+#include "runtime/engine.h"
+
+namespace hvd {
+
+// Whoever knows on which stream a framework's next work goes.
+class Streams {
+ public:
+  virtual ~Streams() = default;
+  virtual DeviceFlight::CurrentStream current_stream() const = 0;
+};
+
+// A Python function that returns the address of a device's current stream. It is kept for good:
+// there is one for a framework, and engine threads drop what refers to it.
+class PythonStreams final : public Streams {
+ public:
+  explicit PythonStreams(nanobind::callable function) : function_(function.release()) {}
+  DeviceFlight::CurrentStream current_stream() const override;
+
+ private:
+  const nanobind::handle function_;
+};
+
+// The departure of tensors that are on GPUs; null where all are in host memory. Throws Error where
+// GPUs cannot be reached, or a stream's work cannot be ordered. `streams`: null for none.
+DeviceFlightPtr depart(const Engine& engine, std::span<const Tensor> tensors,
+                       const Streams* streams);
+// Holds back the framework's streams until the GPUs are done.
+void arrive(const HandleTable::Result& result);
+
+// What a process reaches GPUs with, for Python.
+void bind_devices(nanobind::module_& module);
+
+}  // namespace hvd

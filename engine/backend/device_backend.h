@@ -1,0 +1,48 @@
+// Hands the buckets of GPU tensors of a process set to DeviceBuckets, which is made for the first
+// one; those of host tensors, and meetings, to the backend underneath.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/device_buckets.h"
+
+namespace hvd {
+
+class DeviceBackend final : public Backend {
+ public:
+  // `hosts`: where the ranks of the set are; `names`: of them.
+  DeviceBackend(std::unique_ptr<Backend> host, DevicePlane plane, Place place, HostMap hosts,
+                std::vector<std::string> names, DeviceBuckets::Say say);
+
+  // Throws Error(kSystem) where a GPU is needed, for a rank that is absent, and there is none.
+  void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
+  void begin_meeting() override;
+  bool advance(PeerWait& blocked) override;
+  BlockNumber end_block() const override { return host_->end_block(); }
+  Nanoseconds pause() const override;
+  void add_polls(std::vector<pollfd>& polls) const override { host_->add_polls(polls); }
+  bool watch() override;
+  void leave() override;
+  void abort() override;
+  void close_copies() override { host_->close_copies(); }
+
+ private:
+  void run_named(const std::function<void()>& step);
+
+  const std::unique_ptr<Backend> host_;
+  const DevicePlane plane_;
+  const Place place_;
+  const HostMap hosts_;
+  const std::vector<std::string> names_;
+  const DeviceBuckets::Say say_;
+  std::unique_ptr<DeviceBuckets> devices_;
+  bool is_on_device_ = false;  // the bucket that runs
+};
+
+}  // namespace hvd

@@ -1,0 +1,92 @@
+// Runs the buckets of GPU tensors of a process set: over NCCL, through GPU memory that ranks of a
+// host share, or through host memory.
+//
+// A bucket is complete here when all its work is in the streams of its GPU: whoever wants the
+// result waits for the event that is left with its flight. Which way is taken is decided once, by
+// all ranks together, when the first bucket comes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/device_ipc.h"
+#include "backend/device_meeting.h"
+#include "backend/device_staging.h"
+#include "backend/ipc_meeting.h"
+#include "backend/levels_meeting.h"
+#include "backend/nccl_launch.h"
+
+namespace hvd {
+
+class DeviceBuckets {
+ public:
+  // Something that people should know; said by one rank.
+  using Say = std::function<void(const std::string& text)>;
+
+  // `host`: what carries host tensors of the set, between whose own buckets those here run;
+  // `hosts`: where its ranks are; `names`: of them.
+  DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& config, Backend& host, Place place,
+                const HostMap& hosts, const std::vector<std::string>& names, Say say);
+  ~DeviceBuckets();
+  DeviceBuckets(const DeviceBuckets&) = delete;
+  DeviceBuckets& operator=(const DeviceBuckets&) = delete;
+
+  // As those of Backend.
+  void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut);
+  bool advance(PeerWait& blocked);
+  Nanoseconds pause() const;
+  bool watch();
+  void leave();
+  void abort();
+
+ private:
+  enum class Phase { kMeeting, kOpening, kLevels, kLaunching, kSharing, kStaging, kDone };
+
+  int device_of(std::span<const Work> works) const;
+  bool step(PeerWait& blocked);
+  void end_meeting();
+  bool may_share() const;
+  void end_opening();
+  void say_way() const;
+  void begin_bucket();
+  void begin_launch();
+  void end_levels_meeting();
+  void launch(const NcclLevels* levels);
+  void say_adasum();
+  void begin_sharing();
+  void begin_staging();
+  void leave_event(std::span<const Work> works, const CudaEventPtr& event);
+
+  const std::shared_ptr<Gpu> gpu_;
+  const DeviceConfig config_;
+  Backend& host_;
+  const Place place_;
+  const Say say_;
+  DeviceMeeting meeting_;
+  bool has_met_ = false;
+  IpcMeeting ipc_meeting_;
+  LevelsMeeting levels_meeting_;
+  NcclLaunch launch_;
+  DeviceStaging staging_;
+  DeviceChannels channels_;  // none without NCCL
+  std::size_t launches_ = 0;
+  bool has_said_adasum_ = false;
+  std::unique_ptr<DeviceIpc> ipc_;  // none with NCCL, or where it cannot be
+  Phase phase_ = Phase::kDone;
+  Kind kind_ = Kind::kAllreduce;
+  AllreduceCut cut_;
+  int device_ = 0;
+  std::span<const Work> bucket_;
+  std::vector<Work> launched_works_;
+  std::vector<Work> shared_works_;
+  std::vector<Work> staged_works_;
+  std::vector<CudaEventPtr> unfinished_;  // of complete buckets
+  std::int64_t watched_ns_ = 0;
+  std::int64_t polled_since_ns_ = 0;  // 0: what is awaited is the host's
+};
+
+}  // namespace hvd

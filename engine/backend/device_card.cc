@@ -1,0 +1,83 @@
+#include "backend/device_card.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/text.h"
+
+namespace hvd {
+
+namespace {
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  return text;
+}
+
+// NCCL 23203 is 2.32; all of these talk to their like only.
+int release_of(std::int32_t version) { return version / 100; }
+
+}  // namespace
+
+DeviceCard card_of(const Gpu& gpu, const DeviceConfig& config, int device) {
+  DeviceCard card{.nccl_version = gpu.nccl() == nullptr ? 0 : gpu.nccl()->version(),
+                  .streams = config.streams,
+                  .routes = config.routes,
+                  .is_hierarchical = config.is_hierarchical,
+                  .uuid = gpu.driver().uuid_of(device)};
+  copy_text(card.problem, gpu.nccl_problem());
+  return card;
+}
+
+std::vector<std::string> shared_gpus(std::span<const DeviceCard> cards,
+                                     std::span<const std::string> names) {
+  std::map<std::array<unsigned char, 16>, std::vector<std::string>> users;
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    users[cards[rank].uuid.bytes].push_back(names[rank]);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [_, ranks] : users) {
+    if (ranks.size() > 1) texts.push_back(joined(ranks) + " share one GPU");
+  }
+  return texts;
+}
+
+std::optional<std::string> nccl_obstacle(std::span<const DeviceCard> cards,
+                                         std::span<const std::string> names) {
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    if (cards[rank].nccl_version == 0) return names[rank] + ": " + cards[rank].problem;
+  }
+  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
+    if (release_of(cards[rank].nccl_version) == release_of(cards[0].nccl_version)) continue;
+    return names[rank] + " has NCCL " + std::to_string(cards[rank].nccl_version) + ", " + names[0] +
+           " has " + std::to_string(cards[0].nccl_version);
+  }
+  const std::vector<std::string> shared = shared_gpus(cards, names);
+  if (!shared.empty()) return shared.front() + ", which NCCL refuses";
+  return std::nullopt;
+}
+
+DeviceRoute common_route(std::span<const DeviceCard> cards, Kind kind) {
+  DeviceRoute common = DeviceRoute::kAny;
+  for (const DeviceCard& card : cards) {
+    common = std::max(common, card.routes[static_cast<std::size_t>(kind)]);
+  }
+  return common;
+}
+
+bool is_hierarchical(std::span<const DeviceCard> cards, Kind kind) {
+  return std::ranges::all_of(cards, [kind](const DeviceCard& card) {
+    return card.is_hierarchical[static_cast<std::size_t>(kind)];
+  });
+}
+
+int common_streams(std::span<const DeviceCard> cards) {
+  int least = cards.front().streams;
+  for (const DeviceCard& card : cards) least = std::min(least, card.streams);
+  return std::max(1, least);
+}
+
+}  // namespace hvd

@@ -1,0 +1,32 @@
+// A stream of a process set on its GPU, and the communicators for what runs on it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/clock.h"
+#include "gpu/cuda_objects.h"
+#include "gpu/nccl_communicator.h"
+
+namespace hvd {
+
+struct DeviceChannel {
+  CudaStream stream;
+  std::unique_ptr<NcclCommunicator> communicator;  // of all ranks of the set
+  // Of the two levels, made when they are first wanted: the ranks of this host, and those that have
+  // this rank's place on theirs.
+  std::unique_ptr<NcclCommunicator> local;
+  std::unique_ptr<NcclCommunicator> cross;
+
+  DeviceChannel(const CudaDriver& driver, int device) : stream(driver, device) {}
+};
+using DeviceChannels = std::vector<std::unique_ptr<DeviceChannel>>;
+
+// Throws Error(kSystem) when something on one of them has failed.
+void check_channels(const DeviceChannels& channels);
+// Together with the other ranks, who are given `limit` for each communicator.
+void leave_channels(const DeviceChannels& channels, Nanoseconds limit) noexcept;
+// Ends all that runs on them.
+void abort_channels(const DeviceChannels& channels) noexcept;
+
+}  // namespace hvd

@@ -1,0 +1,46 @@
+// Who puts what where, when ranks of one host exchange a bucket through memory that all of them
+// see. Pure.
+//
+// Each rank gives a stream: its parts of the bucket's tensors, one after the other. All ranks know
+// all streams' layouts, so they can cut them into passes without a word.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "backend/device_shapes.h"
+
+namespace hvd {
+
+// A part of this rank's stream.
+struct IpcGift {
+  const Work* work = nullptr;
+  std::size_t at = 0;               // in the stream
+  const std::byte* from = nullptr;  // null: zeros
+  std::size_t size_bytes = 0;
+};
+
+// What this rank takes from the stream of `giver`.
+struct IpcTaking {
+  static constexpr int kAll = -1;  // reduced from all streams
+
+  const Work* work = nullptr;
+  int giver = kAll;
+  std::size_t at = 0;
+  std::byte* to = nullptr;
+  std::size_t size_bytes = 0;
+};
+
+struct IpcPlan {
+  std::vector<IpcGift> gifts;
+  std::vector<IpcTaking> takings;
+  std::size_t longest_bytes = 0;  // of all ranks' streams
+};
+
+// Works of one kind.
+IpcPlan plan_ipc(std::span<const Work> works, Place place);
+// Whether it can be done so, with the bits that the host's kernels give; the same on all ranks.
+bool ipc_runs(const Request& request);
+
+}  // namespace hvd

@@ -1,0 +1,84 @@
+// GPU tensors through host memory: copied to pinned memory, run by what carries host tensors,
+// copied back.
+//
+// A bucket is cut into passes of a few MiB, of which three are under way: while one runs, the next
+// is copied in and the one before it out. Between passes the CPU looks whether copies have ended;
+// it waits for none.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/device_shapes.h"
+#include "gpu/device_flight.h"
+
+namespace hvd {
+
+// A tensor, or a piece of one, in a pass.
+struct StagedPart {
+  const Work* work = nullptr;
+  Request request;                  // of the piece
+  const std::byte* from = nullptr;  // null: this rank gives nothing, or zeros
+  std::size_t from_bytes = 0;
+  std::byte* to = nullptr;  // null: this rank drops the result, or has it
+  std::size_t to_bytes = 0;
+  std::size_t in_at = 0;  // in the pinned memory
+  std::size_t out_at = 0;
+};
+
+struct StagedPass {
+  std::vector<StagedPart> parts;
+  std::size_t size_bytes = 0;
+};
+
+// Pure. The same number of passes on all ranks. Works of one kind.
+std::vector<StagedPass> plan_passes(Kind kind, std::span<const Work> works, Place place,
+                                    std::size_t pass_bytes);
+
+class DeviceStaging {
+ public:
+  static constexpr std::size_t kPassBytes = 8UL << 20;
+
+  // `host`: what carries host tensors of the set.
+  DeviceStaging(Gpu& gpu, Backend& host, Place place);
+
+  // The copies run on `device`.
+  void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut, int device);
+  // True when the last copy is in the stream; the event behind it is done().
+  bool advance(PeerWait& blocked);
+  const CudaEventPtr& done() const { return done_; }
+
+ private:
+  // Pinned memory of a pass, and when it is full and empty again.
+  struct Slot {
+    std::unique_ptr<PinnedMemory> memory;
+    CudaEventPtr filled;
+    CudaEventPtr drained;
+  };
+
+  bool fill(std::size_t index);
+  void run(StagedPass& pass);
+  void drain(const StagedPass& pass);
+  Slot& slot_of(std::size_t index) { return slots_[index % slots_.size()]; }
+
+  Gpu& gpu_;
+  Backend& host_;
+  const Place place_;
+  std::unique_ptr<CudaStream> in_;
+  std::unique_ptr<CudaStream> out_;
+  std::array<Slot, 3> slots_;
+  Kind kind_ = Kind::kAllreduce;
+  AllreduceCut cut_;
+  std::vector<StagedPass> passes_;
+  std::vector<Work> works_;  // of the pass that runs
+  std::size_t filled_ = 0;   // passes
+  std::size_t drained_ = 0;
+  bool is_running_ = false;
+  CudaEventPtr done_;
+};
+
+}  // namespace hvd

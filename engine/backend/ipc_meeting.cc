@@ -1,0 +1,135 @@
+#include "backend/ipc_meeting.h"
+
+#include <cstring>
+#include <span>
+
+#include "core/text.h"
+
+namespace hvd {
+
+namespace {
+
+// Of one rank; travels as it is.
+struct IpcCard {
+  cuda::IpcHandle handle{};
+  char problem[256] = {};  // why it has no memory to show, or could not use others'; empty: none
+};
+
+}  // namespace
+
+IpcMeeting::IpcMeeting(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names)
+    : gpu_(gpu), host_(host), place_(place), names_(std::move(names)) {}
+
+// In the middle of it the GPU may be at work with what is open.
+IpcMeeting::~IpcMeeting() {
+  if (step_ != Step::kDone) {
+    IpcMemories::keep(std::make_shared<IpcPeers>(std::move(peers_)));
+  }
+}
+
+void IpcMeeting::begin(int device, std::size_t pass_bytes) {
+  device_ = device;
+  step_ = Step::kShowing;
+  run([&] {
+    peers_.own = gpu_.ipc_memories().take(device, 2 * pass_bytes);
+    trial_ = std::make_unique<IpcTrial>(gpu_, device, place_);
+    trial_->show(*peers_.own);
+  });
+}
+
+void IpcMeeting::run(const std::function<void()>& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    problem_ = error.what();
+    has_failed_ = true;
+  }
+}
+
+bool IpcMeeting::advance(PeerWait& blocked) {
+  while (step_ != Step::kDone) {
+    if (step_ == Step::kShowing || step_ == Step::kTrying) {
+      if (!is_gpu_done()) {
+        blocked = {.is_polled = true};
+        return false;
+      }
+      if (step_ == Step::kShowing) {
+        send_handle();
+      } else {
+        send_verdict();
+      }
+      continue;
+    }
+    if (!host_.advance(blocked)) return false;
+    read_verdicts();
+    if (obstacle_ || step_ == Step::kVerdicts) {
+      end();
+    } else {
+      open_all();
+    }
+  }
+  return true;
+}
+
+// Or has a problem, which is the next step as well.
+bool IpcMeeting::is_gpu_done() {
+  bool is_done = false;
+  run([&] { is_done = !problem_.empty() || trial_->is_done(); });
+  return is_done || !problem_.empty();
+}
+
+void IpcMeeting::send_handle() {
+  IpcCard card;
+  if (problem_.empty()) card.handle = peers_.own->handle();
+  copy_text(card.problem, problem_);
+  gather_.begin(host_, std::as_bytes(std::span(&card, 1)), place_.size);
+  step_ = Step::kHandles;
+}
+
+void IpcMeeting::open_all() {
+  step_ = Step::kTrying;
+  run([&] {
+    for (int rank = 0; rank < place_.size; ++rank) {
+      IpcCard card;
+      std::memcpy(&card, gather_.of(rank).data(), sizeof card);
+      const bool is_own = rank == place_.rank;
+      peers_.others.push_back(
+          is_own ? nullptr : std::make_unique<PeerMemory>(gpu_.driver(), device_, card.handle));
+      peers_.addresses.push_back(is_own ? peers_.own->address() : peers_.others.back()->address());
+    }
+    peers_.kernels = std::make_unique<ReductionKernels>(gpu_.driver(), device_);
+    trial_->take(peers_);
+  });
+}
+
+void IpcMeeting::send_verdict() {
+  if (problem_.empty() && !trial_->is_right()) {
+    problem_ = "this GPU does not read what other processes have written";
+  }
+  IpcCard card;
+  copy_text(card.problem, problem_);
+  gather_.begin(host_, std::as_bytes(std::span(&card, 1)), place_.size);
+  step_ = Step::kVerdicts;
+}
+
+void IpcMeeting::read_verdicts() {
+  for (int rank = 0; rank < place_.size && !obstacle_; ++rank) {
+    IpcCard card;
+    std::memcpy(&card, gather_.of(rank).data(), sizeof card);
+    if (card.problem[0] == '\0') continue;
+    obstacle_ = names_[static_cast<std::size_t>(rank)] + ": " + card.problem;
+  }
+}
+
+// After a failure nobody knows what the GPU still does with what is open.
+void IpcMeeting::end() {
+  step_ = Step::kDone;
+  trial_.reset();
+  if (!obstacle_) return;
+  IpcPeers unused = std::move(peers_);
+  if (has_failed_) {
+    IpcMemories::keep(std::make_shared<IpcPeers>(std::move(unused)));
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,64 @@
+// How the ranks of a host find their way to each other's GPU memory, where they have no NCCL: they
+// export some of their own, open the others', try it, and hear whether all could.
+//
+// Like the meeting for NCCL it goes over the backend that moves host tensors, and what goes wrong
+// on one rank is known to all at the end.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/device_meeting.h"
+#include "backend/ipc_trial.h"
+
+namespace hvd {
+
+class IpcMeeting {
+ public:
+  // `names`: of the ranks of the set, all of this host.
+  IpcMeeting(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names);
+  ~IpcMeeting();
+  IpcMeeting(const IpcMeeting&) = delete;
+  IpcMeeting& operator=(const IpcMeeting&) = delete;
+
+  // This rank's GPU is `device`; `pass_bytes` as in DeviceConfig.
+  void begin(int device, std::size_t pass_bytes);
+  // True at the end. `blocked`: of the host backend, or to be polled.
+  bool advance(PeerWait& blocked);
+
+  // Why it cannot be; none if it can.
+  const std::optional<std::string>& obstacle() const { return obstacle_; }
+  IpcPeers take_peers() { return std::move(peers_); }
+
+ private:
+  enum class Step { kShowing, kHandles, kTrying, kVerdicts, kDone };
+
+  bool is_gpu_done();
+  void send_handle();
+  void open_all();
+  void send_verdict();
+  void read_verdicts();
+  void end();
+  // What it throws becomes this rank's problem.
+  void run(const std::function<void()>& step);
+
+  Gpu& gpu_;
+  Backend& host_;
+  const Place place_;
+  const std::vector<std::string> names_;
+  int device_ = 0;
+  std::size_t pass_bytes_ = 0;
+  Step step_ = Step::kDone;
+  HostGather gather_;
+  std::string problem_;      // of this rank; empty: none
+  bool has_failed_ = false;  // an error of CUDA was its problem
+  std::unique_ptr<IpcTrial> trial_;
+  IpcPeers peers_;
+  std::optional<std::string> obstacle_;
+};
+
+}  // namespace hvd

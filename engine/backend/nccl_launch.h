@@ -1,0 +1,53 @@
+// A bucket as a group of NCCL calls on a channel's stream, or, on two levels, a few groups: after
+// what its tensors wait for, with an event behind it. The CPU waits for nothing.
+//
+// NCCL reads and writes the tensors where they lie, but for those on another GPU than the
+// communicator's, which are copied there and back, and what absent ranks lack.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/device_channel.h"
+#include "backend/device_shapes.h"
+#include "backend/nccl_call.h"
+#include "backend/nccl_levels.h"
+#include "gpu/gpu.h"
+
+namespace hvd {
+
+class NcclLaunch {
+ public:
+  NcclLaunch(Gpu& gpu, Place place) : gpu_(gpu), place_(place) {}
+
+  // Works of one kind, all of which NCCL runs. `levels`: null for all ranks at once.
+  void begin(std::span<const Work> works, DeviceChannel& channel, const NcclLevels* levels);
+  // False while NCCL has not taken all of it. Then the event at its end is `done`.
+  bool advance();
+  const CudaEventPtr& done() const { return done_; }
+
+ private:
+  void add_call(const Work& work);
+  std::byte* scratch(std::size_t size_bytes);
+  Kind kind() const { return calls_.front().work->request->kind; }
+  NcclCommunicator& communicator() const;
+  void start_step();
+  void start(const NcclCall& call);
+  void start_allreduce(const NcclCall& call);
+  void start_allgather(const NcclCall& call);
+  void start_reducescatter(const NcclCall& call);
+  void start_alltoall(const NcclCall& call);
+  void end();
+  void copy(std::byte* to, const std::byte* from, std::size_t size_bytes);
+
+  Gpu& gpu_;
+  const Place place_;
+  DeviceChannel* channel_ = nullptr;
+  const NcclLevels* levels_ = nullptr;
+  int step_ = 0;  // that NCCL has, or is given
+  std::vector<NcclCall> calls_;
+  std::vector<DeviceBlockPtr> blocks_;  // scratch memory, until the event
+  CudaEventPtr done_;
+};
+
+}  // namespace hvd

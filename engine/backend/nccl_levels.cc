@@ -1,0 +1,145 @@
+#include "backend/nccl_levels.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace hvd {
+
+namespace {
+
+// A rank's rows in the result of an allgather.
+struct Piece {
+  std::byte* data;
+  std::size_t size_bytes;
+};
+
+Piece piece_of(const NcclCall& call, int rank) {
+  const auto& rows = call.work->rows;
+  const std::size_t row_bytes = row_bytes_of(*call.work->request);
+  const std::int64_t before = std::accumulate(rows.begin(), rows.begin() + rank, std::int64_t{0});
+  return {.data = at_offset(call.out, static_cast<std::size_t>(before) * row_bytes),
+          .size_bytes = static_cast<std::size_t>(rows[static_cast<std::size_t>(rank)]) * row_bytes};
+}
+
+void broadcast(const NcclCommunicator& nccl, const std::byte* from, Piece to, int root,
+               cuda::Stream stream) {
+  if (to.size_bytes == 0) return;
+  nccl.call(nccl.functions().broadcast, from, to.data, to.size_bytes, nccl::DataType::kUint8, root,
+            nccl.get(), stream);
+}
+
+}  // namespace
+
+NcclLevels::NcclLevels(HostMap hosts, int rank) : hosts_(std::move(hosts)) {
+  const auto& host = hosts_.hosts[static_cast<std::size_t>(hosts_.own)];
+  local_rank_ = static_cast<int>(std::ranges::find(host, rank) - host.begin());
+}
+
+NcclCommunicator& NcclLevels::communicator(Kind kind, int step, const DeviceChannel& channel) {
+  const bool is_cross = kind == Kind::kAllreduce ? step == 1 : step == 0;
+  return is_cross ? *channel.cross : *channel.local;
+}
+
+void NcclLevels::start(int step, const NcclCall& call, const DeviceChannel& channel) const {
+  if (call.work->request->kind == Kind::kAllgather) {
+    return step == 0 ? gather_over_hosts(call, channel) : gather_on_host(call, channel);
+  }
+  if (step == 0) return reduce_on_host(call, channel);
+  if (step == 1) return reduce_over_hosts(call, channel);
+  share_on_host(call, channel);
+}
+
+NcclLevels::Shares NcclLevels::shares_of(const Request& request) const {
+  const std::size_t count = request.element_count();
+  const auto ranks = static_cast<std::size_t>(hosts_.own_members());
+  return {.count = count / ranks, .rest = count % ranks};
+}
+
+void NcclLevels::reduce_on_host(const NcclCall& call, const DeviceChannel& channel) const {
+  NcclCommunicator& nccl = *channel.local;
+  const cuda::Stream stream = channel.stream.get();
+  const Request& request = *call.work->request;
+  const nccl::DataType type = nccl_type_of(request.dtype);
+  const nccl::RedOp op =
+      op_of(request, nccl, factor_of(request, static_cast<int>(hosts_.rank_count())));
+  const auto [count, rest] = shares_of(request);
+  const std::size_t share_bytes = count * size_of(request.dtype);
+  if (count != 0) {
+    nccl.call(nccl.functions().reduce_scatter, call.in,
+              call.out + share_bytes * static_cast<std::size_t>(local_rank_), count, type, op,
+              nccl.get(), stream);
+  }
+  if (rest != 0) {
+    const std::size_t at = share_bytes * static_cast<std::size_t>(local().size);
+    nccl.call(nccl.functions().reduce, call.in + at, call.out + at, rest, type, op,
+              local().size - 1, nccl.get(), stream);
+  }
+}
+
+// What is left over lies behind the last rank's share.
+void NcclLevels::reduce_over_hosts(const NcclCall& call, const DeviceChannel& channel) const {
+  NcclCommunicator& nccl = *channel.cross;
+  const Request& request = *call.work->request;
+  const auto [count, rest] = shares_of(request);
+  const std::size_t own = local_rank_ == local().size - 1 ? count + rest : count;
+  if (own == 0) return;
+  std::byte* const share =
+      call.out + count * size_of(request.dtype) * static_cast<std::size_t>(local_rank_);
+  nccl.call(nccl.functions().all_reduce, share, share, own, nccl_type_of(request.dtype),
+            op_of(request, nccl, 1.0), nccl.get(), channel.stream.get());
+}
+
+void NcclLevels::share_on_host(const NcclCall& call, const DeviceChannel& channel) const {
+  const NcclCommunicator& nccl = *channel.local;
+  const Request& request = *call.work->request;
+  const auto [count, rest] = shares_of(request);
+  const std::size_t share_bytes = count * size_of(request.dtype);
+  if (count != 0) {
+    nccl.call(nccl.functions().all_gather,
+              call.out + share_bytes * static_cast<std::size_t>(local_rank_), call.out, share_bytes,
+              nccl::DataType::kUint8, nccl.get(), channel.stream.get());
+  }
+  std::byte* const behind = call.out + share_bytes * static_cast<std::size_t>(local().size);
+  broadcast(nccl, behind, {.data = behind, .size_bytes = rest * size_of(request.dtype)},
+            local().size - 1, channel.stream.get());
+}
+
+// Each rank's rows to where they belong, which one allgather could not do: they are not next to
+// each other there.
+void NcclLevels::gather_over_hosts(const NcclCall& call, const DeviceChannel& channel) const {
+  for (int host = 0; host < hosts_.host_count(); ++host) {
+    const int rank =
+        hosts_.hosts[static_cast<std::size_t>(host)][static_cast<std::size_t>(local_rank_)];
+    broadcast(*channel.cross, call.in, piece_of(call, rank), host, channel.stream.get());
+  }
+}
+
+void NcclLevels::gather_on_host(const NcclCall& call, const DeviceChannel& channel) const {
+  const NcclCommunicator& nccl = *channel.local;
+  for (int host = 0; host < hosts_.host_count(); ++host) {
+    const std::vector<int>& ranks = hosts_.hosts[static_cast<std::size_t>(host)];
+    if (is_one_piece(host, call.work->rows)) {
+      const Piece own = piece_of(call, ranks[static_cast<std::size_t>(local_rank_)]);
+      if (own.size_bytes == 0) continue;
+      nccl.call(nccl.functions().all_gather, own.data, piece_of(call, ranks.front()).data,
+                own.size_bytes, nccl::DataType::kUint8, nccl.get(), channel.stream.get());
+      continue;
+    }
+    for (int member = 0; member < local().size; ++member) {
+      const Piece piece = piece_of(call, ranks[static_cast<std::size_t>(member)]);
+      broadcast(nccl, piece.data, piece, member, channel.stream.get());
+    }
+  }
+}
+
+// Do the host's ranks give as much each, and follow one another?
+bool NcclLevels::is_one_piece(int host, const std::vector<std::int64_t>& rows) const {
+  const std::vector<int>& ranks = hosts_.hosts[static_cast<std::size_t>(host)];
+  return std::ranges::all_of(ranks, [&](const int& rank) {
+    return rank == ranks.front() + (&rank - ranks.data()) &&
+           rows[static_cast<std::size_t>(rank)] == rows[static_cast<std::size_t>(ranks.front())];
+  });
+}
+
+}  // namespace hvd

@@ -1,0 +1,85 @@
+#include "gpu/cuda_driver.h"
+
+#include "core/error.h"
+
+namespace hvd {
+
+CudaDriver::CudaDriver(const std::string& path) : library_(path) {
+  load();
+  call(functions_.init, 0U);
+  call(functions_.driver_get_version, &version_);
+  call(functions_.device_get_count, &device_count_);
+  if (device_count_ == 0) throw Error(ErrorCode::kSystem, path + " finds no GPU");
+}
+
+void CudaDriver::load() {
+  const auto find = [this](auto&... functions) {
+    (library_.find(functions.name, functions.call), ...);
+  };
+  CudaFunctions& f = functions_;
+  find(f.init, f.driver_get_version, f.get_error_name, f.get_error_string, f.device_get_count,
+       f.device_get, f.device_get_uuid, f.primary_retain, f.push_current, f.pop_current,
+       f.exchange_capture_mode, f.pointer_get_attribute, f.stream_create, f.stream_destroy,
+       f.stream_wait_event, f.stream_is_capturing, f.event_create, f.event_destroy, f.event_record,
+       f.event_query, f.mem_alloc, f.mem_free, f.mem_host_alloc, f.mem_free_host, f.copy_to_host,
+       f.copy_to_device, f.copy_on_device, f.memset, f.ipc_get_handle, f.ipc_open_handle,
+       f.ipc_close_handle, f.module_load, f.module_unload, f.module_get_function, f.launch_kernel);
+}
+
+cuda::Device CudaDriver::handle_of(int device) const {
+  if (device < 0 || device >= device_count_) {
+    throw Error(ErrorCode::kInvalidArgument, "there is no GPU " + std::to_string(device) +
+                                                 "; this process sees " +
+                                                 std::to_string(device_count_));
+  }
+  cuda::Device handle = 0;
+  call(functions_.device_get, &handle, device);
+  return handle;
+}
+
+cuda::Uuid CudaDriver::uuid_of(int device) const {
+  cuda::Uuid uuid{};
+  call(functions_.device_get_uuid, &uuid, handle_of(device));
+  return uuid;
+}
+
+int CudaDriver::device_of(cuda::Address address) const {
+  int device = 0;
+  call(functions_.pointer_get_attribute, static_cast<void*>(&device), cuda::kDeviceOrdinal,
+       address);
+  return device;
+}
+
+cuda::Context CudaDriver::context_of(int device) const {
+  const std::lock_guard guard(mutex_);
+  const auto found = contexts_.find(device);
+  if (found != contexts_.end()) return found->second;
+  cuda::Context context = nullptr;
+  call(functions_.primary_retain, &context, handle_of(device));
+  return contexts_[device] = context;
+}
+
+void CudaDriver::check(cuda::Result result, const char* function) const {
+  if (result != cuda::kSuccess) throw Error(ErrorCode::kSystem, text_of(result, function));
+}
+
+std::string CudaDriver::text_of(cuda::Result result, const char* function) const {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  functions_.get_error_name.call(result, &name);
+  functions_.get_error_string.call(result, &text);
+  return std::string(function) + ": " + (name == nullptr ? std::to_string(result) : name) +
+         (text == nullptr ? "" : std::string(", ") + text);
+}
+
+CurrentDevice::CurrentDevice(const CudaDriver& driver, int device)
+    : driver_(driver), beside_captures_(driver) {
+  driver_.call(driver_.functions().push_current, driver_.context_of(device));
+}
+
+CurrentDevice::~CurrentDevice() {
+  cuda::Context popped = nullptr;
+  driver_.functions().pop_current.call(&popped);
+}
+
+}  // namespace hvd

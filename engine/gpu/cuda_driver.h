@@ -1,0 +1,162 @@
+// CUDA's driver interface: the functions that the engine uses, found in libcuda at run time.
+//
+// Types and numbers are those of cuda.h, whose ABI does not change. Any thread; what needs a
+// current context says so, and CurrentDevice provides it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "gpu/shared_library.h"
+
+namespace hvd {
+
+namespace cuda {
+
+using Result = int;  // CUresult
+inline constexpr Result kSuccess = 0;
+inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kNotReady = 600;
+
+using Device = int;
+using Context = struct ContextRecord*;
+using Stream = struct StreamRecord*;  // null: the default stream
+using Event = struct EventRecord*;
+using Address = std::uint64_t;  // CUdeviceptr
+using Module = struct ModuleRecord*;
+using Function = struct FunctionRecord*;
+struct Uuid {
+  std::array<unsigned char, 16> bytes;
+};
+struct IpcHandle {
+  std::array<char, 64> bytes;
+};
+
+inline constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the default one
+inline constexpr unsigned kWithoutTiming = 2;  // an event
+inline constexpr unsigned kPortable = 1;       // pinned memory for all contexts
+inline constexpr int kNotCapturing = 0;
+inline constexpr int kRelaxedCapture = 2;
+inline constexpr int kDeviceOrdinal = 9;        // an attribute of an address
+inline constexpr unsigned kLazyPeerAccess = 1;  // memory of another GPU may be opened, too
+
+}  // namespace cuda
+
+template <typename... Parameters>
+struct CudaFunction {
+  const char* name;
+  cuda::Result (*call)(Parameters...) = nullptr;
+};
+
+struct CudaFunctions {
+  CudaFunction<unsigned> init{"cuInit"};
+  CudaFunction<int*> driver_get_version{"cuDriverGetVersion"};
+  CudaFunction<cuda::Result, const char**> get_error_name{"cuGetErrorName"};
+  CudaFunction<cuda::Result, const char**> get_error_string{"cuGetErrorString"};
+  CudaFunction<int*> device_get_count{"cuDeviceGetCount"};
+  CudaFunction<cuda::Device*, int> device_get{"cuDeviceGet"};
+  CudaFunction<cuda::Uuid*, cuda::Device> device_get_uuid{"cuDeviceGetUuid"};
+  CudaFunction<cuda::Context*, cuda::Device> primary_retain{"cuDevicePrimaryCtxRetain"};
+  CudaFunction<cuda::Context> push_current{"cuCtxPushCurrent_v2"};
+  CudaFunction<cuda::Context*> pop_current{"cuCtxPopCurrent_v2"};
+  CudaFunction<int*> exchange_capture_mode{"cuThreadExchangeStreamCaptureMode"};
+  CudaFunction<void*, int, cuda::Address> pointer_get_attribute{"cuPointerGetAttribute"};
+  CudaFunction<cuda::Stream*, unsigned> stream_create{"cuStreamCreate"};
+  CudaFunction<cuda::Stream> stream_destroy{"cuStreamDestroy_v2"};
+  CudaFunction<cuda::Stream, cuda::Event, unsigned> stream_wait_event{"cuStreamWaitEvent"};
+  CudaFunction<cuda::Stream, int*> stream_is_capturing{"cuStreamIsCapturing"};
+  CudaFunction<cuda::Event*, unsigned> event_create{"cuEventCreate"};
+  CudaFunction<cuda::Event> event_destroy{"cuEventDestroy_v2"};
+  CudaFunction<cuda::Event, cuda::Stream> event_record{"cuEventRecord"};
+  CudaFunction<cuda::Event> event_query{"cuEventQuery"};
+  CudaFunction<cuda::Address*, std::size_t> mem_alloc{"cuMemAlloc_v2"};
+  CudaFunction<cuda::Address> mem_free{"cuMemFree_v2"};
+  CudaFunction<void**, std::size_t, unsigned> mem_host_alloc{"cuMemHostAlloc"};
+  CudaFunction<void*> mem_free_host{"cuMemFreeHost"};
+  CudaFunction<void*, cuda::Address, std::size_t, cuda::Stream> copy_to_host{
+      "cuMemcpyDtoHAsync_v2"};
+  CudaFunction<cuda::Address, const void*, std::size_t, cuda::Stream> copy_to_device{
+      "cuMemcpyHtoDAsync_v2"};
+  CudaFunction<cuda::Address, cuda::Address, std::size_t, cuda::Stream> copy_on_device{
+      "cuMemcpyDtoDAsync_v2"};
+  CudaFunction<cuda::Address, unsigned char, std::size_t, cuda::Stream> memset{"cuMemsetD8Async"};
+  CudaFunction<cuda::IpcHandle*, cuda::Address> ipc_get_handle{"cuIpcGetMemHandle"};
+  CudaFunction<cuda::Address*, cuda::IpcHandle, unsigned> ipc_open_handle{"cuIpcOpenMemHandle_v2"};
+  CudaFunction<cuda::Address> ipc_close_handle{"cuIpcCloseMemHandle"};
+  CudaFunction<cuda::Module*, const void*> module_load{"cuModuleLoadData"};
+  CudaFunction<cuda::Module> module_unload{"cuModuleUnload"};
+  CudaFunction<cuda::Function*, cuda::Module, const char*> module_get_function{
+      "cuModuleGetFunction"};
+  CudaFunction<cuda::Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+               cuda::Stream, void**, void**>
+      launch_kernel{"cuLaunchKernel"};
+};
+
+class CudaDriver {
+ public:
+  // Throws Error(kSystem) where there is no such library, or no GPU that it can use.
+  explicit CudaDriver(const std::string& path);
+
+  const CudaFunctions& functions() const { return functions_; }
+  int version() const { return version_; }  // such as 12040
+  int device_count() const { return device_count_; }
+  cuda::Uuid uuid_of(int device) const;
+  // Which device has the memory.
+  int device_of(cuda::Address address) const;
+  // The context that a process' libraries share.
+  cuda::Context context_of(int device) const;
+
+  // Throws Error(kSystem) with CUDA's own text.
+  template <typename... Parameters, typename... Arguments>
+  void call(const CudaFunction<Parameters...>& function, Arguments... arguments) const {
+    check(function.call(arguments...), function.name);
+  }
+  void check(cuda::Result result, const char* function) const;
+  // "cuEventRecord: CUDA_ERROR_INVALID_HANDLE, invalid resource handle".
+  std::string text_of(cuda::Result result, const char* function) const;
+
+ private:
+  void load();
+  cuda::Device handle_of(int device) const;
+
+  const SharedLibrary library_;
+  CudaFunctions functions_;
+  int version_ = 0;
+  int device_count_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::map<int, cuda::Context> contexts_;  // retained until the process ends
+};
+
+// While it lives, calls of this thread do not spoil a graph that another one is capturing.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const CudaDriver& driver) : driver_(driver) { exchange(); }
+  ~BesideCaptures() { exchange(); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  void exchange() { driver_.functions().exchange_capture_mode.call(&mode_); }
+
+  const CudaDriver& driver_;
+  int mode_ = cuda::kRelaxedCapture;
+};
+
+// While it lives, calls of this thread are about `device`.
+class CurrentDevice {
+ public:
+  CurrentDevice(const CudaDriver& driver, int device);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  const BesideCaptures beside_captures_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,53 @@
+#include "gpu/device_flight.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace hvd {
+
+DeviceFlight::DeviceFlight(std::shared_ptr<Gpu> gpu, CurrentStream current)
+    : gpu_(std::move(gpu)), current_(std::move(current)) {}
+
+void DeviceFlight::depart_from(int device) {
+  if (origins_.contains(device)) return;
+  const CudaDriver& driver = gpu_->driver();
+  const cuda::Stream stream = current_(device);
+  auto ready = std::make_shared<CudaEvent>(driver, device);
+  int capture = cuda::kNotCapturing;
+  {
+    const CurrentDevice current(driver, device);
+    driver.call(driver.functions().stream_is_capturing, stream, &capture);
+  }
+  if (capture != cuda::kNotCapturing) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the current stream of GPU " + std::to_string(device) +
+                    " is being captured into a CUDA graph, which cannot hold what ranks agree on "
+                    "while it runs; call Horovod outside of the capture");
+  }
+  ready->record(stream);
+  origins_.emplace(device, Origin{.stream = stream, .ready = std::move(ready)});
+}
+
+void DeviceFlight::add_done(CudaEventPtr event) {
+  if (done_.empty() || done_.back() != event) done_.push_back(std::move(event));
+}
+
+// The stream of then, too: an allocator may give the tensors' memory to others there.
+void DeviceFlight::arrive() const {
+  for (const auto& [device, origin] : origins_) {
+    const cuda::Stream now = current_(device);
+    const CurrentDevice current(gpu_->driver(), device);
+    for (const CudaEventPtr& event : done_) {
+      event->hold_back(now);
+      if (now != origin.stream) event->hold_back(origin.stream);
+    }
+  }
+}
+
+bool DeviceFlight::is_finished() const {
+  return std::ranges::all_of(done_, [](const CudaEventPtr& event) { return event->is_reached(); });
+}
+
+}  // namespace hvd

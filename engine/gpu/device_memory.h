@@ -1,0 +1,58 @@
+// Memory of GPUs for what the engine needs itself: results of a shape of their own, zeros of absent
+// ranks.
+//
+// CUDA's own allocation waits for the device, so blocks that are given back are kept for others, up
+// to a limit. A block counts as used until the event that was left with it is reached; only then is
+// it given out again, so nobody has to wait for it.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "gpu/cuda_objects.h"
+
+namespace hvd {
+
+class DeviceMemory;
+
+// `data` is an address on the device: the CPU cannot follow it.
+struct DeviceBlock {
+  std::byte* data = nullptr;
+  std::size_t capacity_bytes = 0;
+  int device = -1;
+  CudaEventPtr last_use;  // null: none that has not ended
+  const CudaDriver* driver = nullptr;
+
+  cuda::Address address() const { return reinterpret_cast<cuda::Address>(data); }
+  // Copies its beginning to memory of the same GPU, in a stream of it, which becomes its last use.
+  void copy_to(cuda::Address to, std::size_t size_bytes, cuda::Stream stream);
+};
+using DeviceBlockPtr = std::shared_ptr<DeviceBlock>;
+
+class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
+ public:
+  // All that is kept for others, on all devices.
+  static constexpr std::size_t kMostSpare = 512UL << 20;
+
+  explicit DeviceMemory(std::shared_ptr<const CudaDriver> driver) : driver_(std::move(driver)) {}
+  ~DeviceMemory();
+
+  // Any thread. Throws Error(kSystem) when the GPU has no such memory left.
+  DeviceBlockPtr allocate(int device, std::size_t size_bytes);
+
+ private:
+  DeviceBlock take_spare(int device, std::size_t size_bytes);
+  std::byte* allocate_new(int device, std::size_t size_bytes);
+  void give_back(DeviceBlock block);
+  void free(const DeviceBlock& block) const;
+  void free_spare();
+
+  const std::shared_ptr<const CudaDriver> driver_;
+  std::mutex mutex_;
+  std::list<DeviceBlock> spare_;  // the longest unused first
+  std::size_t spare_bytes_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,57 @@
+// What reaches GPU memory from this process: CUDA's driver, NCCL where it is there, and memory for
+// the engine's own use. One for all worlds of a process.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "gpu/device_memory.h"
+#include "gpu/ipc_memory.h"
+#include "gpu/nccl_library.h"
+
+namespace hvd {
+
+class Gpu {
+ public:
+  // Throws Error(kSystem) where the driver cannot be used. A failure of NCCL is kept as a text.
+  // `nccl_path`: empty for none.
+  Gpu(const std::string& cuda_path, const std::string& nccl_path);
+
+  const CudaDriver& driver() const { return *driver_; }
+  // Null where there is none; then why.
+  const NcclLibrary* nccl() const { return nccl_.get(); }
+  const std::string& nccl_problem() const { return nccl_problem_; }
+  DeviceMemory& memory() { return *memory_; }
+  IpcMemories& ipc_memories() { return *ipc_memories_; }
+
+ private:
+  const std::shared_ptr<const CudaDriver> driver_;
+  std::unique_ptr<NcclLibrary> nccl_;
+  std::string nccl_problem_;
+  const std::shared_ptr<DeviceMemory> memory_;
+  const std::shared_ptr<IpcMemories> ipc_memories_;
+};
+
+// The way to a Gpu, opened by the first tensor that is on one: a program may choose its GPU, or
+// fork, as long as it has not used any. Any thread.
+class GpuAccess {
+ public:
+  GpuAccess(std::string cuda_path, std::string nccl_path)
+      : cuda_path_(std::move(cuda_path)), nccl_path_(std::move(nccl_path)) {}
+
+  // Throws Error(kSystem) where CUDA's driver cannot be used.
+  std::shared_ptr<Gpu> open();
+  bool is_open() const { return is_open_.load(std::memory_order_relaxed); }
+
+ private:
+  const std::string cuda_path_;
+  const std::string nccl_path_;
+  std::mutex mutex_;
+  std::shared_ptr<Gpu> gpu_;
+  std::atomic<bool> is_open_{false};
+};
+
+}  // namespace hvd

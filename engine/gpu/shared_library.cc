@@ -1,0 +1,25 @@
+#include "gpu/shared_library.h"
+
+#include <dlfcn.h>
+
+#include "core/error.h"
+
+namespace hvd {
+
+// Not unloaded: drivers keep threads and handlers of their own.
+SharedLibrary::SharedLibrary(const std::string& path)
+    : path_(path), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+  if (handle_ == nullptr) throw Error(ErrorCode::kSystem, dlerror());
+}
+
+SharedLibrary::~SharedLibrary() { dlclose(handle_); }
+
+void* SharedLibrary::symbol(const char* name) const {
+  void* address = dlsym(handle_, name);
+  if (address == nullptr) {
+    throw Error(ErrorCode::kSystem, path_ + " has no function " + name + "; it is too old");
+  }
+  return address;
+}
+
+}  // namespace hvd

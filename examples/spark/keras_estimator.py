@@ -1,0 +1,79 @@
+"""A Keras network on a Spark DataFrame: from rows to a trained model to predictions.
+
+    python keras_estimator.py --num-proc 2 --epochs 10
+
+Runs on this machine; with ``spark-submit --master ... keras_estimator.py`` on a cluster, whose
+nodes need a ``--store`` that all of them reach (s3://, hdfs://, a mounted folder).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+
+import keras
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import array_max, array_position, avg, col
+from sklearn.datasets import load_digits
+
+from horovod.spark.common.store import Store
+from horovod.spark.keras import KerasEstimator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--num-proc", type=int, default=2, help="processes that train")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--store", help="where data and checkpoints lie; default a new folder")
+    args = parser.parse_args()
+
+    spark = SparkSession.builder.appName("digits").getOrCreate()
+    train_rows, test_rows = digits(spark).randomSplit([0.8, 0.2], seed=1)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        estimator = KerasEstimator(
+            num_proc=args.num_proc,
+            store=Store.create(args.store or folder),
+            model=model,
+            optimizer=keras.optimizers.Adam(0.002),
+            loss="sparse_categorical_crossentropy",
+            metrics=["accuracy"],
+            feature_cols=["features"],
+            label_cols=["label"],
+            validation=0.1,
+            batch_size=32,
+            epochs=args.epochs,
+        )
+        trained = estimator.fit(train_rows)
+    predictions = trained.setOutputCols(["scores"]).transform(test_rows)
+    predictions.select("label", "scores").show(5)
+    print(f"accuracy on test rows: {share_right(predictions):.3f}")
+    spark.stop()
+
+
+def digits(spark: SparkSession) -> DataFrame:
+    images, labels = load_digits(return_X_y=True)
+    rows = [
+        (Vectors.dense(image / 16), int(label)) for image, label in zip(images, labels, strict=True)
+    ]
+    return spark.createDataFrame(rows, ["features", "label"])
+
+
+def share_right(predictions: DataFrame) -> float:
+    scores = vector_to_array("scores")
+    place = array_position(scores, array_max(scores)) - 1
+    return predictions.select(avg((place == col("label")).cast("double"))).first()[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What of CUDA and NCCL is on this machine, and what the engine is told about GPU memory.
+
+Nothing is linked: the driver (libcuda.so.1) is found where the system has it, NCCL where
+``HOROVOD_NCCL_HOME`` says, in the wheel that frameworks bring, or in the system. Both are loaded by
+the engine, with the first tensor that is on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from horovod import _native
+from horovod.settings import Settings
+
+__all__ = [
+    "cuda_problem",
+    "device_plane",
+    "has_cuda",
+    "hierarchical_kinds",
+    "nccl_candidates",
+    "nccl_problem",
+    "nccl_version",
+    "routes_of",
+]
+
+CUDA = "libcuda.so.1"
+NCCL = "libnccl.so.2"
+
+# In the order of engine/control/request.h; numbered as in engine/backend/device_plane.h.
+_KINDS = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter", "join")
+ROUTES = {"auto": 0, "nccl": 1, "host": 2}
+
+
+@cache
+def has_cuda() -> bool:
+    """Whether there is a CUDA driver; it is not started."""
+    return cuda_problem() is None
+
+
+@cache
+def cuda_problem() -> str | None:
+    """Why there is no CUDA driver; None if there is one."""
+    try:
+        ctypes.CDLL(CUDA)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def nccl_candidates(environ: Mapping[str, str], folders: Sequence[str]) -> list[str]:
+    """Paths and names of NCCL's library to try, best first; ``folders`` are those of packages."""
+    home = environ.get("HOROVOD_NCCL_HOME")
+    places = [Path(home) / lib for lib in ("lib", "lib64")] if home else []
+    places += [Path(folder) / "nvidia" / "nccl" / "lib" for folder in folders if folder]
+    found = [str(place / NCCL) for place in places if (place / NCCL).is_file()]
+    return [*found, NCCL]
+
+
+@cache
+def _nccl() -> tuple[str, int]:
+    """Path or name of NCCL's library, and its version; empty and 0 where there is none."""
+    for candidate in nccl_candidates(os.environ, sys.path):
+        try:
+            get_version = ctypes.CDLL(candidate).ncclGetVersion
+        except (OSError, AttributeError):
+            continue
+        version = ctypes.c_int()
+        if get_version(ctypes.byref(version)) == 0:
+            return candidate, version.value
+    return "", 0
+
+
+def nccl_version() -> int:
+    """The version of NCCL that GPU tensors travel with, such as 22703; 0 for none."""
+    return _nccl()[1] if has_cuda() else 0
+
+
+def nccl_problem() -> str | None:
+    """Why there is no NCCL for GPU tensors; None if there is."""
+    if (problem := cuda_problem()) is not None:
+        return f"no CUDA driver: {problem}"
+    return None if nccl_version() else f"{NCCL} was found neither in a package nor in the system"
+
+
+@cache
+def _access() -> _native.GpuAccess:
+    """One for all worlds: what the driver holds of a GPU is a process' own."""
+    return _native.GpuAccess(CUDA, _nccl()[0])
+
+
+def device_plane(settings: Settings, local_rank: int) -> _native.DevicePlane | None:
+    """How GPU tensors travel in a world with these settings; None without CUDA."""
+    if not has_cuda():
+        return None
+    return _native.DevicePlane(
+        _access(),
+        routes_of(settings),
+        is_hierarchical=hierarchical_kinds(settings),
+        streams=settings.num_nccl_streams,
+        default_device=local_rank,
+        timeout_s=settings.start_timeout_s,
+    )
+
+
+def hierarchical_kinds(settings: Settings) -> list[bool]:
+    """By kind of operation, whether NCCL runs it inside each host first, then between hosts."""
+    wanted = {
+        "allreduce": settings.hierarchical_allreduce or settings.torus_allreduce,
+        "allgather": settings.hierarchical_allgather,
+    }
+    return [wanted.get(kind, False) for kind in _KINDS]
+
+
+def routes_of(settings: Settings) -> list[int]:
+    """By kind of operation, which way its GPU tensors go."""
+    chosen = [getattr(settings, f"gpu_{kind}", "auto") for kind in _KINDS]
+    return [ROUTES[settings.gpu_operations if name == "auto" else name] for name in chosen]

@@ -1,0 +1,98 @@
+"""How a launcher and a guest show each other that they know the job's secret. Pure.
+
+    guest -> launcher   magic, nonce
+    launcher -> guest   nonce, proof
+    guest -> launcher   proof; frames follow (frames.py)
+
+Each side is fed with what comes and says what to send; nothing else is parsed before. ``sealed``
+hides a secret that has to follow, from whoever listens; it opens what it has sealed.
+"""
+
+from __future__ import annotations
+
+from horovod.rendezvous.authentication import (
+    NONCE_BYTES,
+    PROOF_BYTES,
+    is_proof,
+    new_nonce,
+    prove,
+)
+
+__all__ = ["GreetingError", "GuestGreeting", "LauncherGreeting"]
+
+_MAGIC = b"hvdguest1\n"
+_LAUNCHER, _GUEST, _SEAL = b"launcher", b"guest", b"seal"
+
+
+class GreetingError(ConnectionError):
+    """Who is there is not who was expected; the text says why."""
+
+
+class GuestGreeting:
+    """The guest's side: ``opening`` goes first; ``is_over`` once the launcher has proved itself."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._nonce = new_nonce()
+        self._theirs = b""
+        self._received = b""
+        self.opening = _MAGIC + self._nonce
+        self.is_over = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What to send now. Raises GreetingError."""
+        self._received += data
+        if len(self._received) < NONCE_BYTES + PROOF_BYTES:
+            return b""
+        theirs, proof = self._received[:NONCE_BYTES], self._received[NONCE_BYTES:]
+        if not is_proof(proof, self._secret, _LAUNCHER, self._nonce, theirs):
+            raise GreetingError("it does not know the job's secret")
+        self.is_over, self._theirs = True, theirs
+        return prove(self._secret, _GUEST, self._nonce, theirs)
+
+    def sealed(self, text: bytes) -> bytes:
+        """Once the greeting is over; one text, of a secret's length at most."""
+        return _sealed(text, prove(self._secret, _SEAL, self._nonce, self._theirs))
+
+
+class LauncherGreeting:
+    """The launcher's side. ``rest`` is what has come behind the greeting once that ``is_over``."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._nonce = new_nonce()
+        self._theirs = b""
+        self._received = b""
+        self.rest = b""
+        self.is_over = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What to send now. Raises GreetingError."""
+        self._received += data
+        return self._check_proof() if self._theirs else self._answer()
+
+    def _answer(self) -> bytes:
+        if not self._received.startswith(_MAGIC[: len(self._received)]):
+            raise GreetingError("something else listens there")
+        if len(self._received) < len(_MAGIC) + NONCE_BYTES:
+            return b""
+        self._theirs, self._received = self._received[len(_MAGIC) :], b""
+        return self._nonce + prove(self._secret, _LAUNCHER, self._theirs, self._nonce)
+
+    def _check_proof(self) -> bytes:
+        if len(self._received) >= PROOF_BYTES:
+            proof, self.rest = self._received[:PROOF_BYTES], self._received[PROOF_BYTES:]
+            if not is_proof(proof, self._secret, _GUEST, self._theirs, self._nonce):
+                raise GreetingError("it does not know the job's secret")
+            self.is_over = True
+        return b""
+
+    def sealed(self, text: bytes) -> bytes:
+        """See ``GuestGreeting``."""
+        return _sealed(text, prove(self._secret, _SEAL, self._theirs, self._nonce))
+
+
+def _sealed(text: bytes, pad: bytes) -> bytes:
+    """The pad is of this greeting alone, and used once."""
+    assert len(text) <= len(pad)
+    return bytes(one ^ other for one, other in zip(text, pad, strict=False))

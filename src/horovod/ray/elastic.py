@@ -1,0 +1,137 @@
+"""``ElasticRayExecutor``, the older form of ``RayExecutor`` with ``min_workers``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.launch.elastic.limits import Limits
+from horovod.ray.callbacks import Callback
+from horovod.ray.discovery import NodeDiscovery
+from horovod.ray.elastic_job import ElasticJob
+from horovod.ray.executor import check_range, elastic_shape, gpus_of
+from horovod.ray.placement import Share
+from horovod.ray.settings import HostDiscovery, RaySettings, interfaces_of
+
+__all__ = ["ElasticRayExecutor", "RayHostDiscovery"]
+
+
+class RayHostDiscovery(NodeDiscovery):
+    """Where in the cluster workers have room that need these resources each."""
+
+    def __init__(
+        self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1
+    ) -> None:
+        super().__init__(Share(cpus_per_slot, gpus_per_slot if use_gpu else 0))
+
+
+@dataclass
+class ElasticRaySettings(RaySettings):
+    """Those of a job whose workers come and go."""
+
+    min_num_proc: int = 1
+    max_num_proc: int | None = None
+    reset_limit: int | None = None
+    elastic_timeout: float = 600
+    cooldown_range: tuple[float, float] | None = None
+
+
+class ElasticRayExecutor:
+    """Runs a function on workers that come and go with the cluster's nodes.
+
+    Deprecated: ``RayExecutor(min_workers=...)`` does the same.
+
+    Args:
+        settings: from ``create_settings``.
+        use_gpu, cpus_per_slot, gpus_per_slot: what each worker has; with ``use_gpu`` one GPU if not
+            said.
+        env_vars: what the workers' environment has on top of their nodes'.
+        override_discovery: look for nodes in the cluster, whatever ``settings.discovery`` says.
+
+    Raises:
+        ValueError: the numbers contradict each other.
+    """
+
+    def __init__(
+        self,
+        settings: ElasticRaySettings,
+        use_gpu: bool = False,
+        cpus_per_slot: int = 1,
+        gpus_per_slot: int | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        override_discovery: bool = True,
+    ) -> None:
+        warnings.warn(
+            "ElasticRayExecutor is deprecated; use RayExecutor with min_workers",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        share = Share(cpus_per_slot, gpus_of(use_gpu, gpus_per_slot, "gpus_per_slot"))
+        least, most = settings.min_num_proc, settings.max_num_proc
+        check_range("min_num_proc", least, "max_num_proc", most)
+        limits = Limits(
+            least,
+            least,
+            most,
+            settings.reset_limit,
+            settings.elastic_timeout,
+            settings.cooldown_range,
+        )
+        shape = elastic_shape(settings, limits, share, override_discovery)
+        self._job = ElasticJob(settings, shape, env_vars or {})
+        self._is_started = False
+
+    @staticmethod
+    def create_settings(
+        min_num_proc: int = 1,
+        max_num_proc: int | None = None,
+        reset_limit: int | None = None,
+        elastic_timeout: float = 600,
+        timeout_s: float = 30,
+        ssh_identity_file: str | None = None,
+        nics: str | Iterable[str] | None = None,
+        min_np: int | None = None,
+        max_np: int | None = None,
+        *,
+        discovery: HostDiscovery | None = None,
+        cooldown_range: tuple[float, float] | None = None,
+    ) -> ElasticRaySettings:
+        """How far the job may shrink and grow; see ``RayExecutor`` for the same in its words.
+
+        ``min_np`` and ``max_np`` are deprecated names.
+        """
+        for old, value in (("min_np", min_np), ("max_np", max_np)):
+            if value is not None:
+                new = old.replace("np", "num_proc")
+                warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, 2)
+        return ElasticRaySettings(
+            timeout_s=timeout_s,
+            ssh_identity_file=ssh_identity_file,
+            nics=interfaces_of(nics),
+            discovery=discovery,
+            min_num_proc=min_num_proc if min_np is None else min_np,
+            max_num_proc=max_num_proc if max_np is None else max_np,
+            reset_limit=reset_limit,
+            elastic_timeout=elastic_timeout,
+            cooldown_range=cooldown_range,
+        )
+
+    def start(self) -> None:
+        """Get ready to run; workers start with ``run``."""
+        self._is_started = True
+
+    def run(
+        self, worker_fn: Callable[[], Any], callbacks: Sequence[Callback] | None = None
+    ) -> list[Any]:
+        """``worker_fn()`` on every worker; the results of the last world's, by rank.
+
+        ``callbacks`` get every dictionary that workers give to ``ray_logger.log``, while they run.
+
+        Raises:
+            RuntimeError: the job cannot go on, or ``start`` has not been called.
+        """
+        if not self._is_started:
+            raise RuntimeError("ElasticRayExecutor: call start() first")
+        return self._job.execute(lambda _: worker_fn(), callbacks or ())

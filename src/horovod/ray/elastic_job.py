@@ -1,0 +1,206 @@
+"""A job whose workers come and go with the cluster's nodes: guests of the elastic launcher."""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import ray
+from ray.util.client import ray as ray_client
+from ray.util.queue import Queue
+
+from horovod.launch.addresses import interface_addresses
+from horovod.launch.call import Call
+from horovod.launch.elastic.limits import Limits
+from horovod.launch.elastic.run_options import ElasticRun
+from horovod.launch.function import run_call
+from horovod.launch.guest_news import GuestBook
+from horovod.launch.job_plan import OtherHosts
+from horovod.launch.run_options import RunOptions
+from horovod.ray import ray_logger
+from horovod.ray.callbacks import Callback, call_back, items_of
+from horovod.ray.log_store import LogPath, LogStore
+from horovod.ray.node_guest import Invitation
+from horovod.ray.node_keeper import NodeKeeper, seconds_of_rest
+from horovod.ray.placement import Share, beside_caller
+from horovod.ray.replies import WorkersFailedError, collect, first_cause
+from horovod.ray.settings import HostDiscovery, RaySettings
+from horovod.rendezvous.authentication import SECRET_BYTES
+
+__all__ = ["ElasticJob", "ElasticShape"]
+
+# Where no number is given: each has a descriptor in the caller.
+_MOST_WORKERS = 256
+_STATIC_ONLY = "is for a fixed number of workers (num_workers, num_hosts), not for min_workers"
+
+
+@dataclass(frozen=True)
+class ElasticShape:
+    """How far a job may shrink and grow, what each worker has, and who knows the nodes."""
+
+    limits: Limits
+    share: Share
+    discovery: HostDiscovery
+
+
+@dataclass(frozen=True)
+class _Executable:
+    """What is made in every worker before it runs a function; without a ``make`` it is None."""
+
+    make: Callable[..., Any] | None = None
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def made(self) -> Any:
+        return None if self.make is None else self.make(*self.args, **self.kwargs)
+
+
+class ElasticJob:
+    """Every ``execute`` is a job of its own, with processes of its own."""
+
+    is_over = False
+
+    def __init__(
+        self, settings: RaySettings, shape: ElasticShape, environment: Mapping[str, Any]
+    ) -> None:
+        self._settings = settings
+        self._shape = shape
+        self._environment = {name: str(value) for name, value in environment.items()}
+        self._executable = _Executable()
+
+    def start_executables(
+        self,
+        make: Callable[..., Any],
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+    ) -> None:
+        """Every worker will have one, from its own start on."""
+        self._executable = _Executable(make, args or (), kwargs or {})
+
+    def execute(self, func: Callable[[Any], Any], callbacks: Sequence[Callback]) -> list[Any]:
+        """``func(executable)`` on as many workers as there are; see ``RayExecutor.run``."""
+        packed = ray.cloudpickle.dumps((self._executable, func))
+        run = _Run(self._settings, self._shape, self._environment, packed)
+        if ray_client.is_connected():
+            return _run_in_cluster(run, callbacks)
+        return run(callbacks)
+
+    def begin(self, func: Callable[[Any], Any]) -> list[Any]:
+        """Raises NotImplementedError."""
+        raise NotImplementedError(f"run_remote {_STATIC_ONLY}")
+
+    def execute_single(self, func: Callable[[Any], Any]) -> Any:
+        """Raises NotImplementedError."""
+        raise NotImplementedError(f"execute_single {_STATIC_ONLY}")
+
+    def end(self) -> None:
+        """Nothing is left between two runs."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run, in a process of the cluster; ``packed`` has executable and function."""
+
+    settings: RaySettings
+    shape: ElasticShape
+    environment: Mapping[str, str]
+    packed: bytes
+
+    def __call__(self, callbacks: Sequence[Callback]) -> list[Any]:
+        book = GuestBook()
+        arrived: SimpleQueue[bytes | None] = SimpleQueue()
+        with ExitStack() as stack:
+            path = None
+            if callbacks:
+                path = stack.enter_context(LogStore(self._own_address(), arrived)).path
+            stack.enter_context(self._keeper(book))
+            job = stack.enter_context(ThreadPoolExecutor(1, "horovod-job"))
+            call = Call(_work, (self.packed, path), {})
+            results = job.submit(run_call, call, self._options(), guests=book)
+            results.add_done_callback(lambda _: arrived.put(None))
+            try:
+                while (data := arrived.get()) is not None:
+                    call_back(callbacks, pickle.loads(data))
+            except BaseException as error:  # a callback's, or Ctrl-C
+                book.give_up(f"{type(error).__name__} in the process that waits for it")
+                raise
+            return results.result()
+
+    def _keeper(self, book: GuestBook) -> NodeKeeper:
+        limits = self.shape.limits
+        invitation = Invitation(
+            launcher=self._own_address(),
+            secret=secrets.token_bytes(SECRET_BYTES),
+            environment=self.environment,
+            cpus_per_worker=self.shape.share.cpus,
+            ends_with_failure=limits.cooldown is None,
+            interfaces=self.settings.nics,
+        )
+        return NodeKeeper(
+            book,
+            self.shape.discovery,
+            self.shape.share,
+            invitation,
+            most=limits.max_np or _MOST_WORKERS,
+            rest_s=seconds_of_rest(limits.cooldown),
+            patience_s=self.settings.timeout_s,
+        )
+
+    def _options(self) -> RunOptions:
+        limits = self.shape.limits
+        return RunOptions(
+            slots=(),
+            executable="",  # each node's own
+            start_timeout_s=None,
+            output_directory=None,
+            is_verbose=False,
+            elastic=ElasticRun(limits, most_results=limits.max_np or _MOST_WORKERS),
+            others=OtherHosts(
+                interfaces=self.settings.nics, start_timeout_s=self.settings.timeout_s
+            ),
+        )
+
+    def _own_address(self) -> str:
+        nics = self.settings.nics
+        return interface_addresses(nics)[0] if nics else str(ray.util.get_node_ip_address())
+
+
+def _work(packed: bytes, path: LogPath | None) -> Any:
+    """What runs in a worker."""
+    ray_logger.configure(path)
+    executable, function = pickle.loads(packed)
+    return function(executable.made())
+
+
+def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
+    """From a client, which nodes need not be able to reach: the launcher runs in a task."""
+    queue = Queue(actor_options=beside_caller())
+
+    def hand_over() -> None:
+        for item in items_of(queue):
+            call_back(callbacks, item)
+
+    try:
+        task = ray.remote(**beside_caller(), max_retries=0)(_run_for_client)
+        reference = task.remote(run, queue if callbacks else None)
+        try:
+            results: list[Any] = collect([reference], meanwhile=hand_over)[0]
+        except WorkersFailedError as failure:
+            raise first_cause(failure.errors)[1] from None
+        except BaseException:
+            ray.cancel(reference)  # as an interrupt there
+            raise
+        hand_over()
+    finally:
+        queue.shutdown(force=True)
+    return results
+
+
+def _run_for_client(run: _Run, queue: Queue | None) -> list[Any]:
+    return run([] if queue is None else [queue.put])

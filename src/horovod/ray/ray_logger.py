@@ -1,0 +1,27 @@
+"""How workers send dictionaries to the callbacks of ``run`` and ``execute``, while these run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+__all__ = ["configure", "log"]
+
+
+class _Queue(Protocol):
+    def put(self, item: Any) -> None:
+        """Send it."""
+
+
+_queues: list[_Queue] = []
+
+
+def configure(queue: _Queue | None) -> None:
+    """From now on ``log`` puts dictionaries into ``queue``; None: it drops them."""
+    _queues[:] = [] if queue is None else [queue]
+
+
+def log(info_dict: Mapping[str, Any]) -> None:
+    """Send a dictionary to the callbacks, if there are any; blocks until it is on its way."""
+    for queue in _queues:
+        queue.put(dict(info_dict))

@@ -1,0 +1,49 @@
+"""What ``create_settings`` of the executors returns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from horovod.launch.hosts import interface_names
+
+__all__ = ["HostDiscovery", "RaySettings", "interfaces_of", "write_identity"]
+
+
+class HostDiscovery(Protocol):
+    """Whoever knows on which machines workers may run now."""
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """How many workers each has room for, by the address that Ray knows it by."""
+
+
+@dataclass
+class RaySettings:
+    """How long a start may take, and which network interfaces ranks use (none: any that do).
+
+    ``discovery`` says where an elastic job's workers may run, unless an executor overrides it.
+    """
+
+    timeout_s: float = 30.0
+    placement_group_timeout_s: float = 100.0
+    ssh_identity_file: str | None = None
+    nics: tuple[str, ...] = field(default=())
+    discovery: HostDiscovery | None = None
+
+
+def interfaces_of(nics: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Names of interfaces from a text or several."""
+    return interface_names([nics] if isinstance(nics, str) else sorted(nics or ()))
+
+
+def write_identity(path: str, text: str) -> None:
+    """Write a private key to ``path`` for this user alone, if there is no such file."""
+    try:
+        descriptor = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(text)

@@ -1,0 +1,102 @@
+"""The process of one rank, as a Ray actor."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from horovod.launch.environment import Rendezvous
+from horovod.launch.guests import GuestStore
+from horovod.ray import ray_logger
+
+__all__ = ["BaseHorovodWorker", "Card"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where a worker is, and the GPUs that Ray gave it."""
+
+    node_id: str
+    hostname: str
+    address: str
+    gpu_ids: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """The node, for messages."""
+        return f"{self.hostname} ({self.address}, Ray node {self.node_id})"
+
+
+class BaseHorovodWorker:
+    """Runs in an actor of Ray's; ``RayExecutor`` makes one for each rank."""
+
+    executable: Any = None
+
+    def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
+        # What a process without a launcher would be, until it is told.
+        os.environ["HOROVOD_HOSTNAME"] = self.node_id()
+        os.environ["HOROVOD_RANK"] = str(world_rank)
+        os.environ["HOROVOD_SIZE"] = str(world_size)
+        self._store: GuestStore | None = None
+
+    def node_id(self) -> str:
+        """Ray's name for the machine."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def hostname(self) -> str:
+        """The machine's own name."""
+        return socket.gethostname()
+
+    def get_gpu_ids(self) -> list[str]:
+        """The GPUs that Ray gave this worker."""
+        return [str(number) for number in ray.get_gpu_ids()]
+
+    def card(self) -> Card:
+        """All that ``RayExecutor`` has to know of this worker."""
+        address = ray.util.get_node_ip_address()
+        return Card(self.node_id(), self.hostname(), address, tuple(self.get_gpu_ids()))
+
+    def open_store(
+        self, others: Mapping[str, Sequence[str]], interfaces: Sequence[str]
+    ) -> Rendezvous:
+        """Keep the job's store in this process; see ``GuestStore``."""
+        self._store = GuestStore(others, interfaces)
+        return self._store.rendezvous
+
+    def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
+        """Set variables of this process' environment."""
+        os.environ.update({name: str(value) for name, value in env_vars.items()})
+
+    def env_vars(self) -> dict[str, str]:
+        """This process' environment."""
+        return dict(os.environ)
+
+    def set_queue(self, queue: Any) -> None:
+        """``ray_logger.log`` puts its dictionaries into this queue of Ray's; None: nowhere."""
+        ray_logger.configure(queue)
+
+    def start_executable(
+        self,
+        executable_cls: Callable[..., Any] | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make what ``execute`` hands to functions."""
+        if executable_cls is not None:
+            self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
+
+    def execute(self, func: Callable[[Any], Any]) -> Any:
+        """``func(executable)``. When it fails this rank leaves the world: nobody waits for it."""
+        try:
+            return func(self.executable)
+        except BaseException:
+            # Here, because a function that uses no collectives needs no engine.
+            from horovod import world
+
+            world.shutdown()
+            raise

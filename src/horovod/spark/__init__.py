@@ -1,0 +1,27 @@
+"""Horovod on a Spark cluster; see docs/spark.md.
+
+A task of Spark's imports this package to become a worker's guest, so what is for the driver comes
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.spark.run_elastic_function import run_elastic
+    from horovod.spark.run_function import run
+
+__all__ = ["run", "run_elastic"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        from horovod.spark.run_function import run
+
+        return run
+    if name == "run_elastic":
+        from horovod.spark.run_elastic_function import run_elastic
+
+        return run_elastic
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

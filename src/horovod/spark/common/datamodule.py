@@ -1,0 +1,191 @@
+"""Where batches come from; subclass ``DataModule`` to read them in another way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import fsspec
+import pyarrow.dataset as ds
+import pyarrow.fs
+
+from horovod.spark.common.pieces import Piece, pieces_of, share_of, steps_of
+from horovod.spark.common.reader import Batches, Blocks, Reading
+from horovod.spark.common.transformation import Transformation
+
+__all__ = ["DataModule", "ParquetDataModule"]
+
+
+class DataModule(ABC):
+    """The data of one process: batches ``{column: array}`` of arrays or tensors.
+
+    Args:
+        train_dir, val_dir: URLs of the Parquet files.
+        num_train_epochs: epochs that will be asked for.
+        has_val: whether there are validation data.
+        train_batch_size, val_batch_size: rows of a batch.
+        shuffle: training data come in another order in each epoch.
+        transform_fn: makes a pandas DataFrame out of one, before columns are taken.
+        inmemory_cache_all: rows stay in memory after the first epoch.
+        cur_shard, shard_count: which share of the rows this process reads, out of how many.
+        schema_fields: the columns.
+        storage_options: what fsspec needs for the file system.
+        steps_per_epoch_train, steps_per_epoch_val: batches of an epoch; all of them are taken.
+        verbose: whether to say something.
+        kwargs: other params of the estimator, for data modules that know them.
+    """
+
+    short_name: str
+
+    def __init__(
+        self,
+        train_dir: str,
+        val_dir: str | None,
+        num_train_epochs: int = 1,
+        has_val: bool = True,
+        train_batch_size: int = 32,
+        val_batch_size: int = 32,
+        shuffle: bool = True,
+        transform_fn: Callable[[Any], Any] | None = None,
+        inmemory_cache_all: bool = False,
+        cur_shard: int = 0,
+        shard_count: int = 1,
+        schema_fields: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        steps_per_epoch_train: int = 1,
+        steps_per_epoch_val: int = 1,
+        verbose: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self.train_dir = train_dir
+        self.val_dir = val_dir
+        self.num_train_epochs = num_train_epochs
+        self.has_val = has_val
+        self.train_batch_size = train_batch_size
+        self.val_batch_size = val_batch_size
+        self.shuffle = shuffle
+        self.transform_fn = transform_fn
+        self.inmemory_cache_all = inmemory_cache_all
+        self.cur_shard = cur_shard
+        self.shard_count = shard_count
+        self.schema_fields = schema_fields
+        self.storage_options = storage_options
+        self.steps_per_epoch_train = steps_per_epoch_train
+        self.steps_per_epoch_val = steps_per_epoch_val
+        self.verbose = verbose
+        self.kwargs = kwargs
+
+    def __enter__(self) -> DataModule:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    @abstractmethod
+    def train_data(self) -> Iterable[Mapping[str, Any]]:
+        """Training data; each iteration is an epoch."""
+
+    @abstractmethod
+    def val_data(self) -> Iterable[Mapping[str, Any]]:
+        """Validation data; each iteration is an epoch."""
+
+
+class ParquetDataModule(DataModule):
+    """Reads Parquet files by pyarrow, in bounded memory; what estimators use by default.
+
+    Besides the arguments of a ``DataModule`` it knows ``train_pieces`` and ``val_pieces``, the row
+    groups (else it looks at all files), ``floats``, the dtype of floating-point numbers,
+    ``random_seed``, ``shuffle_rows``, ``reader_pool_type``, ``train_reader_num_workers``,
+    ``val_reader_num_workers``, ``transformation_edit_fields`` and
+    ``transformation_removed_fields``, all like an estimator's params.
+    """
+
+    short_name = "parquet"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._opened: list[Batches] = []
+
+    def train_data(self) -> Batches:
+        """This process's share, as large as that of any other process."""
+        return self._batches(
+            self.train_dir,
+            self.kwargs.get("train_pieces"),
+            self._reading(self.shuffle, self.kwargs.get("train_reader_num_workers", 2)),
+            self.train_batch_size,
+            self.steps_per_epoch_train,
+            is_even=True,
+        )
+
+    def val_data(self) -> Batches:
+        """This process's share, in the order of the files; each row is in one share."""
+        if not self.has_val or self.val_dir is None:
+            raise ValueError("there are no validation data")
+        return self._batches(
+            self.val_dir,
+            self.kwargs.get("val_pieces"),
+            self._reading(False, self.kwargs.get("val_reader_num_workers", 2)),
+            self.val_batch_size,
+            self.steps_per_epoch_val,
+            is_even=False,
+        )
+
+    def __exit__(self, *reason: Any) -> None:
+        for batches in self._opened:
+            batches.close()
+
+    def _reading(self, is_shuffled: bool, worker_count: int) -> Reading:
+        options = self.kwargs
+        seed = options.get("random_seed")
+        return Reading(
+            names=tuple(self.schema_fields or ()),
+            floats=options.get("floats", "float32"),
+            transformation=self._transformation(),
+            is_shuffled=is_shuffled,
+            pool_rows=options.get("shuffle_rows"),
+            seed=None if seed is None else seed + self.cur_shard,
+            worker_count=worker_count,
+            is_ahead=options.get("reader_pool_type") != "dummy",
+            is_kept=self.inmemory_cache_all,
+        )
+
+    def _transformation(self) -> Transformation | None:
+        if self.transform_fn is None:
+            return None
+        return Transformation(
+            self.transform_fn,
+            tuple(map(tuple, self.kwargs.get("transformation_edit_fields") or ())),
+            tuple(self.kwargs.get("transformation_removed_fields") or ()),
+        )
+
+    def _batches(
+        self,
+        url: str,
+        pieces: Sequence[Piece] | None,
+        reading: Reading,
+        batch_size: int,
+        steps: int,
+        is_even: bool,
+    ) -> Batches:
+        filesystem, path = _opened(url, self.storage_options or {})
+        if pieces is None:
+            pieces = pieces_of(ds.dataset(path, filesystem=filesystem, format="parquet"))
+        stretches = share_of(pieces, self.cur_shard, self.shard_count, is_even)
+        blocks = Blocks(stretches, filesystem, reading)
+        batches = Batches(blocks, batch_size, steps or steps_of(stretches, batch_size))
+        self._opened.append(batches)
+        return batches
+
+
+def _opened(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
+    if "file" in filesystem.protocol:
+        return pyarrow.fs.LocalFileSystem(), path
+    return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem)), path

@@ -1,0 +1,118 @@
+"""Spark ML params from a table: param, default, check, setter and getter of one line each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params
+
+__all__ = ["Declared", "Parameter", "at_least", "declares", "one_of"]
+
+Check = Callable[[str, Any], None]
+C = TypeVar("C", bound="type[Declared]")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a class says about one of its params.
+
+    Args:
+        default: its value unless it is set.
+        doc: what it is.
+        check: raises ``ValueError`` for a value that cannot be.
+        setter, getter: names of the accessors, where they are not ``setName`` and ``getName``.
+        is_saved: whether it is written with the instance.
+    """
+
+    default: Any
+    doc: str
+    check: Check | None = None
+    setter: str | None = None
+    getter: str | None = None
+    is_saved: bool = True
+
+
+class Declared(Params):
+    """Params that a table declares; the constructor takes them by their names."""
+
+    parameters: Mapping[str, Parameter] = {}
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        unknown = sorted(set(kwargs) - set(self.parameters))
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no parameters {', '.join(unknown)}")
+        for name, parameter in self.parameters.items():
+            self._setDefault(**{name: parameter.default})
+        self._set(**kwargs)
+
+    def value(self, name: str) -> Any:
+        """What a param is set to, or its default."""
+        return self.getOrDefault(self.getParam(name))
+
+
+def declares(parameters: Mapping[str, Parameter]) -> Callable[[C], C]:
+    """Give a class these params, beside those of its base."""
+
+    def decorate(kind: C) -> C:
+        kind.parameters = {**kind.parameters, **parameters}
+        for name, parameter in parameters.items():
+            _declare(kind, name, parameter)
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default)
+            for name, parameter in sorted(kind.parameters.items())
+        ]
+        kind.__signature__ = inspect.Signature(keywords)
+        return kind
+
+    return decorate
+
+
+def at_least(least: float) -> Check:
+    """A number, this or more."""
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            raise ValueError(f"{name}={value!r}: it has to be a number of at least {least:g}")
+
+    return check
+
+
+def one_of(choices: Sequence[Any]) -> Check:
+    """One of these values."""
+
+    def check(name: str, value: Any) -> None:
+        if value not in choices:
+            raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, choices))}")
+
+    return check
+
+
+def _declare(kind: type[Declared], name: str, parameter: Parameter) -> None:
+    def convert(value: Any) -> Any:
+        if parameter.check is not None and value is not None:
+            parameter.check(name, value)
+        return value
+
+    def set_value(self: Declared, value: Any) -> Declared:
+        if value is None:
+            self._paramMap.pop(self.getParam(name), None)
+        else:
+            self._set(**{name: value})
+        return self
+
+    def get_value(self: Declared) -> Any:
+        return self.value(name)
+
+    words = "".join(word.capitalize() for word in name.strip("_").split("_"))
+    words = name[0].upper() + name[1:] if name != name.lower() else words
+    setter, getter = parameter.setter or f"set{words}", parameter.getter or f"get{words}"
+    set_value.__name__, set_value.__doc__ = setter, f"Set: {parameter.doc}."
+    sentence = f"{parameter.doc[:1].upper()}{parameter.doc[1:]}."
+    get_value.__name__, get_value.__doc__ = getter, sentence
+    setattr(kind, name, Param(Params._dummy(), name, parameter.doc, convert))
+    setattr(kind, setter, set_value)
+    setattr(kind, getter, get_value)

@@ -1,0 +1,171 @@
+"""What estimators and models of all frameworks do alike."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.ml import Estimator, Model
+from pyspark.sql import DataFrame
+
+from horovod.spark.common.backend import Backend, SparkBackend
+from horovod.spark.common.columns import Column
+from horovod.spark.common.declaration import Declared
+from horovod.spark.common.params import EstimatorParams, ModelParams
+from horovod.spark.common.persistence import Persistent
+from horovod.spark.common.plan import Plan, make_plan
+from horovod.spark.common.prediction import Output, predicted
+from horovod.spark.common.preparation import prepare_data
+from horovod.spark.common.store import Store
+
+__all__ = ["HorovodEstimator", "HorovodModel", "require"]
+
+
+class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
+    """Trains a model on the rows of a DataFrame, in processes of a backend.
+
+    A framework says how a process trains (``_train``) and what its params have to be (``_check``).
+
+    Raises:
+        TypeError: an argument is no param.
+        ValueError: a param's value is unusable.
+    """
+
+    _run_prefix: str
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if self.value("num_proc") is not None and self.value("backend") is not None:
+            raise ValueError("give num_proc or backend, not both: a backend knows its processes")
+
+    def fit_on_parquet(
+        self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None
+    ) -> Any:
+        """Train on what lies in the store's folder for training data, and for validation data.
+
+        Args:
+            params: other values for params, as for ``fit``.
+            dataset_idx: number of the data set, as ``prepare_data`` has given it.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: params or data are unusable.
+        """
+        if params:
+            return self.copy(dict(params)).fit_on_parquet(dataset_idx=dataset_idx)
+        backend, store = self._checked()
+        return self._fit_prepared(backend, store, dataset_idx)
+
+    def _fit(self, dataset: DataFrame) -> Any:
+        backend, store = self._checked()
+        with prepare_data(
+            backend.num_processes(),
+            store,
+            dataset,
+            label_columns=self.value("label_cols"),
+            feature_columns=self.value("feature_cols"),
+            validation=self.value("validation"),
+            sample_weight_col=self.value("sample_weight_col"),
+            compress_sparse=self.value("compress_sparse_cols"),
+            partitions_per_process=self.value("partitions_per_process"),
+            verbose=self.value("verbose"),
+        ) as dataset_idx:
+            return self._fit_prepared(backend, store, dataset_idx)
+
+    def _checked(self) -> tuple[Backend, Store]:
+        """Backend and store, once all params are known to be usable."""
+        require(self, "model", "Model parameter is required")
+        require(self, "store", "Store parameter is required")
+        require(self, "feature_cols", "feature_cols are missing")
+        require(self, "label_cols", "label_cols are missing")
+        shapes, labels = self.value("label_shapes"), self.value("label_cols")
+        if shapes is not None and len(shapes) != len(labels):
+            raise ValueError(f"{len(shapes)} label_shapes for {len(labels)} labels")
+        self._check()
+        backend = self.value("backend")
+        if backend is not None and self.value("num_proc") is not None:
+            raise ValueError("give num_proc or backend, not both: a backend knows its processes")
+        return backend or SparkBackend(self.value("num_proc")), self.value("store")
+
+    def _fit_prepared(self, backend: Backend, store: Store, dataset_idx: int | None) -> Any:
+        run_id = self.value("run_id") or f"{self._run_prefix}_{int(time.time())}"
+        plan = make_plan(self, store, run_id, dataset_idx)
+        path = store.get_checkpoint_path(run_id)
+        is_continued = path is not None and self.value("run_id") and store.exists(path)
+        return self._train(backend, plan, str(path) if is_continued else None)
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Raise ``ValueError`` if params of the framework are unusable."""
+
+    @abstractmethod
+    def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> Any:
+        """Train, from a checkpoint if there is one; returns the model."""
+
+
+class HorovodModel(ModelParams, Persistent, Model):
+    """A trained model: ``transform`` adds a column with predictions for each label."""
+
+    def setOutputCols(self, value: Sequence[str]) -> HorovodModel:  # noqa: N802
+        """Name the columns with predictions; else they are ``<label>__output``."""
+        self._set(outputCols=list(value))
+        return self
+
+    def getOutputCols(self) -> list[str]:  # noqa: N802
+        """Names of the columns with predictions."""
+        labels = self.value("label_columns") or ()
+        return self.value("outputCols") or [f"{label}__output" for label in labels]
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        require(self, "model", "the model is missing")
+        labels, names = list(self.value("label_columns")), self.getOutputCols()
+        if len(names) != len(labels):
+            raise ValueError(f"{len(names)} output columns {names} for {len(labels)} labels")
+        metadata = self.value("_metadata") or {}
+        columns, sizes = metadata.get("columns", {}), metadata.get("sizes", [1] * len(labels))
+        outputs = [
+            Output(name, _label_column(columns, label, size), size)
+            for name, label, size in zip(names, labels, sizes, strict=True)
+        ]
+        features = list(self.value("feature_columns"))
+        return predicted(
+            dataset, features, outputs, self._predictor, self._predictor_data(), self._floats()
+        )
+
+    @staticmethod
+    @abstractmethod
+    def _predictor(data: bytes) -> Any:
+        """The function that predicts, in a task of Spark's."""
+
+    @abstractmethod
+    def _predictor_data(self) -> bytes:
+        """What ``_predictor`` makes it of."""
+
+    def _floats(self) -> str | None:
+        floats: str | None = (self.value("_metadata") or {}).get("floats", "float32")
+        return floats
+
+
+def require(instance: Declared, name: str, message: str) -> None:
+    """Raise ``ValueError`` unless a param is set."""
+    if instance.value(name) is None:
+        raise ValueError(message)
+
+
+def metadata_of(plan: Plan, sizes: Sequence[int], floats: str | None) -> dict[str, Any]:
+    """What a model has to know of its columns; JSON can say it."""
+    return {
+        "columns": {name: column.encoded() for name, column in plan.columns.items()},
+        "sizes": list(sizes),
+        "floats": floats,
+    }
+
+
+def _label_column(columns: Mapping[str, Any], label: str, size: int) -> Column:
+    if label in columns:
+        return Column.decoded(columns[label])
+    return Column("double", "float64", () if size == 1 else (size,))

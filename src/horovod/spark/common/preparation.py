@@ -1,0 +1,249 @@
+"""A DataFrame becomes Parquet files in a store: rows for training, and for validation."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.ml.functions import vector_to_array
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BooleanType, NumericType
+
+from horovod.spark.common.columns import VECTOR
+from horovod.spark.common.pieces import pieces_of, rows_of
+from horovod.spark.common.store import Store
+
+__all__ = ["prepare_data"]
+
+_FILES_TIMEOUT_S = 60.0
+_PAUSE_S = 0.1
+# Of a random split, which has to be the same each time that Spark computes it.
+_SEED = 1
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What a prepared data set is made of, beside the DataFrame."""
+
+    prefix_path: str
+    columns: tuple[str, ...]
+    validation: float | str | None
+    is_compressed: bool
+    partition_count: int
+
+
+@dataclass
+class _Entry:
+    """A prepared data set; ``frame`` is gone with the DataFrame that it was made of."""
+
+    wish: _Wish
+    frame: weakref.ref[DataFrame]
+    users: int = 1
+    is_being_written: bool = True
+    is_there: bool = False
+
+
+class _Register:
+    """Which data sets of which store are there, and who uses them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._entries: dict[tuple[str, int], _Entry] = {}
+
+    def take(self, wish: _Wish, frame: DataFrame) -> tuple[int, bool]:
+        """A number, and whether the data set is there; if not, the caller writes it.
+
+        Waits for whoever is writing it.
+        """
+        with self._lock:
+            for (_, number), entry in self._entries.items():
+                if entry.wish == wish and entry.frame() is frame:
+                    entry.users += 1
+                    while entry.is_being_written:
+                        self._lock.wait()
+                    entry.is_being_written = not entry.is_there
+                    return number, entry.is_there
+            number = 0
+            while self._is_used(wish.prefix_path, number):
+                number += 1
+            self._entries[wish.prefix_path, number] = _Entry(wish, weakref.ref(frame))
+            return number, False
+
+    def written(self, wish: _Wish, number: int, is_there: bool) -> None:
+        """Its writer has ended."""
+        with self._lock:
+            entry = self._entries[wish.prefix_path, number]
+            entry.is_there, entry.is_being_written = is_there, False
+            self._lock.notify_all()
+
+    def give_back(self, wish: _Wish, number: int) -> None:
+        """One who uses it less."""
+        with self._lock:
+            self._entries[wish.prefix_path, number].users -= 1
+
+    def _is_used(self, prefix: str, number: int) -> bool:
+        entry = self._entries.get((prefix, number))
+        return entry is not None and entry.users > 0
+
+
+_register = _Register()
+
+
+@contextlib.contextmanager
+def prepare_data(
+    num_processes: int,
+    store: Store,
+    df: DataFrame,
+    label_columns: Sequence[str] | None,
+    feature_columns: Sequence[str] | None,
+    validation: float | str | None = None,
+    sample_weight_col: str | None = None,
+    compress_sparse: bool = False,
+    partitions_per_process: int = 10,
+    verbose: int = 0,
+) -> Iterator[int]:
+    """Write a DataFrame into a store, unless this process has done so; yields its number there.
+
+    ``store.get_train_data_path(number)`` has the rows. While the ``with`` statement lasts nobody
+    else gets the number; afterwards it stays as long as no other DataFrame needs it.
+
+    Args:
+        num_processes: how many will read.
+        store: where to.
+        df: the rows; with a random split it is computed once.
+        label_columns, feature_columns: what is written; None: all columns are features.
+        validation: share of the rows for validation, or a column (boolean, or a number that is
+            greater than 0) that says which.
+        sample_weight_col: written, too.
+        compress_sparse: write vectors as they are; else as arrays.
+        partitions_per_process: files for each process.
+        verbose: with more than 0, say what is there in the end.
+
+    Raises:
+        ValueError: a number is not positive, labels are missing, columns are unknown or of an
+            unusable type.
+        RuntimeError: files have not appeared in time.
+    """
+    names = _columns_of(df, label_columns, feature_columns, validation, sample_weight_col)
+    if num_processes <= 0 or partitions_per_process <= 0:
+        raise ValueError(
+            f"num_processes={num_processes}, partitions_per_process={partitions_per_process}: "
+            "both have to be greater than 0"
+        )
+    wish = _Wish(
+        store.prefix_path,
+        tuple(names),
+        validation,
+        compress_sparse,
+        num_processes * partitions_per_process,
+    )
+    number, is_there = _register.take(wish, df)
+    try:
+        if not (is_there and store.is_parquet_dataset(store.get_train_data_path(number))):
+            is_there = False
+            try:
+                _write(store, df, wish, number, verbose)
+                is_there = True
+            finally:
+                _register.written(wish, number, is_there)
+        yield number
+    finally:
+        _register.give_back(wish, number)
+
+
+def _columns_of(
+    df: DataFrame,
+    labels: Sequence[str] | None,
+    features: Sequence[str] | None,
+    validation: float | str | None,
+    weight: str | None,
+) -> list[str]:
+    if not labels:
+        raise ValueError("label columns are missing")
+    others = [weight] if weight else []
+    if features is None:
+        known = {*labels, *others, validation}
+        features = [name for name in df.columns if name not in known]
+    names = list(dict.fromkeys([*features, *labels, *others]))
+    wanted = [*names, validation] if isinstance(validation, str) else names
+    unknown = [name for name in wanted if name not in df.columns]
+    if unknown:
+        raise ValueError(f"the DataFrame has no columns {unknown}; it has {df.columns}")
+    if isinstance(validation, str):
+        kind = df.schema[validation].dataType
+        if not isinstance(kind, BooleanType | NumericType):
+            raise ValueError(f"validation column {validation!r} is of type {kind.simpleString()}")
+    return names
+
+
+def _write(store: Store, df: DataFrame, wish: _Wish, number: int, verbose: int) -> None:
+    train_path, val_path = store.get_train_data_path(number), store.get_val_data_path(number)
+    columns = [_stored(df, name, wish.is_compressed) for name in wish.columns]
+    if not wish.validation:
+        counts = [_write_rows(store, df.select(*columns), train_path, wish.partition_count), 0]
+    else:
+        flag = _flag(df, wish.validation)
+        marked = df.select(*columns, flag.alias("__validation"))
+        # Both halves have to come from the same rows, also where the DataFrame is random.
+        marked = marked.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            counts = [
+                _write_rows(store, part.drop("__validation"), path, wish.partition_count)
+                for part, path in (
+                    (marked.where(~F.col("__validation")), train_path),
+                    (marked.where("__validation"), val_path),
+                )
+            ]
+        finally:
+            marked.unpersist()
+    if verbose:
+        print(f"horovod: {counts[0]} rows for training, {counts[1]} for validation", flush=True)
+
+
+def _stored(df: DataFrame, name: str, is_compressed: bool) -> Any:
+    if df.schema[name].dataType.simpleString() == VECTOR and not is_compressed:
+        # The reader of the files learns from the metadata what it was.
+        return vector_to_array(f"`{name}`").alias(name, metadata={"horovod": VECTOR})
+    return F.col(f"`{name}`")
+
+
+def _flag(df: DataFrame, validation: float | str) -> Any:
+    if isinstance(validation, str):
+        is_boolean = isinstance(df.schema[validation].dataType, BooleanType)
+        column = F.col(f"`{validation}`")
+        flag = column if is_boolean else column > 0
+        return F.coalesce(flag, F.lit(False))
+    return F.rand(_SEED) < validation
+
+
+def _write_rows(store: Store, rows: DataFrame, path: str, partition_count: int) -> int:
+    observation = Observation()
+    counted = rows.repartition(partition_count).observe(
+        observation, F.count(F.lit(1)).alias("rows")
+    )
+    counted.write.mode("overwrite").parquet(path)
+    count = int(observation.get["rows"])
+    _wait_for_rows(store, path, count)
+    return count
+
+
+def _wait_for_rows(store: Store, path: str, count: int) -> None:
+    """File systems may show files later than Spark has written them."""
+    deadline = time.monotonic() + _FILES_TIMEOUT_S
+    found = -1
+    while found != count:
+        if found >= 0:
+            time.sleep(_PAUSE_S)
+        found = rows_of(pieces_of(store.get_parquet_dataset(path))) if store.exists(path) else 0
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                "Timeout while waiting for all parquet-store files to appear: Spark has written "
+                f"{count} rows to {path}, and {found} can be read"
+            )

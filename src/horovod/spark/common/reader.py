@@ -1,0 +1,206 @@
+"""A rank's share of a Parquet data set as batches of arrays, in bounded memory.
+
+Blocks (some thousand rows each) are decoded ahead by a thread; in it Arrow works without Python's
+lock. Whoever takes batches mixes and cuts the blocks: that is cheap.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
+from horovod.spark.common.columns import Block, block_of, row_count
+from horovod.spark.common.pieces import Stretch
+from horovod.spark.common.shuffling import cut, joined, mixed
+from horovod.spark.common.transformation import Transformation
+
+__all__ = ["Batches", "Blocks", "Reading"]
+
+_BLOCK_BYTES = 2 * 1024 * 1024
+_MOST_BLOCK_ROWS = 64 * 1024
+# Blocks that wait for the consumer; with the pool in which rows are mixed, all that is in memory.
+_BLOCKS_AHEAD = 8
+_POOL_BYTES = 32 * 1024 * 1024
+# Row groups that are read in turns, so that rows of different places are mixed.
+_OPEN_PIECES = 4
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data are read.
+
+    Args:
+        names: the columns that batches have.
+        floats: the dtype of floating-point numbers; None leaves theirs.
+        transformation: what is done before the columns are taken.
+        is_shuffled: rows come in another order in each pass.
+        pool_rows: rows among which one is drawn; None: as many as 32 MiB hold.
+        seed: of the order.
+        worker_count: row batches that are decoded at the same time.
+        is_ahead: a thread decodes; else whoever asks for batches does.
+        is_kept: the rows stay in memory after the first pass.
+    """
+
+    names: tuple[str, ...]
+    floats: str | None = "float32"
+    transformation: Transformation | None = None
+    is_shuffled: bool = True
+    pool_rows: int | None = None
+    seed: int | None = None
+    worker_count: int = 2
+    is_ahead: bool = True
+    is_kept: bool = False
+
+
+@dataclass
+class Blocks:
+    """The rows of a share, block by block; each call of ``a_pass`` gives all of them."""
+
+    stretches: Sequence[Stretch]
+    filesystem: Any
+    reading: Reading
+    _format: Any = field(default_factory=ds.ParquetFileFormat)
+
+    def a_pass(self, random: np.random.Generator | None) -> Iterator[Block]:
+        """All rows once; in an order that ``random`` decides, if given."""
+        if random is None:
+            return itertools.chain.from_iterable(map(self._read, self.stretches))
+        order = [self.stretches[number] for number in random.permutation(len(self.stretches))]
+        return _in_turns([self._read(stretch) for stretch in order])
+
+    def _read(self, stretch: Stretch) -> Iterator[Block]:
+        piece = stretch.piece
+        fragment = self._format.make_fragment(
+            piece.path, filesystem=self.filesystem, row_groups=[piece.row_group]
+        )
+        first = 0
+        for batch in self._batches(fragment):
+            begin, end = max(stretch.begin - first, 0), min(stretch.end - first, batch.num_rows)
+            first += batch.num_rows
+            if begin < end:
+                yield self._block(batch.slice(begin, end - begin))
+            if first >= stretch.end:
+                return
+
+    def _batches(self, fragment: Any) -> Iterator[pa.RecordBatch]:
+        reading = self.reading
+        group = fragment.metadata.row_group(fragment.row_groups[0].id)
+        row_bytes = max(1, group.total_byte_size // group.num_rows)
+        found: Iterator[pa.RecordBatch] = fragment.to_batches(
+            columns=None if reading.transformation else list(reading.names),
+            batch_size=int(np.clip(_BLOCK_BYTES // row_bytes, 1, _MOST_BLOCK_ROWS)),
+            batch_readahead=reading.worker_count,
+            fragment_readahead=1,
+            use_threads=reading.worker_count > 1,
+        )
+        return found
+
+    def _block(self, batch: pa.RecordBatch) -> Block:
+        reading = self.reading
+        if reading.transformation is None:
+            return block_of(batch, reading.names, reading.floats)
+        return reading.transformation.block(batch, reading.names, reading.floats)
+
+
+class Batches:
+    """Batches ``{column: array}``; each iteration is an epoch of ``steps`` of them.
+
+    Passes over the share follow each other: where an epoch is no pass, the next one goes on where
+    the last one ended. The arrays belong to the caller.
+
+    Args:
+        blocks: the share.
+        batch_size: rows of a batch; the last one of a pass can have fewer.
+        steps: batches of an epoch.
+    """
+
+    def __init__(self, blocks: Blocks, batch_size: int, steps: int) -> None:
+        self._blocks = blocks
+        self._reading = blocks.reading
+        self._batch_size = batch_size
+        self._steps = steps
+        self._random = np.random.default_rng(self._reading.seed)
+        self._ahead = _Ahead(self._passes, _BLOCKS_AHEAD if self._reading.is_ahead else 0)
+        self._source: Iterator[Block | None] | None = None
+        self._kept: Block | None = None
+        self._stream: Iterator[Block] = iter(())
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Block]:
+        for _ in range(self._steps):
+            batch = next(self._stream, None)
+            if batch is None:
+                self._stream = self._a_pass()
+                batch = next(self._stream)
+            yield batch
+
+    def close(self) -> None:
+        """End the thread."""
+        self._source = None
+        self._ahead.close_async_loader()
+
+    def _a_pass(self) -> Iterator[Block]:
+        reading = self._reading
+        if self._kept is not None:
+            return cut(iter([self._kept]), self._batch_size, self._own_order(self._kept))
+        rest = self._rest_of_pass()
+        if reading.is_kept:
+            self._kept = joined(list(rest))
+            self.close()
+            return self._a_pass()
+        if not reading.is_shuffled:
+            return cut(rest, self._batch_size)
+        return mixed(rest, self._batch_size, self._random, _POOL_BYTES, reading.pool_rows)
+
+    def _own_order(self, block: Block) -> Any:
+        return self._random.permutation(row_count(block)) if self._reading.is_shuffled else None
+
+    def _rest_of_pass(self) -> Iterator[Block]:
+        """The blocks up to the next mark between two passes."""
+        if self._source is None:
+            self._source = iter(self._ahead)
+        return iter(self._source.__next__, None)
+
+    def _passes(self) -> Iterator[Block | None]:
+        """All passes there will ever be, a None after each."""
+        random = np.random.default_rng(self._reading.seed)
+        while True:
+            yield from self._blocks.a_pass(random if self._reading.is_shuffled else None)
+            yield None
+
+
+class _Ahead(AsyncDataLoaderMixin, BaseDataLoader):
+    """Runs ahead of whoever takes blocks, on a thread, over the ends of passes too."""
+
+    def __init__(self, passes: Callable[[], Iterator[Block | None]], ahead: int) -> None:
+        self._passes = passes
+        super().__init__(async_loader_queue_size=ahead)
+
+    def __len__(self) -> int:
+        raise TypeError("passes follow each other without an end")
+
+    def _iterate(self) -> Iterator[Block | None]:
+        return self._passes()
+
+
+def _in_turns(readers: list[Iterator[Block]]) -> Iterator[Block]:
+    """A block of each in turn, a few of them at the same time."""
+    waiting = iter(readers)
+    current = list(itertools.islice(waiting, _OPEN_PIECES))
+    while current:
+        for reader in list(current):
+            block = next(reader, None)
+            if block is not None:
+                yield block
+                continue
+            current.remove(reader)
+            current.extend(itertools.islice(waiting, 1))

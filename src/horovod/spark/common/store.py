@@ -1,0 +1,392 @@
+"""Where data, checkpoints and logs of estimators lie: any file system that fsspec knows."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import fsspec
+import pyarrow.dataset as ds
+import pyarrow.fs
+
+__all__ = ["DBFSLocalStore", "FilesystemStore", "HDFSStore", "LocalStore", "RemoteStore", "Store"]
+
+_LOCAL = "file"
+_ON_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
+
+
+@dataclass(frozen=True)
+class RemoteStore:
+    """What the processes that train know of a store and of their run; it can be pickled."""
+
+    store: Store
+    train_data_path: str
+    val_data_path: str
+    test_data_path: str
+    saving_runs: bool
+    runs_path: str
+    run_path: str
+    checkpoint_path: str | None
+    logs_path: str | None
+    checkpoint_filename: str
+    logs_subdir: str
+    get_local_output_dir: Callable[[], AbstractContextManager[str]]
+    sync: Callable[[str], None]
+
+
+class Store:
+    """A place with a folder for prepared data and a folder for runs.
+
+        PREFIX/intermediate_train_data[.N]      Parquet, as are ..._val_data and ..._test_data
+        PREFIX/runs/RUN_ID/checkpoint
+        PREFIX/runs/RUN_ID/logs
+
+    Paths are URLs of fsspec, or paths of this machine. Only subclasses can be made.
+
+    Args:
+        prefix_path: the place.
+        train_path, val_path, test_path, runs_path: other places for these.
+        save_runs: write checkpoints and logs.
+        storage_options: what fsspec needs for the file system, such as keys. Spark has its own
+            settings for the same.
+        checkpoint_filename: instead of ``checkpoint``.
+    """
+
+    def __init__(
+        self,
+        prefix_path: str,
+        train_path: str | None = None,
+        val_path: str | None = None,
+        test_path: str | None = None,
+        runs_path: str | None = None,
+        save_runs: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+        checkpoint_filename: str | None = None,
+    ) -> None:
+        self.prefix_path = self.get_full_path(str(prefix_path))
+        self.storage_options = dict(storage_options or {})
+        self._train_path = self._path_or(train_path, "intermediate_train_data")
+        self._val_path = self._path_or(val_path, "intermediate_val_data")
+        self._test_path = self._path_or(test_path, "intermediate_test_data")
+        self._runs_path = self._path_or(runs_path, "runs")
+        self._save_runs = save_runs
+        self._checkpoint_filename = checkpoint_filename or self._default_checkpoint_filename
+
+    _default_checkpoint_filename = "checkpoint"
+
+    @staticmethod
+    def create(prefix_path: str, *args: Any, **kwargs: Any) -> Store:
+        """The store for a path: HDFS's, Databricks' or fsspec's."""
+        for kind in (HDFSStore, DBFSLocalStore):
+            if kind.matches(prefix_path):
+                return kind(prefix_path, *args, **kwargs)
+        return FilesystemStore(prefix_path, *args, **kwargs)
+
+    @classmethod
+    def matches(cls, path: str) -> bool:
+        """Whether ``create`` makes a store of this class for the path."""
+        raise NotImplementedError
+
+    @property
+    def fs(self) -> Any:
+        """The file system, as fsspec has it."""
+        return fsspec.filesystem(_protocol(self.prefix_path), **self.storage_options)
+
+    def get_full_path(self, path: str) -> str:
+        """The URL of a path."""
+        if "://" in path:
+            return path
+        return f"{_LOCAL}://{os.path.abspath(path)}"
+
+    def get_full_path_fn(self) -> Callable[[str], str]:
+        """``get_full_path`` as a function that can be pickled."""
+        return self.get_full_path
+
+    def get_localized_path(self, path: str) -> str:
+        """A URL's path inside of the file system."""
+        return str(self.fs._strip_protocol(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something."""
+        return bool(self.fs.exists(path))
+
+    def read(self, path: str) -> bytes:
+        """All of a file."""
+        return bytes(self.fs.cat_file(path))
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file, in UTF-8."""
+        self.write(path, text.encode())
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file; its folders come into being. On this machine nobody sees half of it."""
+        fs = self.fs
+        fs.makedirs(fs._parent(path), exist_ok=True)
+        if _protocol(path) != _LOCAL:
+            fs.pipe_file(path, data)
+            return
+        fs.pipe_file(f"{path}.part", data)
+        fs.mv(f"{path}.part", path)
+
+    def is_parquet_dataset(self, path: str) -> bool:
+        """Whether Parquet files lie there."""
+        try:
+            return bool(self.get_parquet_dataset(path).files)
+        except (OSError, ValueError):
+            return False
+
+    def get_parquet_dataset(self, path: str) -> Any:
+        """The Parquet files there as a data set of pyarrow's.
+
+        Raises:
+            OSError: there is nothing.
+        """
+        return ds.dataset(
+            self.get_localized_path(path), filesystem=self.arrow_filesystem(), format="parquet"
+        )
+
+    def arrow_filesystem(self) -> Any:
+        """The file system, as pyarrow has it."""
+        if _protocol(self.prefix_path) == _LOCAL:
+            return pyarrow.fs.LocalFileSystem()
+        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self.fs))
+
+    def get_train_data_path(self, idx: int | None = None) -> str:
+        """Of a prepared data set's rows for training."""
+        return _numbered(self._train_path, idx)
+
+    def get_val_data_path(self, idx: int | None = None) -> str:
+        """Of its rows for validation."""
+        return _numbered(self._val_path, idx)
+
+    def get_test_data_path(self, idx: int | None = None) -> str:
+        """Of its rows for tests."""
+        return _numbered(self._test_path, idx)
+
+    def saving_runs(self) -> bool:
+        """Whether checkpoints and logs are written."""
+        return self._save_runs
+
+    def get_runs_path(self) -> str:
+        """Of all runs."""
+        return self._runs_path
+
+    def get_run_path(self, run_id: str) -> str:
+        """Of a run."""
+        return f"{self._runs_path}/{run_id}"
+
+    def get_checkpoint_path(self, run_id: str) -> str | None:
+        """Of a run's checkpoint; None without saved runs."""
+        if not self._save_runs:
+            return None
+        return f"{self.get_run_path(run_id)}/{self._checkpoint_filename}"
+
+    def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
+        """Of all files with this ending, where a run's checkpoint is a folder."""
+        path = self.get_checkpoint_path(run_id)
+        if path is None or not self.fs.isdir(path):
+            return []
+        return sorted(name for name in self.fs.ls(path, detail=False) if name.endswith(suffix))
+
+    def get_logs_path(self, run_id: str) -> str | None:
+        """Of a run's logs; None without saved runs."""
+        return f"{self.get_run_path(run_id)}/{self.get_logs_subdir()}" if self._save_runs else None
+
+    def get_checkpoint_filename(self) -> str:
+        """The last part of a checkpoint's path."""
+        return self._checkpoint_filename
+
+    def get_logs_subdir(self) -> str:
+        """The last part of the logs' path."""
+        return "logs"
+
+    def get_local_output_dir_fn(self, run_id: str) -> Callable[[], AbstractContextManager[str]]:
+        """A function that makes a folder on this machine for a ``with`` statement."""
+        return _LocalFolder(run_id)
+
+    def sync_fn(self, run_id: str) -> Callable[[str], None]:
+        """A function that copies what is in a folder of this machine into the run's."""
+        return _Sync(self, self.get_run_path(run_id))
+
+    def to_remote(self, run_id: str, dataset_idx: int | None) -> RemoteStore:
+        """For the processes that train."""
+        return RemoteStore(
+            store=self,
+            train_data_path=self.get_train_data_path(dataset_idx),
+            val_data_path=self.get_val_data_path(dataset_idx),
+            test_data_path=self.get_test_data_path(dataset_idx),
+            saving_runs=self.saving_runs(),
+            runs_path=self.get_runs_path(),
+            run_path=self.get_run_path(run_id),
+            checkpoint_path=self.get_checkpoint_path(run_id),
+            logs_path=self.get_logs_path(run_id),
+            checkpoint_filename=self.get_checkpoint_filename(),
+            logs_subdir=self.get_logs_subdir(),
+            get_local_output_dir=self.get_local_output_dir_fn(run_id),
+            sync=self.sync_fn(run_id),
+        )
+
+    def _path_or(self, path: str | None, name: str) -> str:
+        return self.get_full_path(path) if path else f"{self.prefix_path.rstrip('/')}/{name}"
+
+
+class FilesystemStore(Store):
+    """On this machine or a file system that it has mounted, or on whatever fsspec has a driver for.
+
+    ``s3://``, ``gs://``, ``abfs://`` and others need the package that fsspec names, on all nodes.
+    """
+
+    @classmethod
+    def matches(cls, path: str) -> bool:
+        """Always."""
+        return True
+
+
+class LocalStore(FilesystemStore):
+    """An older name of ``FilesystemStore``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warnings.warn(
+            "LocalStore is deprecated, use FilesystemStore", DeprecationWarning, stacklevel=2
+        )
+        super().__init__(*args, **kwargs)
+
+
+class HDFSStore(Store):
+    """On Hadoop's file system; needs libhdfs, as pyarrow's documentation says.
+
+    Args:
+        prefix_path: ``hdfs://HOST:PORT/PATH``, ``hdfs:///PATH`` or just the path.
+        host, port: of the namenode, where the path has none; else that of the configuration.
+        user, kerb_ticket, extra_conf: as for pyarrow's ``HadoopFileSystem``.
+        driver: ``libhdfs``.
+        args, kwargs: as for ``Store``.
+
+    Raises:
+        ValueError: the path, or another one, names another namenode, or the driver is unknown.
+    """
+
+    def __init__(
+        self,
+        prefix_path: str,
+        host: str | None = None,
+        port: int | None = None,
+        user: str | None = None,
+        kerb_ticket: str | None = None,
+        driver: str = "libhdfs",
+        extra_conf: Mapping[str, str] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if driver != "libhdfs":
+            raise ValueError(f"driver={driver!r}: pyarrow has the driver 'libhdfs' only")
+        found = urlsplit(prefix_path)
+        for name, given, in_path in (("host", host, found.hostname), ("port", port, found.port)):
+            if given is not None and in_path is not None and given != in_path:
+                raise ValueError(f"{name}={given!r}, but {prefix_path} names {in_path!r}")
+        self._host, self._port = found.hostname or host, found.port or port
+        super().__init__(prefix_path, *args, **kwargs)
+        self.storage_options = {
+            "host": self._host or "default",
+            "port": self._port or 0,
+            "user": user,
+            "kerb_ticket": kerb_ticket,
+            "extra_conf": dict(extra_conf or {}) or None,
+            **self.storage_options,
+        }
+
+    @classmethod
+    def matches(cls, path: str) -> bool:
+        """Whether it is an ``hdfs://`` URL."""
+        return path.startswith("hdfs://")
+
+    def get_full_path(self, path: str) -> str:
+        """With the namenode, if it is known.
+
+        Raises:
+            ValueError: the path has another one.
+        """
+        found = urlsplit(path)
+        if (found.scheme or "hdfs") != "hdfs":
+            raise ValueError(f"{path} is not on HDFS")
+        own = ":".join(str(part) for part in (self._host, self._port) if part)
+        if found.netloc and found.netloc != own:
+            raise ValueError(f"{path} is in another namespace than hdfs://{own}")
+        return f"hdfs://{own}{found.path}"
+
+
+class DBFSLocalStore(Store):
+    """On Databricks' file system, through the folder ``/dbfs`` of each node.
+
+    Args:
+        prefix_path: ``/dbfs/PATH``, ``dbfs:/PATH`` or ``file:///dbfs/PATH``.
+        args, kwargs: as for ``Store``.
+
+    Raises:
+        ValueError: it is another path.
+    """
+
+    _default_checkpoint_filename = "checkpoint.tf"
+
+    @classmethod
+    def matches(cls, path: str) -> bool:
+        """Whether this is Databricks and a path of it."""
+        return _ON_DATABRICKS in os.environ and cls.matches_dbfs(path)
+
+    @staticmethod
+    def matches_dbfs(path: str) -> bool:
+        """Whether it is a path of Databricks' file system."""
+        return re.match(r"(dbfs:/|/dbfs/|file:(//)?/dbfs/)", path) is not None
+
+    def get_full_path(self, path: str) -> str:
+        """``file:///dbfs/PATH``.
+
+        Raises:
+            ValueError: the path is not on Databricks' file system.
+        """
+        if not self.matches_dbfs(path):
+            raise ValueError(f"{path} is none of /dbfs/PATH, dbfs:/PATH, file:///dbfs/PATH")
+        rest = re.sub(r"^(dbfs:/|/dbfs/|file:(//)?/dbfs/)/*", "", path)
+        return f"{_LOCAL}:///dbfs/{rest}"
+
+
+@dataclass(frozen=True)
+class _LocalFolder:
+    run_id: str
+
+    def __call__(self) -> AbstractContextManager[str]:
+        return self._folder()
+
+    @contextmanager
+    def _folder(self) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix=f"horovod-{self.run_id}-") as path:
+            yield path
+
+
+@dataclass(frozen=True)
+class _Sync:
+    store: Store
+    run_path: str
+
+    def __call__(self, folder: str) -> None:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                path = os.path.join(parent, name)
+                with open(path, "rb") as file:
+                    target = f"{self.run_path}/{os.path.relpath(path, folder)}"
+                    self.store.write(target, file.read())
+
+
+def _protocol(url: str) -> str:
+    return url.split("://", 1)[0] if "://" in url else _LOCAL
+
+
+def _numbered(path: str, idx: int | None) -> str:
+    return path if idx is None else f"{path}.{idx}"

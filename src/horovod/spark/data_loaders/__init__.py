@@ -1,0 +1,1 @@
+"""Loaders for data modules that bring readers of their own."""

@@ -1,0 +1,168 @@
+"""``KerasEstimator`` and the model that it makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+
+from horovod.launch import by_value
+from horovod.spark.common.backend import Backend
+from horovod.spark.common.columns import Array
+from horovod.spark.common.declaration import Parameter, declares
+from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, metadata_of, require
+from horovod.spark.common.plan import Plan
+from horovod.spark.keras.packing import model_bytes, model_of, optimizer_config, optimizer_of
+from horovod.spark.keras.shapes import check_shapes, shaped_inputs
+from horovod.spark.keras.training import KerasPlan, train
+
+__all__ = ["KerasEstimator", "KerasModel"]
+
+_CUSTOM_OBJECTS = Parameter({}, "classes and functions that Keras does not know, by name")
+
+
+class _Packing:
+    """How params of Keras's classes are saved."""
+
+    @classmethod
+    def packed(cls, name: str, value: Any) -> bytes | None:
+        """Models and optimizers in Keras's own forms."""
+        if name == "model":
+            return model_bytes(value)
+        return json.dumps(optimizer_config(value)).encode() if name == "optimizer" else None
+
+    @classmethod
+    def unpacked(cls, name: str, data: bytes, custom_objects: Any) -> Any:
+        """What ``packed`` has made."""
+        if name == "model":
+            return model_of(data, custom_objects, is_trusted=False)
+        return optimizer_of(json.loads(data), custom_objects)
+
+
+@declares(
+    {
+        "custom_objects": _CUSTOM_OBJECTS,
+        "data_module": Parameter(None, "class that reads the data"),
+        "checkpoint_callback": Parameter(None, "ModelCheckpoint that says which model is kept"),
+        "backend_env": Parameter(
+            {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}, "environment of the processes"
+        ),
+    }
+)
+class KerasEstimator(_Packing, HorovodEstimator):
+    """Trains a Keras model on a DataFrame; all arguments are keywords.
+
+    Columns of ``feature_cols`` are the model's inputs, those of ``label_cols`` are compared with
+    its outputs, in their order and in the model's shapes. The learning rate is multiplied by the
+    number of processes while it trains. The result is the best model: that of the epoch with the
+    smallest loss (on validation data, if there are any), or what ``checkpoint_callback`` keeps.
+
+        estimator = KerasEstimator(num_proc=2, store=store, model=model, optimizer=optimizer,
+                                   loss="sparse_categorical_crossentropy", metrics=["accuracy"],
+                                   feature_cols=["features"], label_cols=["label"], epochs=10)
+        predictions = estimator.fit(train_df).transform(test_df)
+
+    See docs/estimators.md for all params.
+
+    Raises:
+        TypeError: an argument is no param.
+        ValueError: a param's value is unusable.
+    """
+
+    _run_prefix = "keras"
+
+    def _check(self) -> None:
+        model = self.value("model")
+        if not isinstance(model, keras.Model):
+            raise ValueError(f"model has to be a keras.Model, not {type(model).__name__}")
+        require(self, "loss", "Loss parameter is required for the model to compile")
+        if self._given_optimizer() is None:
+            raise ValueError("Optimizer parameter is required, or a compiled model")
+
+    def _given_optimizer(self) -> Any:
+        return self.value("optimizer") or getattr(self.value("model"), "optimizer", None)
+
+    def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> KerasModel:
+        model, custom_objects = self.value("model"), self.value("custom_objects")
+        check_shapes(plan, model)
+        job = KerasPlan(
+            plan=plan,
+            model=model_bytes(model),
+            optimizer=optimizer_config(self._given_optimizer()),
+            custom_objects=custom_objects,
+            loss=self.value("loss"),
+            label_shapes=self.value("label_shapes"),
+            checkpoint_callback=self.value("checkpoint_callback"),
+            read_ahead=self.value("tensorflow_dataset_prefetch_buffer_size"),
+            checkpoint=checkpoint,
+        )
+        result = backend.run(train, args=(job,), env=self._environment())[0]
+        trained = model_of(result.model, custom_objects, is_trusted=True)
+        trained.compile(
+            optimizer_of(result.optimizer, custom_objects),
+            loss=job.loss,
+            loss_weights=plan.params["loss_weights"],
+            metrics=plan.params["metrics"] or None,
+        )
+        return KerasModel(
+            history=result.history,
+            model=trained,
+            feature_columns=list(plan.features),
+            label_columns=list(plan.labels),
+            custom_objects=custom_objects,
+            run_id=plan.run_id,
+            _metadata=metadata_of(plan, result.sizes, keras.backend.floatx()),
+            _floatx=keras.backend.floatx(),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        chosen = getattr(keras.backend, "backend", None)
+        environment = {"KERAS_BACKEND": str(chosen())} if chosen else {}
+        if not self.value("use_gpu"):
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        return {**environment, **(self.value("backend_env") or {})}
+
+
+@declares(
+    {
+        "custom_objects": _CUSTOM_OBJECTS,
+        "_floatx": Parameter("float32", "dtype of floating-point numbers", getter="getFloatx"),
+    }
+)
+class KerasModel(_Packing, HorovodModel):
+    """A trained Keras model; ``getHistory()`` is what ``fit`` of Keras calls ``history``."""
+
+    @staticmethod
+    def _predictor(data: bytes) -> Any:
+        _leave_gpus_to_others()
+        saved, custom_objects = cloudpickle.loads(data)
+        return partial(_predict, model_of(saved, custom_objects, is_trusted=True))
+
+    def _predictor_data(self) -> bytes:
+        saved = model_bytes(self.value("model"))
+        return by_value.dumps((saved, self.value("custom_objects")))
+
+    def _floats(self) -> str:
+        return str(self.value("_floatx"))
+
+
+def _leave_gpus_to_others() -> None:
+    """Tasks that predict are many and have asked Spark for a core each."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow
+
+        with suppress(RuntimeError):  # TensorFlow has been used in this process
+            tensorflow.config.set_visible_devices([], "GPU")
+
+
+def _predict(model: Any, features: Sequence[Array]) -> list[Array]:
+    found = model.predict_on_batch(shaped_inputs(model, features))
+    if isinstance(found, Mapping):
+        return [np.asarray(found[name]) for name in found]
+    return [np.asarray(one) for one in found] if isinstance(found, list | tuple) else [found]

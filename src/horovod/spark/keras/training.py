@@ -1,0 +1,219 @@
+"""What each process of a ``KerasEstimator`` does."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+import horovod.keras as hvd
+from horovod.spark.common.plan import Plan, gpu_number
+from horovod.spark.keras.packing import model_bytes, model_of, optimizer_of
+from horovod.spark.keras.shapes import shaped_inputs, shaped_labels
+
+__all__ = ["KerasPlan", "KerasResult", "train"]
+
+_BEST = "checkpoint"
+
+
+@dataclass(frozen=True)
+class KerasPlan:
+    """A plan, and what Keras adds to it. ``model`` and ``optimizer`` are as packing makes them."""
+
+    plan: Plan
+    model: bytes
+    optimizer: dict[str, Any]
+    custom_objects: Mapping[str, Any]
+    loss: Any
+    label_shapes: Sequence[Sequence[int]] | None
+    checkpoint_callback: Any
+    read_ahead: int
+    checkpoint: str | None
+
+
+@dataclass(frozen=True)
+class KerasResult:
+    """Of rank 0: ``sizes`` are the numbers in a row of each output."""
+
+    history: dict[str, list[float]]
+    model: bytes
+    optimizer: dict[str, Any]
+    sizes: list[int]
+
+
+def train(job: KerasPlan) -> KerasResult | None:
+    """Train on this process's share; None on ranks other than 0."""
+    hvd.init()
+    plan, params = job.plan, job.plan.params
+    plan.prepare_process()
+    if params["use_gpu"] and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu_number())
+        os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    if params["random_seed"] is not None:
+        keras.utils.set_random_seed(params["random_seed"] + hvd.rank())
+    with plan.remote.get_local_output_dir() as folder:
+        model = _compiled(job, folder)
+        checkpoint = _checkpoint_callback(job, folder)
+        with plan.open_data(hvd.rank(), hvd.size(), keras.backend.floatx()) as data:
+            feed = _Feed(job, model)
+            val_data = feed.over(data.val_data()) if plan.has_val else None
+            history = model.fit(
+                feed.over(data.train_data()),
+                steps_per_epoch=plan.train_steps(hvd.rank(), hvd.size()),
+                epochs=params["epochs"],
+                validation_data=val_data,
+                validation_steps=plan.val_steps(hvd.rank(), hvd.size()) or None,
+                callbacks=_callbacks(job, checkpoint, folder),
+                verbose=2 if params["verbose"] and hvd.rank() == 0 else 0,
+                shuffle=False,
+            )
+        if hvd.rank() != 0:
+            return None
+        if os.path.exists(checkpoint.filepath):
+            model.load_weights(checkpoint.filepath)
+        return _result(job, model, history.history, feed.first)
+
+
+class _Feed:
+    """Batches as ``fit`` takes them, without an end."""
+
+    def __init__(self, job: KerasPlan, model: Any) -> None:
+        self._job = job
+        self._model = model
+        self.first: Mapping[str, Any] | None = None
+
+    def over(self, data: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+        """Epoch after epoch."""
+        while True:
+            for batch in data:
+                self.first = self.first or {name: array[:1] for name, array in batch.items()}
+                yield self._parts(batch)
+
+    def inputs(self, batch: Mapping[str, Any]) -> Any:
+        """What the model gets."""
+        return shaped_inputs(self._model, [batch[name] for name in self._job.plan.features])
+
+    def _parts(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
+        plan = self._job.plan
+        labels = shaped_labels([batch[name] for name in plan.labels], self._job.label_shapes)
+        if plan.weight is None:
+            return self.inputs(batch), labels
+        weights = np.asarray(batch[plan.weight], keras.backend.floatx())
+        every = weights if len(plan.labels) == 1 else (weights,) * len(plan.labels)
+        return self.inputs(batch), labels, every
+
+
+def _compiled(job: KerasPlan, folder: str) -> Any:
+    """The model, ready to train: new, or as the checkpoint has it."""
+    plan = job.plan
+    optimizer = optimizer_of(job.optimizer, job.custom_objects)
+    learning_rate = _learning_rate(optimizer)
+    model = model_of(job.model, job.custom_objects, is_trusted=True)
+    compression = plan.params["gradient_compression"] or hvd.Compression.none
+    model.compile(
+        optimizer=hvd.DistributedOptimizer(optimizer, compression=compression),
+        loss=job.loss,
+        loss_weights=plan.params["loss_weights"],
+        metrics=plan.params["metrics"] or None,
+    )
+    if job.checkpoint is not None:
+        path = os.path.join(folder, f"resumed{_ending(job)}")
+        with open(path, "wb") as file:
+            file.write(plan.remote.store.read(job.checkpoint))
+        # The optimizer's state is among the weights of a compiled model.
+        model.optimizer.build(model.trainable_variables)
+        model.load_weights(path)
+        os.remove(path)
+    if learning_rate is not None:
+        model.optimizer.learning_rate = learning_rate * hvd.size()
+    return model
+
+
+def _learning_rate(optimizer: Any) -> float | None:
+    """The number; None for a schedule, which stays as it is."""
+    value = optimizer.learning_rate
+    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+        return None
+    return float(keras.backend.get_value(value) if hasattr(keras.backend, "get_value") else value)
+
+
+def _ending(job: KerasPlan) -> str:
+    callback = job.checkpoint_callback
+    return ".weights.h5" if getattr(callback, "save_weights_only", False) else ".keras"
+
+
+def _checkpoint_callback(job: KerasPlan, folder: str) -> Any:
+    callback = job.checkpoint_callback
+    if callback is None:
+        monitored = "val_loss" if job.plan.has_val else "loss"
+        callback = hvd.callbacks.BestModelCheckpoint(monitor=monitored)
+    callback.filepath = os.path.join(folder, f"{_BEST}{_ending(job)}")
+    return callback
+
+
+def _callbacks(job: KerasPlan, checkpoint: Any, folder: str) -> list[Any]:
+    params = job.plan.params
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        *params["callbacks"],
+    ]
+    if hvd.rank() == 0:
+        callbacks.append(checkpoint)
+        if job.plan.remote.saving_runs:
+            callbacks += [_logs(job, folder), _Upload(job.plan, checkpoint, folder)]
+    return callbacks
+
+
+def _logs(job: KerasPlan, folder: str) -> Any:
+    """TensorBoard's, where it is installed."""
+    path = os.path.join(folder, job.plan.remote.logs_subdir)
+    os.makedirs(path)
+    if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
+        return keras.callbacks.TensorBoard(path)
+    return keras.callbacks.CSVLogger(os.path.join(path, "epochs.csv"))
+
+
+class _Upload(keras.callbacks.Callback):
+    """Brings checkpoint and logs into the store after each epoch."""
+
+    def __init__(self, plan: Plan, checkpoint: Any, folder: str) -> None:
+        super().__init__()
+        self._remote = plan.remote
+        self._checkpoint = checkpoint
+        self._folder = folder
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Copy what is there."""
+        remote, path = self._remote, self._checkpoint.filepath
+        if remote.checkpoint_path is not None and os.path.exists(path):
+            with open(path, "rb") as file:
+                remote.store.write(remote.checkpoint_path, file.read())
+        for parent, _, names in os.walk(os.path.join(self._folder, remote.logs_subdir)):
+            for name in names:
+                file_path = os.path.join(parent, name)
+                target = os.path.relpath(file_path, self._folder)
+                with open(file_path, "rb") as file:
+                    remote.store.write(f"{remote.run_path}/{target}", file.read())
+
+
+def _result(
+    job: KerasPlan, model: Any, history: Mapping[str, Any], row: Mapping[str, Any] | None
+) -> KerasResult:
+    learning_rate = _learning_rate(model.optimizer)
+    config = dict(job.optimizer)
+    if learning_rate is not None:
+        config["config"] = {**config["config"], "learning_rate": learning_rate / hvd.size()}
+    assert row is not None
+    found = model.predict_on_batch(_Feed(job, model).inputs(row))
+    outputs = found if isinstance(found, list | tuple) else [found]
+    plain = model_of(job.model, job.custom_objects, is_trusted=True)
+    plain.set_weights(model.get_weights())
+    numbers = {name: [float(value) for value in values] for name, values in history.items()}
+    sizes = [int(np.prod(np.shape(output)[1:])) for output in outputs]
+    return KerasResult(numbers, model_bytes(plain), config, sizes)

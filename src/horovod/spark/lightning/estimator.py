@@ -1,0 +1,134 @@
+"""``TorchEstimator`` for Lightning modules, and the model that it makes."""
+
+from __future__ import annotations
+
+import io
+
+import cloudpickle
+import torch
+from lightning.pytorch import LightningModule
+
+from horovod.launch import by_value
+from horovod.spark.common.backend import Backend
+from horovod.spark.common.declaration import Parameter, at_least, declares, one_of
+from horovod.spark.common.estimator import HorovodEstimator, metadata_of
+from horovod.spark.common.plan import Plan
+from horovod.spark.lightning.training import LightningPlan, train
+from horovod.spark.torch.estimator import TorchModel
+from horovod.spark.torch.losses import check_losses
+from horovod.spark.torch.shapes import check_shapes
+
+__all__ = ["TorchEstimator", "TorchModel"]
+
+
+@declares(
+    {
+        "input_shapes": Parameter(None, "shapes of the features, batch dimension first"),
+        "loss_constructors": Parameter(None, "functions that make the losses, instead of loss"),
+        "data_module": Parameter(None, "class that reads the data, of ours or Lightning's"),
+        "reader_pool_type": Parameter(
+            None, "who decodes: thread, process, dummy", one_of(("thread", "process", "dummy"))
+        ),
+        "num_gpus": Parameter(None, "GPUs of a process: 1, or 0 to train without", at_least(0)),
+        "logger": Parameter(None, "Lightning's logger; by default one that writes CSV files"),
+        "log_every_n_steps": Parameter(50, "steps between two entries of the log", at_least(1)),
+        "loader_num_epochs": Parameter(
+            None, "epochs that data are read for; None: all", at_least(1)
+        ),
+        "terminate_on_nan": Parameter(False, "end with an error if the loss is no number"),
+        "profiler": Parameter(None, "Lightning's profiler"),
+        "trainer_args": Parameter(None, "arguments of Trainer that replace those of the estimator"),
+        "debug_data_loader": Parameter(False, "say what data loaders do"),
+        "train_async_data_loader_queue_size": Parameter(
+            None, "batches made ahead by a thread", at_least(0)
+        ),
+        "val_async_data_loader_queue_size": Parameter(None, "the same for validation", at_least(0)),
+    }
+)
+class TorchEstimator(HorovodEstimator):
+    """Trains a ``LightningModule``, or a plain module, on a DataFrame; all arguments are keywords.
+
+    The module's steps get batches ``{column: tensor}``. A plain ``nn.Module`` needs ``optimizer``
+    and ``loss``; a Lightning module has them.
+
+        estimator = TorchEstimator(num_proc=2, store=store, model=module, epochs=10,
+                                   feature_cols=["features"], label_cols=["label"])
+        predictions = estimator.fit(train_df).transform(test_df)
+
+    See docs/estimators.md for all params.
+
+    Raises:
+        TypeError: an argument is no param.
+        ValueError: a param's value is unusable.
+    """
+
+    _run_prefix = "pytorch"
+
+    def _check(self) -> None:
+        model = self.value("model")
+        if not isinstance(model, torch.nn.Module):
+            raise ValueError(f"model has to be a torch.nn.Module, not {type(model).__name__}")
+        epochs = self.value("loader_num_epochs")
+        if epochs is not None and epochs < self.value("epochs"):
+            raise ValueError(f"loader_num_epochs={epochs}, but epochs={self.value('epochs')}")
+        own = ("optimizer", "loss", "loss_constructors", "loss_weights")
+        if isinstance(model, LightningModule):
+            for name in own:
+                if self.value(name) is not None:
+                    raise ValueError(f"{name} must not be given: the Lightning module has its own")
+            return
+        if self.value("optimizer") is None:
+            raise ValueError(
+                "Optimizer parameter is required for a module that is no LightningModule of "
+                "lightning.pytorch"
+            )
+        check_losses(
+            self.value("loss"),
+            self.value("loss_constructors"),
+            self.value("loss_weights"),
+            len(self.value("label_cols")),
+        )
+
+    def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> TorchModel:
+        check_shapes(plan, self.value("input_shapes"), self.value("label_shapes"))
+        names = (
+            "input_shapes",
+            "label_shapes",
+            "backward_passes_per_step",
+            "num_gpus",
+            "logger",
+            "log_every_n_steps",
+            "terminate_on_nan",
+            "profiler",
+            "trainer_args",
+            "debug_data_loader",
+            "train_async_data_loader_queue_size",
+            "val_async_data_loader_queue_size",
+        )
+        trained = (self.value("model"), self.value("optimizer"))
+        job = LightningPlan(
+            plan=plan,
+            trained=by_value.dumps(trained),
+            loss=self.value("loss"),
+            loss_constructors=self.value("loss_constructors"),
+            checkpoints=plan.remote.store.get_checkpoints(plan.run_id) if checkpoint else [],
+            params={name: self.value(name) for name in names},
+        )
+        result = backend.run(train, args=(job,))[0]
+        model, optimizer = cloudpickle.loads(job.trained)
+        state = torch.load(io.BytesIO(result.state), weights_only=True)
+        model.load_state_dict(state["model"])
+        if optimizer is not None:
+            optimizer.load_state_dict(state["optimizer"])
+        return TorchModel(
+            history=result.history,
+            model=model,
+            feature_columns=list(plan.features),
+            label_columns=list(plan.labels),
+            input_shapes=self.value("input_shapes"),
+            optimizer=optimizer,
+            run_id=plan.run_id,
+            _metadata=metadata_of(plan, result.sizes, result.floats),
+            loss=self.value("loss"),
+            loss_constructors=self.value("loss_constructors"),
+        )

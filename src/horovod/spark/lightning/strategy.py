@@ -1,0 +1,147 @@
+"""Lightning's ``Trainer`` over Horovod: gradients are reduced by a ``DistributedOptimizer``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.utilities import rank_zero_only
+
+import horovod.torch as hvd
+
+__all__ = ["HorovodStrategy"]
+
+
+class HorovodStrategy(ParallelStrategy):
+    """One process per device; they were started by Horovod, Spark or anybody but Lightning.
+
+        Trainer(strategy=HorovodStrategy(torch.device("cpu")), accelerator="cpu", devices=1)
+
+    Args:
+        device: of this process.
+        compression: what travels, for example ``hvd.Compression.fp16``.
+        optimizer_states: what optimizers begin with, as a checkpoint of Lightning's has them.
+    """
+
+    strategy_name = "horovod"
+    optimizers: list[Any]
+
+    def __init__(
+        self,
+        device: torch.device,
+        compression: Any = None,
+        optimizer_states: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(parallel_devices=[device])
+        self._device = device
+        self._compression = compression or hvd.Compression.none
+        self._first_states = optimizer_states
+        hvd.init()
+        rank_zero_only.rank = hvd.rank()
+
+    @property
+    def global_rank(self) -> int:
+        """Horovod's rank."""
+        return hvd.rank()
+
+    @property
+    def local_rank(self) -> int:
+        """Horovod's local rank."""
+        return hvd.local_rank()
+
+    @property
+    def node_rank(self) -> int:
+        """Horovod's cross rank."""
+        return hvd.cross_rank()
+
+    @property
+    def world_size(self) -> int:
+        """Horovod's size."""
+        return hvd.size()
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether Lightning has to think of other processes."""
+        return hvd.size() > 1
+
+    @property
+    def root_device(self) -> torch.device:
+        """The device of this process."""
+        return self._device
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Which share of a data set is this process's."""
+        return {"num_replicas": hvd.size(), "rank": hvd.rank()}
+
+    def model_to_device(self) -> None:
+        """Move the model, and make it that of rank 0."""
+        self.model.to(self._device)
+        hvd.broadcast_parameters(self.lightning_module.state_dict(), root_rank=0)
+
+    def setup_optimizers(self, trainer: Any) -> None:
+        """Distribute the optimizers that the module has configured."""
+        super().setup_optimizers(trainer)
+        for optimizer, state in zip(self.optimizers, self._first_states or (), strict=False):
+            optimizer.load_state_dict(state)
+        distributed = [
+            self._distributed(optimizer, place, trainer.accumulate_grad_batches)
+            for place, optimizer in enumerate(self.optimizers)
+        ]
+        for config in self.lr_scheduler_configs:
+            # Schedulers go on changing the groups, which both optimizers share.
+            place = self.optimizers.index(config.scheduler.optimizer)
+            config.scheduler.optimizer = distributed[place]
+        self.optimizers = distributed
+
+    def _distributed(self, optimizer: Any, place: int, passes: int) -> Any:
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        named = [
+            (f"optimizer{place}.{name}", parameter)
+            for name, parameter in self.lightning_module.named_parameters()
+            if id(parameter) in own
+        ]
+        return hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=named,
+            compression=self._compression,
+            backward_passes_per_step=passes,
+        )
+
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        """Reduce before gradients are clipped; where the module steps itself, ``step`` does it."""
+        loop = self.lightning_module.trainer.fit_loop.epoch_loop
+        if self.lightning_module.automatic_optimization and not loop._should_accumulate():
+            for optimizer in self.optimizers:
+                optimizer.synchronize()
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Passes that are only added up are not reduced: the optimizer counts them."""
+        yield
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Over all ranks."""
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        words = str(reduce_op).lower().split(".")[-1]
+        ops = {"mean": hvd.Average, "avg": hvd.Average, "sum": hvd.Sum, "max": hvd.Max}
+        return hvd.allreduce(tensor, op={**ops, "min": hvd.Min}[words])
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        if hvd.is_initialized():
+            hvd.barrier()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What rank ``src`` has."""
+        return hvd.broadcast_object(obj, root_rank=src)
+
+    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
+        """The tensors of all ranks, stacked."""
+        with torch.set_grad_enabled(sync_grads):
+            return hvd.allgather(tensor.unsqueeze(0))

@@ -1,0 +1,85 @@
+"""Losses of several outputs, and of rows with weights, as one number."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["Loss", "check_losses", "losses_of"]
+
+
+def losses_of(loss: Any, constructors: Any, count: int) -> list[Callable[..., torch.Tensor]]:
+    """A loss for each output; one that is given alone is for all of them."""
+    if constructors is not None:
+        made = constructors if isinstance(constructors, list | tuple) else [constructors]
+        losses = [constructor() for constructor in made]
+    else:
+        losses = list(loss) if isinstance(loss, list | tuple) else [loss]
+    return losses * count if len(losses) == 1 else losses
+
+
+def check_losses(loss: Any, constructors: Any, weights: Any, count: int) -> None:
+    """Raise ``ValueError`` unless these are losses for ``count`` outputs."""
+    if (loss is None) == (constructors is None):
+        raise ValueError("give either loss or loss_constructors")
+    given = loss if constructors is None else constructors
+    losses = given if isinstance(given, list | tuple) else [given]
+    if not all(callable(one) for one in losses):
+        raise ValueError("loss has to be callable, or a list of callables")
+    if len(losses) not in (1, count):
+        raise ValueError(f"{len(losses)} losses for {count} label columns")
+    if weights is not None and len(weights) != count:
+        raise ValueError(f"{len(weights)} loss_weights for {count} label columns")
+
+
+class Loss:
+    """``loss(outputs, labels, sample_weights)``: the weighted sum of the losses of all outputs.
+
+    With weights of the rows it is the mean of each row's loss times its weight.
+
+    Raises:
+        ValueError: (with weights of rows) a loss cannot be had for each row.
+    """
+
+    def __init__(
+        self,
+        losses: Sequence[Callable[..., torch.Tensor]],
+        weights: Sequence[float] | None,
+        has_rows: bool,
+    ) -> None:
+        self._losses = [_by_row(loss) for loss in losses] if has_rows else list(losses)
+        self._weights = weights or [1.0] * len(self._losses)
+
+    def __call__(
+        self,
+        outputs: Sequence[torch.Tensor],
+        labels: Sequence[torch.Tensor],
+        sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        total = None
+        for weight, loss, output, label in zip(
+            self._weights, self._losses, outputs, labels, strict=True
+        ):
+            value = loss(output, label)
+            if sample_weights is not None:
+                value = (value.reshape(len(output), -1).mean(dim=1) * sample_weights).mean()
+            part = value if weight == 1.0 else weight * value
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+
+def _by_row(loss: Any) -> Callable[..., torch.Tensor]:
+    if hasattr(loss, "reduction"):
+        alike = copy.copy(loss)
+        alike.reduction = "none"
+        return alike  # type: ignore[no-any-return]
+    if "reduction" in inspect.signature(loss).parameters:
+        return lambda output, label: loss(output, label, reduction="none")
+    raise ValueError(
+        f"sample_weight_col needs the loss of each row; {loss!r} has no argument 'reduction'"
+    )

@@ -1,0 +1,52 @@
+"""The examples of estimators run, and learn something."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(600)
+EXAMPLES = Path(__file__).parents[3] / "examples" / "spark"
+
+
+def _is_good(output: str) -> bool:
+    found = re.search(r"accuracy on test rows: ([\d.]+)", output)
+    return found is not None and float(found[1]) > 0.8
+
+
+def test_an_example_is_a_program_that_ends_with_predictions(java: None) -> None:
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLES / "torch_estimator.py"), "--epochs", "5"],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert _is_good(run.stdout), run.stdout
+
+
+# In this process: another program, and another job, of each would prove no more.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("framework", "epochs"), [("keras", "3"), ("lightning", "5")])
+def test_the_other_examples_learn_too(
+    spark: Any,
+    here: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    framework: str,
+    epochs: str,
+) -> None:
+    path = str(EXAMPLES / f"{framework}_estimator.py")
+    monkeypatch.setattr(sys, "argv", [path, "--epochs", epochs])
+    monkeypatch.setattr("horovod.spark.common.estimator.SparkBackend", lambda num_proc: here)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    runpy.run_path(path, run_name="__main__")
+    assert _is_good(capsys.readouterr().out)

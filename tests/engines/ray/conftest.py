@@ -1,0 +1,109 @@
+"""A Ray cluster of several raylets on this machine, each with an address of its own."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+_STAYING = (("", "head", 0), ("127.0.0.2", "b", 2), ("127.0.0.3", "c", 2, 2))
+_SMALL = {"object_store_memory": 80 * 1024 * 1024}
+# A raylet that is gone does not answer at once; one that is slow has as long as ever.
+_HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray leaves the files that its processes log to for the garbage collector to close."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.timeout(180))
+
+
+@dataclass
+class Nodes:
+    """The cluster: a head without room for workers, and nodes ``b`` and ``c`` with 2 CPUs each.
+
+    Every node has a resource by its name; ``c`` has 2 GPUs, as far as Ray knows.
+    """
+
+    cluster: Cluster
+    client_url: str
+    _last: int = 3
+    _more: list[Any] = field(default_factory=list)
+
+    def add(self, name: str, cpus: int = 2, gpus: int = 0) -> Any:
+        """A further node, until ``remove``; each gets another address."""
+        self._last += 1
+        node = add_node(self.cluster, f"127.0.0.{self._last}", name, cpus, gpus)
+        self._more.append(node)
+        return node
+
+    def remove(self, node: Any) -> None:
+        """It leaves without a word."""
+        self._more.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def remove_all(self) -> None:
+        """Those that were added."""
+        for node in list(self._more):
+            self.remove(node)
+        deadline = time.monotonic() + 60
+        while sum(node["Alive"] for node in ray.nodes()) > len(_STAYING):
+            assert time.monotonic() < deadline, ray.nodes()
+            time.sleep(0.1)
+
+
+def add_node(cluster: Cluster, address: str, name: str, cpus: int, gpus: int = 0) -> Any:
+    return cluster.add_node(
+        num_cpus=cpus,
+        num_gpus=gpus,
+        node_ip_address=address,
+        resources={name: 4},
+        **_SMALL,
+    )
+
+
+@pytest.fixture(scope="session")
+def _nodes() -> Iterator[Nodes]:
+    own = ray.util.get_node_ip_address()
+    port = _free_port()
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "node_ip_address": own,
+            "include_dashboard": False,
+            "ray_client_server_port": port,
+            "_system_config": _HEALTH,
+            **_SMALL,
+        },
+    )
+    try:
+        for arguments in _STAYING[1:]:
+            add_node(cluster, *arguments)
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield Nodes(cluster, f"ray://{own}:{port}")
+        ray.shutdown()
+    finally:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(_nodes: Nodes) -> Iterator[Nodes]:
+    yield _nodes
+    _nodes.remove_all()
+
+
+def _free_port() -> int:
+    # Ray does not choose this one itself.
+    with socket.create_server(("", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port

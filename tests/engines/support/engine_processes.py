@@ -1,0 +1,29 @@
+"""The processes of workers: that they are there, and that they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+_PATIENCE_S = 150
+
+
+def pids_in(folder: Path, count: int, is_over: Callable[[], bool]) -> list[int]:
+    """What the files ``*.pid`` in ``folder`` say, once there are so many."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while len(files := list(folder.glob("*.pid"))) < count:
+        assert not is_over()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return [int(file.read_text()) for file in files]
+
+
+def assert_end(pids: Sequence[int]) -> None:
+    """All of them end soon, if they have not."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while left := [pid for pid in pids if psutil.pid_exists(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)

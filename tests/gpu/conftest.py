@@ -1,0 +1,26 @@
+"""Tests on CUDA GPUs, with PyTorch's tensors. Where there is none they are skipped, and say why."""
+
+from __future__ import annotations
+
+import pytest
+from gpu_jobs import missing
+
+from horovod import gpus
+
+
+@pytest.fixture
+def gpu() -> None:
+    if reason := missing(1):
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def two_gpus() -> None:
+    if reason := missing(2):
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def nccl(gpu: None) -> None:
+    if reason := gpus.nccl_problem():
+        pytest.skip(reason)

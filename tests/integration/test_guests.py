@@ -1,0 +1,184 @@
+"""Jobs on guests: agents that another engine has started, which here is the test itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from horovod.launch.call import Call
+from horovod.launch.elastic.limits import Limits
+from horovod.launch.elastic.run_options import ElasticRun
+from horovod.launch.function import run_call
+from horovod.launch.guest import Guest
+from horovod.launch.guest_link import GuestAddress
+from horovod.launch.guest_news import FoundGuest, GuestBook
+from horovod.launch.guests import seats
+from horovod.launch.job_plan import OtherHosts
+from horovod.launch.run_options import RunOptions
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
+
+HERE = "127.0.0.1"
+OPTIONS = RunOptions(
+    slots=(), executable="", start_timeout_s=None, output_directory=None, is_verbose=False
+)
+
+
+@contextmanager
+def two_guests(secret: bytes) -> Iterator[dict[str, Guest]]:
+    with ExitStack() as guests:
+        yield {
+            f"node/{name}": guests.enter_context(
+                Guest(HERE, secret, launcher=HERE, environment={"GUEST": name})
+            )
+            for name in ("a", "b")
+        }
+
+
+def call(function: Callable[[], Any], guests: dict[str, Guest], secret: bytes) -> list[Any]:
+    slots = seats(["node", "node"])
+    options = replace(
+        OPTIONS,
+        slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, guests, strict=True)),
+        others=OtherHosts(
+            addresses=dict.fromkeys(guests, (HERE,)),
+            guests={name: GuestAddress(*guest.address, secret) for name, guest in guests.items()},
+            start_timeout_s=30,
+        ),
+    )
+    return run_call(Call(function, (), {}), options)
+
+
+def place_of_worker() -> tuple[Any, ...]:
+    import horovod.numpy as hvd
+
+    hvd.init()
+    sum_ = float(hvd.allreduce(np.array([hvd.rank() + 1.0]), op=hvd.Sum)[0])
+    names = os.environ["GUEST"], os.environ["HOROVOD_HOSTNAME"]
+    return hvd.rank(), hvd.local_rank(), hvd.local_size(), *names, sum_
+
+
+def test_a_job_on_guests(capfd: pytest.CaptureFixture[str]) -> None:
+    secret = os.urandom(32)
+    with two_guests(secret) as guests:
+        found = call(place_of_worker, guests, secret)
+        assert found == [(0, 0, 2, "a", "node", 3), (1, 1, 2, "b", "node", 3)]
+        assert [guest.wait() for guest in guests.values()] == [0, 0]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_guest_that_is_lost_is_named() -> None:
+    def wait_for_an_end() -> None:
+        import horovod.numpy as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+        hvd.allreduce(np.ones(1), name=f"only in rank {hvd.rank()}")
+
+    secret = os.urandom(32)
+    with (
+        two_guests(secret) as guests,
+        pytest.raises(RuntimeError, match=r"(?s)connection to node/b \(rank 1\).*Process name: 1"),
+    ):
+        call(wait_for_an_end, guests, secret)
+
+
+def test_strangers_are_not_let_in() -> None:
+    with two_guests(os.urandom(32)) as guests:
+        with pytest.raises(RuntimeError, match="could not connect to some guests"):
+            call(place_of_worker, guests, os.urandom(32))
+        for guest in guests.values():
+            with socket.create_connection(guest.address) as stranger:
+                stranger.sendall(b"x" * 100)
+                while stranger.recv(1000):  # its greeting, and then the end
+                    pass
+
+
+def test_the_end_of_a_guest_ends_its_worker(tmp_path: Path) -> None:
+    def hang() -> None:
+        Path(tmp_path, os.environ["GUEST"]).write_text(str(os.getpid()))
+        signal.pause()
+
+    secret, file = os.urandom(32), Path(tmp_path, "b")
+    with two_guests(secret) as guests, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(call, hang, guests, secret)
+        while not (file.exists() and file.read_text()) and not found.done():
+            time.sleep(0.01)
+        guests["node/b"].end()
+        with pytest.raises(RuntimeError, match="rank 1"):
+            found.result()
+        assert guests["node/b"].wait() == 1
+        assert not psutil.pid_exists(int(file.read_text()))
+
+
+def test_an_elastic_job_gets_another_guest() -> None:
+    secret, book = os.urandom(32), GuestBook()
+    guests: dict[str, Guest] = {}
+    lock = threading.Lock()
+
+    def tell(name: str, guest: Guest | None) -> None:
+        with lock:
+            guests.pop(name, None)
+            guests.update({name: guest} if guest else {})
+            addresses = {name: GuestAddress(*g.address, secret) for name, g in guests.items()}
+            book.write({name: FoundGuest(address) for name, address in addresses.items()})
+
+    def task(node: str) -> None:
+        """Like an engine that starts a failed task again."""
+        for attempt in range(3):
+            name = f"{node}/{attempt}"
+            with Guest(HERE, secret, launcher=HERE, ends_with_failure=True) as guest:
+                tell(name, guest)
+                exit_code = guest.wait()
+            tell(name, None)
+            if exit_code == 0:
+                return
+
+    tasks = [threading.Thread(target=task, args=(node,)) for node in ("one", "two")]
+    for each in tasks:
+        each.start()
+    limits = Limits(2, 2, 3, None, 60, None)
+    options = replace(OPTIONS, elastic=ElasticRun(limits, most_results=3))
+    found = run_call(Call(count_with_a_loss, (), {}), options, guests=book)
+    for each in tasks:
+        each.join()
+    assert found == [(0, 2, 20), (1, 2, 20)]
+
+
+def count_with_a_loss() -> tuple[int, int, int]:
+    import horovod.numpy as hvd
+    from horovod.elastic import ObjectState, run_fn
+
+    def restart() -> None:
+        hvd.shutdown()
+        hvd.init()
+
+    def count(state: Any) -> tuple[int, int, int]:
+        while state.step < 20:
+            hvd.allreduce(np.ones(1))
+            if state.step == 10 and not state.has_lost:
+                state.has_lost = True
+                state.commit()
+                if hvd.rank() == 1:
+                    os._exit(3)
+            state.step += 1
+            state.commit()
+        return hvd.rank(), hvd.size(), state.step
+
+    hvd.init()
+    state = ObjectState(hvd.broadcast_object, hvd.rank, step=0, has_lost=False)
+    return run_fn(count, restart)(state)

@@ -1,0 +1,599 @@
+// A stand-in for libcuda, for tests on machines without a GPU: the functions that the engine uses,
+// over host memory.
+//
+// Every stream is a thread that does what was put into it, in order. Addresses on a device have a
+// bit that no address of this process has, so whoever follows one on the CPU crashes. Copies check
+// that both ends lie where the function says, and calls that need a current device fail without.
+// Larger blocks are shared memory, which other processes can open. Kernels are run from their text.
+#include "cuda_stand_in.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ptx_machine.h"
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kInvalidDevice = 101;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
+constexpr int kNotFound = 500;
+constexpr int kNotReady = 600;
+constexpr int kMostGpus = 16;
+constexpr std::size_t kLeastShared = 128 * 1024;
+constexpr std::uint64_t kDeviceBit = std::uint64_t{1} << 62;
+
+struct Context {
+  int device;
+};
+
+// What has ended in a stream lies before what is freed later, as CUDA has it.
+std::mutex& ends() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+
+class Stream {
+ public:
+  explicit Stream(int device) : device(device), thread_([this] { run(); }) {}
+  ~Stream() {
+    {
+      const std::lock_guard guard(mutex_);
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void put(std::function<void()> work) {
+    {
+      const std::lock_guard guard(mutex_);
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_all();
+  }
+
+  void synchronize() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return queue_.empty(); });
+  }
+
+  const int device;
+  bool is_capturing = false;
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return is_ending_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const auto work = queue_.front();
+      lock.unlock();
+      work();
+      {
+        const std::lock_guard end(ends());
+      }
+      lock.lock();
+      queue_.pop_front();  // only now: synchronize() waits for its end
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+// Shared with what waits for it: CUDA lets events be destroyed before that.
+struct Progress {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t reached = 0;
+};
+
+struct Event {
+  int device;
+  std::uint64_t recorded = 0;
+  std::shared_ptr<Progress> progress = std::make_shared<Progress>();
+};
+
+struct Handle {
+  char bytes[64];
+};
+
+// Kernels outlive their module where one still runs.
+using Kernels = std::shared_ptr<std::map<std::string, ptx::Kernel>>;
+
+struct Function {
+  Kernels kernels;
+  const ptx::Kernel* kernel;
+};
+
+struct Module {
+  Kernels kernels;
+  std::deque<Function> functions;  // which have been asked for
+};
+
+struct Failure {
+  int code;
+  long calls;
+};
+
+struct World {
+  std::mutex mutex;
+  int gpus = 2;
+  std::map<std::string, long> calls;
+  std::map<std::string, Failure> failures;
+  struct Block {
+    std::size_t size_bytes;
+    int device;
+    int descriptor = -1;  // of shared memory
+    int openings = 0;     // of another's memory
+  };
+  std::map<std::uint64_t, Block> blocks;  // of devices, by host address
+  std::map<int, std::unique_ptr<Stream>> default_streams;
+  Context contexts[kMostGpus];
+  bool has_wrong_kernels = false;
+};
+
+// Never destroyed: streams may be at work until the process ends.
+World& world() {
+  static World* const world = [] {
+    auto* made = new World;
+    for (int device = 0; device < kMostGpus; ++device) made->contexts[device].device = device;
+    if (const char* gpus = std::getenv("STAND_IN_GPUS")) made->gpus = std::atoi(gpus);
+    return made;
+  }();
+  return *world;
+}
+
+thread_local std::vector<Context*> current;
+
+Stream& stream_of(void* stream, int device) {
+  if (stream != nullptr) return *static_cast<Stream*>(stream);
+  const std::lock_guard guard(world().mutex);
+  auto& made = world().default_streams[device];
+  if (made == nullptr) made = std::make_unique<Stream>(device);
+  return *made;
+}
+
+std::byte* seen_from_host(std::uint64_t address) {
+  return reinterpret_cast<std::byte*>(address & ~kDeviceBit);
+}
+
+// The block that an address is in, as the CPU sees it.
+ptx::Stretch stretch_of(std::uint64_t address) {
+  if ((address & kDeviceBit) == 0) return {};
+  const std::uint64_t begin = address & ~kDeviceBit;
+  const std::lock_guard guard(world().mutex);
+  auto after = world().blocks.upper_bound(begin);
+  if (after == world().blocks.begin()) return {};
+  --after;
+  const auto& [first, block] = *after;
+  if (begin > first + block.size_bytes) return {};
+  return {.begin = first | kDeviceBit,
+          .end = (first | kDeviceBit) + block.size_bytes,
+          .host = seen_from_host(first)};
+}
+
+// Which device has all of it; -1 for none.
+int device_of(std::uint64_t address, std::size_t size_bytes) {
+  const ptx::Stretch stretch = stretch_of(address);
+  if (stretch.host == nullptr || address + size_bytes > stretch.end) return -1;
+  const std::lock_guard guard(world().mutex);
+  return world().blocks.at(reinterpret_cast<std::uint64_t>(stretch.host)).device;
+}
+
+bool is_on_device(std::uint64_t address, std::size_t size_bytes) {
+  return device_of(address, size_bytes) >= 0;
+}
+
+// What a handle says, and how another process finds the memory.
+struct Export {
+  int process;
+  int descriptor;
+  int device;
+  std::size_t size_bytes;
+};
+
+void* map_shared(int descriptor, std::size_t size_bytes) {
+  return mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+}
+
+int put_copy(void* stream, void* to, const void* from, std::size_t size_bytes) {
+  if (current.empty()) return kInvalidContext;
+  stream_of(stream, current.back()->device).put([=] { std::memcpy(to, from, size_bytes); });
+  return kSuccess;
+}
+
+}  // namespace
+
+// Counts the call and returns what was ordered for it.
+#define CALL(name) \
+  if (const int ordered = stand_in_count(name); ordered != kSuccess) return ordered
+
+extern "C" {
+
+int stand_in_count(const char* function) {
+  const std::lock_guard guard(world().mutex);
+  ++world().calls[function];
+  const auto found = world().failures.find(function);
+  if (found == world().failures.end() || found->second.calls-- > 0) return kSuccess;
+  found->second.calls = 0;
+  return found->second.code;
+}
+
+long stand_in_calls(const char* function) {
+  const std::lock_guard guard(world().mutex);
+  const auto found = world().calls.find(function);
+  return found == world().calls.end() ? 0 : found->second;
+}
+
+void stand_in_fail(const char* function, int code, long calls) {
+  const std::lock_guard guard(world().mutex);
+  world().failures[function] = {code, calls};
+}
+
+void stand_in_reset() {
+  const std::lock_guard guard(world().mutex);
+  world().calls.clear();
+  world().failures.clear();
+  world().has_wrong_kernels = false;
+}
+
+void stand_in_spoil_kernels() { world().has_wrong_kernels = true; }
+
+void stand_in_set_gpus(int count) { world().gpus = std::min(count, kMostGpus); }
+
+void* stand_in_host_address(std::uint64_t address) {
+  return is_on_device(address, 0) ? seen_from_host(address) : nullptr;
+}
+
+void stand_in_enqueue(void* stream, void (*work)(void*), void* argument) {
+  const int device = current.empty() ? 0 : current.back()->device;
+  stream_of(stream, device).put([=] { work(argument); });
+}
+
+void stand_in_synchronize(void* stream, int device) { stream_of(stream, device).synchronize(); }
+
+void stand_in_set_capturing(void* stream, int is_capturing) {
+  static_cast<Stream*>(stream)->is_capturing = is_capturing != 0;
+}
+
+int stand_in_current_device() { return current.empty() ? -1 : current.back()->device; }
+
+int cuInit(unsigned) {
+  CALL("cuInit");
+  return kSuccess;
+}
+
+int cuDriverGetVersion(int* version) {
+  CALL("cuDriverGetVersion");
+  *version = 12040;
+  return kSuccess;
+}
+
+int cuGetErrorName(int result, const char** name) {
+  *name = result == kNotReady        ? "CUDA_ERROR_NOT_READY"
+          : result == kOutOfMemory   ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : result == kInvalidHandle ? "CUDA_ERROR_INVALID_HANDLE"
+                                     : "CUDA_ERROR_INVALID_VALUE";
+  return kSuccess;
+}
+
+int cuGetErrorString(int result, const char** text) {
+  *text = result == kOutOfMemory ? "out of memory" : "invalid argument";
+  return kSuccess;
+}
+
+int cuDeviceGetCount(int* count) {
+  CALL("cuDeviceGetCount");
+  *count = world().gpus;
+  return kSuccess;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+  CALL("cuDeviceGet");
+  if (ordinal < 0 || ordinal >= world().gpus) return kInvalidDevice;
+  *device = ordinal;
+  return kSuccess;
+}
+
+int cuDeviceGetUuid(unsigned char* uuid, int device) {
+  CALL("cuDeviceGetUuid");
+  std::memset(uuid, 0, 16);
+  uuid[0] = static_cast<unsigned char>(device + 1);
+  return kSuccess;
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  CALL("cuDevicePrimaryCtxRetain");
+  *context = &world().contexts[device];
+  return kSuccess;
+}
+
+int cuCtxPushCurrent_v2(void* context) {
+  CALL("cuCtxPushCurrent");
+  current.push_back(static_cast<Context*>(context));
+  return kSuccess;
+}
+
+int cuCtxPopCurrent_v2(void** context) {
+  CALL("cuCtxPopCurrent");
+  if (current.empty()) return kInvalidContext;
+  *context = current.back();
+  current.pop_back();
+  return kSuccess;
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  CALL("cuThreadExchangeStreamCaptureMode");
+  thread_local int own = 0;
+  std::swap(own, *mode);
+  return kSuccess;
+}
+
+int cuPointerGetAttribute(void* value, int attribute, std::uint64_t address) {
+  CALL("cuPointerGetAttribute");
+  constexpr int kDeviceOrdinal = 9;
+  const int device = device_of(address, 1);
+  if (attribute != kDeviceOrdinal || device < 0) return kInvalidValue;
+  *static_cast<int*>(value) = device;
+  return kSuccess;
+}
+
+int cuStreamCreate(void** stream, unsigned) {
+  CALL("cuStreamCreate");
+  if (current.empty()) return kInvalidContext;
+  *stream = new Stream(current.back()->device);
+  return kSuccess;
+}
+
+// Waits for nothing: what is in the stream goes on.
+int cuStreamDestroy_v2(void* stream) {
+  CALL("cuStreamDestroy");
+  if (current.empty()) return kInvalidContext;
+  std::thread([destroyed = static_cast<Stream*>(stream)] { delete destroyed; }).detach();
+  return kSuccess;
+}
+
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  CALL("cuStreamWaitEvent");
+  if (current.empty()) return kInvalidContext;
+  const auto* awaited = static_cast<Event*>(event);
+  const int device = current.back()->device;
+  stream_of(stream, device).put([progress = awaited->progress, wanted = awaited->recorded] {
+    std::unique_lock lock(progress->mutex);
+    progress->changed.wait(lock, [&] { return progress->reached >= wanted; });
+  });
+  return kSuccess;
+}
+
+int cuStreamIsCapturing(void* stream, int* status) {
+  CALL("cuStreamIsCapturing");
+  *status = stream != nullptr && static_cast<Stream*>(stream)->is_capturing ? 1 : 0;
+  return kSuccess;
+}
+
+int cuEventCreate(void** event, unsigned) {
+  CALL("cuEventCreate");
+  if (current.empty()) return kInvalidContext;
+  *event = new Event{.device = current.back()->device};
+  return kSuccess;
+}
+
+int cuEventDestroy_v2(void* event) {
+  CALL("cuEventDestroy");
+  if (current.empty()) return kInvalidContext;
+  delete static_cast<Event*>(event);
+  return kSuccess;
+}
+
+int cuEventRecord(void* event, void* stream) {
+  CALL("cuEventRecord");
+  auto* recorded = static_cast<Event*>(event);
+  if (current.empty()) return kInvalidContext;
+  Stream& on = stream_of(stream, recorded->device);
+  if (on.device != recorded->device) return kInvalidHandle;
+  on.put([progress = recorded->progress, number = ++recorded->recorded] {
+    const std::lock_guard guard(progress->mutex);
+    progress->reached = number;
+    progress->changed.notify_all();
+  });
+  return kSuccess;
+}
+
+int cuEventQuery(void* event) {
+  CALL("cuEventQuery");
+  const auto* asked = static_cast<Event*>(event);
+  const std::lock_guard guard(asked->progress->mutex);
+  return asked->progress->reached >= asked->recorded ? kSuccess : kNotReady;
+}
+
+int cuMemAlloc_v2(std::uint64_t* address, std::size_t size_bytes) {
+  CALL("cuMemAlloc");
+  if (current.empty()) return kInvalidContext;
+  void* memory = nullptr;
+  int descriptor = -1;
+  if (size_bytes < kLeastShared) {
+    memory = std::malloc(size_bytes);
+  } else {
+    descriptor = memfd_create("device memory", MFD_CLOEXEC);
+    if (ftruncate(descriptor, static_cast<off_t>(size_bytes)) != 0) return kOutOfMemory;
+    memory = map_shared(descriptor, size_bytes);
+  }
+  const auto begin = reinterpret_cast<std::uint64_t>(memory);
+  const std::lock_guard guard(world().mutex);
+  world().blocks[begin] = {size_bytes, current.back()->device, descriptor};
+  *address = begin | kDeviceBit;
+  return kSuccess;
+}
+
+int cuMemFree_v2(std::uint64_t address) {
+  CALL("cuMemFree");
+  if (current.empty()) return kInvalidContext;
+  World::Block block;
+  {
+    const std::lock_guard guard(world().mutex);
+    const auto found = world().blocks.find(address & ~kDeviceBit);
+    if (found == world().blocks.end() || found->second.openings != 0) return kInvalidValue;
+    block = found->second;
+    world().blocks.erase(found);
+  }
+  const std::lock_guard ended(ends());
+  if (block.descriptor < 0) {
+    std::free(seen_from_host(address));
+  } else {
+    munmap(seen_from_host(address), block.size_bytes);
+    close(block.descriptor);
+  }
+  return kSuccess;
+}
+
+int cuIpcGetMemHandle(Handle* handle, std::uint64_t address) {
+  CALL("cuIpcGetMemHandle");
+  if (current.empty()) return kInvalidContext;
+  const std::lock_guard guard(world().mutex);
+  const auto found = world().blocks.find(address & ~kDeviceBit);
+  if (found == world().blocks.end() || found->second.descriptor < 0) return kInvalidValue;
+  const auto& [_, block] = *found;
+  const Export exported{getpid(), block.descriptor, block.device, block.size_bytes};
+  std::memcpy(handle->bytes, &exported, sizeof exported);
+  return kSuccess;
+}
+
+// Ranks that are threads may open each other's memory, too, at an address of its own.
+int cuIpcOpenMemHandle_v2(std::uint64_t* address, Handle handle, unsigned) {
+  CALL("cuIpcOpenMemHandle");
+  if (current.empty()) return kInvalidContext;
+  Export exported;
+  std::memcpy(&exported, handle.bytes, sizeof exported);
+  const std::string path =
+      "/proc/" + std::to_string(exported.process) + "/fd/" + std::to_string(exported.descriptor);
+  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return kInvalidHandle;
+  void* const memory = map_shared(descriptor, exported.size_bytes);
+  close(descriptor);
+  if (memory == MAP_FAILED) return kInvalidHandle;
+  const auto begin = reinterpret_cast<std::uint64_t>(memory);
+  const std::lock_guard guard(world().mutex);
+  world().blocks[begin] = {exported.size_bytes, exported.device, -1, 1};
+  *address = begin | kDeviceBit;
+  return kSuccess;
+}
+
+int cuIpcCloseMemHandle(std::uint64_t address) {
+  CALL("cuIpcCloseMemHandle");
+  if (current.empty()) return kInvalidContext;
+  const std::lock_guard guard(world().mutex);
+  const auto found = world().blocks.find(address & ~kDeviceBit);
+  if (found == world().blocks.end() || found->second.openings == 0) return kInvalidValue;
+  munmap(seen_from_host(address), found->second.size_bytes);
+  world().blocks.erase(found);
+  return kSuccess;
+}
+
+int cuModuleLoadData(void** module, const void* text) {
+  CALL("cuModuleLoadData");
+  if (current.empty()) return kInvalidContext;
+  auto kernels = ptx::parse(static_cast<const char*>(text));
+  *module = new Module{.kernels = std::make_shared<Kernels::element_type>(std::move(kernels)),
+                       .functions = {}};
+  return kSuccess;
+}
+
+int cuModuleUnload(void* module) {
+  CALL("cuModuleUnload");
+  if (current.empty()) return kInvalidContext;
+  delete static_cast<Module*>(module);
+  return kSuccess;
+}
+
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  CALL("cuModuleGetFunction");
+  auto& [kernels, functions] = *static_cast<Module*>(module);
+  const auto found = kernels->find(name);
+  if (found == kernels->end()) return kNotFound;
+  *function = &functions.emplace_back(Function{kernels, &found->second});
+  return kSuccess;
+}
+
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+                   unsigned, unsigned, void* stream, void** arguments, void**) {
+  CALL("cuLaunchKernel");
+  if (current.empty()) return kInvalidContext;
+  const auto* launched = static_cast<Function*>(function);
+  if (world().has_wrong_kernels) return kSuccess;
+  const ptx::Grid grid{blocks, threads};
+  stream_of(stream, current.back()->device)
+      .put([kernels = launched->kernels, kernel = launched->kernel, grid,
+            parameters = ptx::pack(*launched->kernel, arguments)] {
+        ptx::run(*kernel, grid, parameters, stretch_of);
+      });
+  return kSuccess;
+}
+
+int cuMemHostAlloc(void** memory, std::size_t size_bytes, unsigned) {
+  CALL("cuMemHostAlloc");
+  if (current.empty()) return kInvalidContext;
+  *memory = std::malloc(size_bytes);
+  return kSuccess;
+}
+
+int cuMemFreeHost(void* memory) {
+  CALL("cuMemFreeHost");
+  std::free(memory);
+  return kSuccess;
+}
+
+int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t size_bytes, void* stream) {
+  CALL("cuMemcpyDtoHAsync");
+  const bool is_host = (reinterpret_cast<std::uint64_t>(to) & kDeviceBit) == 0;
+  if (!is_host || !is_on_device(from, size_bytes)) return kInvalidValue;
+  return put_copy(stream, to, seen_from_host(from), size_bytes);
+}
+
+int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t size_bytes, void* stream) {
+  CALL("cuMemcpyHtoDAsync");
+  const bool is_host = (reinterpret_cast<std::uint64_t>(from) & kDeviceBit) == 0;
+  if (!is_host || !is_on_device(to, size_bytes)) return kInvalidValue;
+  return put_copy(stream, seen_from_host(to), from, size_bytes);
+}
+
+int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t size_bytes,
+                         void* stream) {
+  CALL("cuMemcpyDtoDAsync");
+  if (!is_on_device(to, size_bytes) || !is_on_device(from, size_bytes)) return kInvalidValue;
+  return put_copy(stream, seen_from_host(to), seen_from_host(from), size_bytes);
+}
+
+int cuMemsetD8Async(std::uint64_t to, unsigned char value, std::size_t size_bytes, void* stream) {
+  CALL("cuMemsetD8Async");
+  if (current.empty()) return kInvalidContext;
+  if (!is_on_device(to, size_bytes)) return kInvalidValue;
+  stream_of(stream, current.back()->device).put([=] {
+    std::memset(seen_from_host(to), value, size_bytes);
+  });
+  return kSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,522 @@
+// A stand-in for libnccl, for ranks that are threads of one process, over the stand-in for libcuda.
+//
+// What is called in a group is put into the streams when somebody asks afterwards whether the
+// communicator is still busy: so whoever does not ask misses it. In the streams the calls meet; a
+// call that lacks a rank waits there until the communicator is aborted. An abort returns when
+// nothing runs on the device any more, of other communicators either.
+//
+// Collectives are counted once more by the number of their ranks, "ncclAllReduce of 2", when they
+// are called, and as "ncclAllReduce of 2 in its stream" when their turn comes there.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda_stand_in.h"
+
+namespace {
+
+enum Result : int { kSuccess = 0, kInvalidUsage = 5, kInProgress = 7 };
+enum Type : int {
+  kInt8,
+  kUint8,
+  kInt32,
+  kUint32,
+  kInt64,
+  kUint64,
+  kHalf,
+  kFloat,
+  kDouble,
+  kBfloat
+};
+constexpr int kFirstOwnOp = 5;
+
+struct UniqueId {
+  std::array<char, 128> bytes;
+};
+
+std::size_t size_of(int type) {
+  constexpr std::array<std::size_t, 10> kSizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+  return kSizes[static_cast<std::size_t>(type)];
+}
+
+template <typename Value>
+Value get(const void* at) {
+  Value value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <typename Value>
+void put(void* at, double number) {
+  const auto value = static_cast<Value>(number);
+  std::memcpy(at, &value, sizeof value);
+}
+
+double half(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int mantissa = bits & 1023;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+// Of numbers that a half can hold exactly.
+std::uint16_t half_of(double number) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    if (half(static_cast<std::uint16_t>(bits)) == number) return static_cast<std::uint16_t>(bits);
+  }
+  return 0x7e00;
+}
+
+double number_at(const std::byte* at, int type) {
+  switch (type) {
+    case kInt8:
+      return get<std::int8_t>(at);
+    case kUint8:
+      return get<std::uint8_t>(at);
+    case kInt32:
+      return get<std::int32_t>(at);
+    case kInt64:
+      return static_cast<double>(get<std::int64_t>(at));
+    case kHalf:
+      return half(get<std::uint16_t>(at));
+    case kFloat:
+      return get<float>(at);
+    case kBfloat: {
+      const std::uint32_t bits = std::uint32_t{get<std::uint16_t>(at)} << 16;
+      return get<float>(&bits);
+    }
+    default:
+      return get<double>(at);
+  }
+}
+
+void put_number(std::byte* at, int type, double number) {
+  switch (type) {
+    case kInt8:
+      return put<std::int8_t>(at, number);
+    case kUint8:
+      return put<std::uint8_t>(at, number);
+    case kInt32:
+      return put<std::int32_t>(at, number);
+    case kInt64:
+      return put<std::int64_t>(at, number);
+    case kHalf: {
+      const std::uint16_t bits = half_of(number);
+      std::memcpy(at, &bits, 2);
+      return;
+    }
+    case kFloat:
+      return put<float>(at, number);
+    case kBfloat: {
+      const auto value = static_cast<float>(number);
+      std::memcpy(at, reinterpret_cast<const std::byte*>(&value) + 2, 2);
+      return;
+    }
+    default:
+      return put<double>(at, number);
+  }
+}
+
+double combine(int op, double first, double second) {
+  if (op == 1) return first * second;
+  if (op == 2) return std::max(first, second);
+  if (op == 3) return std::min(first, second);
+  return first + second;
+}
+
+// One rank's call of a collective.
+struct Call {
+  enum Kind { kAllReduce, kReduce, kReduceScatter, kBroadcast, kAllGather } kind;
+  static constexpr std::array kNames{"ncclAllReduce", "ncclReduce", "ncclReduceScatter",
+                                     "ncclBroadcast", "ncclAllGather"};
+  const std::byte* in;
+  std::byte* out;
+  std::size_t count;
+  int type;
+  int op;
+  int root;
+  double scale;
+};
+
+struct Round {
+  std::map<int, Call> calls;  // by rank
+  bool is_done = false;
+};
+
+// The ranks that met under one id.
+struct Group {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int size = 0;
+  std::map<int, int> devices;  // by rank that has come
+  std::set<int> leaving;
+  std::map<std::uint64_t, Round> rounds;
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> messages;  // from, to
+};
+
+struct Comm {
+  Comm(std::shared_ptr<Group> met, int rank) : group(std::move(met)), rank(rank) {}
+
+  std::shared_ptr<Group> group;
+  int rank;
+  std::shared_ptr<bool> is_aborted = std::make_shared<bool>(false);  // under the group's mutex
+  std::uint64_t rounds = 0;
+  std::vector<double> factors;                   // of own ops
+  std::vector<std::function<void()>> submitted;  // not in a stream yet
+  bool is_leaving = false;
+};
+
+struct Library {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Group>> groups;
+  std::uint64_t ids = 0;
+  std::condition_variable idle;
+  std::map<int, int> running;  // calls in streams, by device
+};
+
+Library& library() {
+  static auto* const library = new Library;
+  return *library;
+}
+
+// While it lives, a device has something to do.
+class Run {
+ public:
+  explicit Run(int device) : device_(device) {
+    const std::lock_guard guard(library().mutex);
+    ++library().running[device_];
+  }
+  ~Run() {
+    const std::lock_guard guard(library().mutex);
+    --library().running[device_];
+    library().idle.notify_all();
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+ private:
+  const int device_;
+};
+
+void wait_until_idle(int device) {
+  std::unique_lock lock(library().mutex);
+  library().idle.wait(lock, [device] { return library().running[device] == 0; });
+}
+
+std::shared_ptr<Group> group_of(const UniqueId& id) {
+  const std::lock_guard guard(library().mutex);
+  std::shared_ptr<Group>& group = library().groups[id.bytes.data()];
+  if (group == nullptr) group = std::make_shared<Group>();
+  return group;
+}
+
+thread_local int depth = 0;
+thread_local std::vector<std::pair<Comm*, std::function<void()>>> in_group;
+
+std::byte* memory(const void* address) {
+  return static_cast<std::byte*>(stand_in_host_address(reinterpret_cast<std::uint64_t>(address)));
+}
+
+void reduce_into(std::byte* out, const Round& round, const Call& call, std::size_t first) {
+  const std::size_t width = size_of(call.type);
+  for (std::size_t i = 0; i < call.count; ++i) {
+    double result = 0;
+    bool is_first = true;
+    for (const auto& [_, other] : round.calls) {
+      const double value = number_at(other.in + (first + i) * width, other.type) * other.scale;
+      result = is_first ? value : combine(call.op, result, value);
+      is_first = false;
+    }
+    put_number(out + i * width, call.type, result);
+  }
+}
+
+// All ranks have come; the results of all are made by the last. Inputs are read before any is
+// written, since ranks may work in place.
+void finish(Round& round, int size) {
+  std::map<int, std::vector<std::byte>> results;
+  for (const auto& [rank, call] : round.calls) {
+    const std::size_t bytes = call.count * size_of(call.type);
+    std::vector<std::byte>& result = results[rank];
+    if (call.kind == Call::kAllGather) {
+      for (const auto& [_, other] : round.calls) {
+        result.insert(result.end(), other.in, other.in + bytes);
+      }
+    } else if (call.kind == Call::kBroadcast) {
+      const Call& giver = round.calls.at(call.root);
+      result.assign(giver.in, giver.in + bytes);
+    } else if (call.kind != Call::kReduce || call.root == rank) {
+      result.resize(bytes);
+      const bool is_part = call.kind == Call::kReduceScatter;
+      reduce_into(result.data(), round, call,
+                  is_part ? call.count * static_cast<std::size_t>(rank) : 0);
+    }
+  }
+  for (const auto& [rank, call] : round.calls) {
+    if (!results[rank].empty()) std::memcpy(call.out, results[rank].data(), results[rank].size());
+  }
+  static_cast<void>(size);
+}
+
+std::string name_of(const Call& call, const Group& group) {
+  return std::string(Call::kNames[call.kind]) + " of " + std::to_string(group.size);
+}
+
+// In a stream.
+void meet(Group& group, int rank, std::uint64_t number, const Call& call, const bool& is_aborted) {
+  std::unique_lock lock(group.mutex);
+  if (is_aborted) return;
+  const Run run(group.devices.at(rank));
+  stand_in_count((name_of(call, group) + " in its stream").c_str());
+  Round& round = group.rounds[number];
+  round.calls[rank] = call;
+  if (static_cast<int>(round.calls.size()) == group.size) {
+    finish(round, group.size);
+    round.is_done = true;
+    group.changed.notify_all();
+  }
+  group.changed.wait(lock, [&] { return round.is_done || is_aborted; });
+}
+
+struct Job {
+  std::function<void()> work;
+};
+
+void run_job(void* argument) {
+  const std::unique_ptr<Job> job(static_cast<Job*>(argument));
+  job->work();
+}
+
+void enqueue(void* stream, std::function<void()> work) {
+  stand_in_enqueue(stream, &run_job, new Job{std::move(work)});
+}
+
+int submit(Comm* comm, std::function<void()> put_into_stream) {
+  if (depth == 0) {
+    comm->submitted.push_back(std::move(put_into_stream));
+  } else {
+    in_group.emplace_back(comm, std::move(put_into_stream));
+  }
+  return kInProgress;
+}
+
+int collect(Comm* comm, void* stream, Call call) {
+  if (call.op >= kFirstOwnOp) {
+    call.scale = comm->factors.at(static_cast<std::size_t>(call.op - kFirstOwnOp));
+    call.op = 0;
+  }
+  stand_in_count(name_of(call, *comm->group).c_str());
+  const std::uint64_t number = comm->rounds++;
+  const auto group = comm->group;
+  const auto is_aborted = comm->is_aborted;
+  const int rank = comm->rank;
+  return submit(comm,
+                [=] { enqueue(stream, [=] { meet(*group, rank, number, call, *is_aborted); }); });
+}
+
+bool has_come(Group& group) { return static_cast<int>(group.devices.size()) == group.size; }
+
+bool has_duplicates(const Group& group) {
+  std::set<int> seen;
+  return std::any_of(group.devices.begin(), group.devices.end(),
+                     [&](const auto& each) { return !seen.insert(each.second).second; });
+}
+
+}  // namespace
+
+#define CALL(name) \
+  if (const int ordered = stand_in_count(name); ordered != 0) return ordered
+
+extern "C" {
+
+int ncclGetVersion(int* version) {
+  CALL("ncclGetVersion");
+  *version = 23203;
+  return kSuccess;
+}
+
+const char* ncclGetErrorString(int result) {
+  return result == kInvalidUsage ? "invalid usage" : "unhandled system error";
+}
+
+const char* ncclGetLastError(void*) { return "said by the stand-in"; }
+
+int ncclGetUniqueId(UniqueId* id) {
+  CALL("ncclGetUniqueId");
+  const std::lock_guard guard(library().mutex);
+  const std::string text = "stand-in " + std::to_string(++library().ids);
+  id->bytes = {};
+  std::copy(text.begin(), text.end(), id->bytes.begin());
+  return kSuccess;
+}
+
+int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, void*) {
+  CALL("ncclCommInitRankConfig");
+  const std::shared_ptr<Group> group = group_of(id);
+  const std::lock_guard guard(group->mutex);
+  group->size = size;
+  group->devices[rank] = stand_in_current_device();
+  *comm = new Comm(group, rank);
+  return kInProgress;
+}
+
+int ncclCommGetAsyncError(void* comm, int* state) {
+  auto* asked = static_cast<Comm*>(comm);
+  *state = stand_in_count("ncclCommGetAsyncError");
+  if (*state != kSuccess) return kSuccess;
+  if (!asked->submitted.empty()) {
+    for (const auto& put_into_stream : std::exchange(asked->submitted, {})) put_into_stream();
+    *state = kInProgress;
+    return kSuccess;
+  }
+  const std::lock_guard guard(asked->group->mutex);
+  if (!has_come(*asked->group)) *state = kInProgress;
+  if (has_come(*asked->group) && has_duplicates(*asked->group)) *state = kInvalidUsage;
+  if (asked->is_leaving && static_cast<int>(asked->group->leaving.size()) < asked->group->size) {
+    *state = kInProgress;
+  }
+  return kSuccess;
+}
+
+int ncclCommFinalize(void* comm) {
+  CALL("ncclCommFinalize");
+  auto* leaving = static_cast<Comm*>(comm);
+  const std::lock_guard guard(leaving->group->mutex);
+  leaving->is_leaving = true;
+  leaving->group->leaving.insert(leaving->rank);
+  return kInProgress;
+}
+
+int ncclCommDestroy(void* comm) {
+  CALL("ncclCommDestroy");
+  delete static_cast<Comm*>(comm);
+  return kSuccess;
+}
+
+int ncclCommAbort(void* comm) {
+  CALL("ncclCommAbort");
+  const std::unique_ptr<Comm> aborted(static_cast<Comm*>(comm));
+  int device = 0;
+  {
+    const std::lock_guard guard(aborted->group->mutex);
+    *aborted->is_aborted = true;
+    aborted->group->changed.notify_all();
+    device = aborted->group->devices.at(aborted->rank);
+  }
+  wait_until_idle(device);
+  return kSuccess;
+}
+
+int ncclGroupStart() {
+  CALL("ncclGroupStart");
+  ++depth;
+  return kSuccess;
+}
+
+int ncclGroupEnd() {
+  if (--depth == 0) {
+    for (auto& [comm, put_into_stream] : std::exchange(in_group, {})) {
+      comm->submitted.push_back(std::move(put_into_stream));
+    }
+  }
+  CALL("ncclGroupEnd");
+  return kInProgress;
+}
+
+int ncclAllReduce(const void* in, void* out, std::size_t count, int type, int op, void* comm,
+                  void* stream) {
+  CALL("ncclAllReduce");
+  return collect(static_cast<Comm*>(comm), stream,
+                 {Call::kAllReduce, memory(in), memory(out), count, type, op, 0, 1.0});
+}
+
+int ncclReduce(const void* in, void* out, std::size_t count, int type, int op, int root, void* comm,
+               void* stream) {
+  CALL("ncclReduce");
+  return collect(static_cast<Comm*>(comm), stream,
+                 {Call::kReduce, memory(in), memory(out), count, type, op, root, 1.0});
+}
+
+int ncclReduceScatter(const void* in, void* out, std::size_t count, int type, int op, void* comm,
+                      void* stream) {
+  CALL("ncclReduceScatter");
+  return collect(static_cast<Comm*>(comm), stream,
+                 {Call::kReduceScatter, memory(in), memory(out), count, type, op, 0, 1.0});
+}
+
+int ncclBroadcast(const void* in, void* out, std::size_t count, int type, int root, void* comm,
+                  void* stream) {
+  CALL("ncclBroadcast");
+  return collect(static_cast<Comm*>(comm), stream,
+                 {Call::kBroadcast, memory(in), memory(out), count, type, 0, root, 1.0});
+}
+
+int ncclAllGather(const void* in, void* out, std::size_t count, int type, void* comm,
+                  void* stream) {
+  CALL("ncclAllGather");
+  return collect(static_cast<Comm*>(comm), stream,
+                 {Call::kAllGather, memory(in), memory(out), count, type, 0, 0, 1.0});
+}
+
+int ncclSend(const void* in, std::size_t count, int type, int peer, void* comm, void* stream) {
+  CALL("ncclSend");
+  const auto* sender = static_cast<Comm*>(comm);
+  const auto group = sender->group;
+  const std::pair route(sender->rank, peer);
+  return submit(static_cast<Comm*>(comm), [=] {
+    enqueue(stream, [=] {
+      const std::byte* bytes = memory(in);
+      const std::lock_guard guard(group->mutex);
+      group->messages[route].emplace_back(bytes, bytes + count * size_of(type));
+      group->changed.notify_all();
+    });
+  });
+}
+
+int ncclRecv(void* out, std::size_t count, int type, int peer, void* comm, void* stream) {
+  CALL("ncclRecv");
+  const auto* receiver = static_cast<Comm*>(comm);
+  const auto group = receiver->group;
+  const auto is_aborted = receiver->is_aborted;
+  const std::pair route(peer, receiver->rank);
+  return submit(static_cast<Comm*>(comm), [=] {
+    enqueue(stream, [=] {
+      std::unique_lock lock(group->mutex);
+      const Run run(group->devices.at(route.second));
+      auto& messages = group->messages[route];
+      group->changed.wait(lock, [&] { return !messages.empty() || *is_aborted; });
+      if (messages.empty()) return;
+      std::memcpy(memory(out), messages.front().data(),
+                  std::min(messages.front().size(), count * size_of(type)));
+      messages.pop_front();
+    });
+  });
+}
+
+int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int, void* comm) {
+  CALL("ncclRedOpCreatePreMulSum");
+  auto* owner = static_cast<Comm*>(comm);
+  owner->factors.push_back(number_at(static_cast<std::byte*>(scalar), type));
+  *op = kFirstOwnOp + static_cast<int>(owner->factors.size()) - 1;
+  return kSuccess;
+}
+
+int ncclRedOpDestroy(int, void*) {
+  CALL("ncclRedOpDestroy");
+  return kSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,89 @@
+#include <doctest/doctest.h>
+
+#include "device_world.h"
+
+namespace hvd::test {
+namespace {
+
+TEST_CASE("a library that is not there, or is another one, is an error with the loader's text") {
+  CHECK(error_of([] { CudaDriver("libno_such_cuda.so.1"); }).find("libno_such_cuda.so.1") !=
+        std::string::npos);
+  CHECK(error_of([] { CudaDriver("libc.so.6"); }) ==
+        "libc.so.6 has no function cuInit; it is too old");
+}
+
+TEST_CASE("without a GPU there is no driver") {
+  stand_in_reset();
+  stand_in_set_gpus(0);
+  CHECK(error_of([] { CudaDriver(CUDA_STAND_IN); }).find("finds no GPU") != std::string::npos);
+  stand_in_set_gpus(2);
+  CHECK(CudaDriver(CUDA_STAND_IN).device_count() == 2);
+}
+
+TEST_CASE("errors have CUDA's text") {
+  stand_in_reset();
+  const CudaDriver driver(CUDA_STAND_IN);
+  stand_in_fail("cuMemAlloc", 2, 0);
+  const auto memory = std::make_shared<DeviceMemory>(std::make_shared<CudaDriver>(CUDA_STAND_IN));
+  CHECK(error_of([&] { memory->allocate(0, 100); }) ==
+        "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY, out of memory");
+  CHECK(error_of([&] { memory->allocate(77, 100); }).find("there is no GPU 77") == 0);
+  stand_in_reset();
+}
+
+TEST_CASE("a stream that is held back goes on when the event is reached") {
+  DeviceWorld world(2);
+  const DeviceRank& busy = world.rank(0);
+  const DeviceRank& other = world.rank(1);
+  BusyStream work(busy);
+  const CudaEventPtr event = busy.stream->mark();
+  {
+    const CurrentDevice current(other.gpu->driver(), other.device);
+    event->hold_back(other.stream->get());
+  }
+  const CudaEventPtr after = other.stream->mark();
+  CHECK(!event->is_reached());
+  CHECK(!after->is_reached());
+  work.release();
+  other.synchronize();
+  CHECK(after->is_reached());
+}
+
+TEST_CASE("memory that a GPU still uses is not given out again") {
+  DeviceWorld world(1);
+  const DeviceRank& rank = world.rank(0);
+  DeviceMemory& memory = rank.gpu->memory();
+  BusyStream work(rank);
+  DeviceBlockPtr block = memory.allocate(0, 1000);
+  const std::byte* const address = block->data;
+  block->last_use = rank.stream->mark();
+  block.reset();
+  CHECK(memory.allocate(0, 1000)->data != address);
+  work.release();
+  rank.synchronize();
+  const long allocations = stand_in_calls("cuMemAlloc");
+  const DeviceBlockPtr first = memory.allocate(0, 1000);
+  const DeviceBlockPtr second = memory.allocate(0, 1000);
+  CHECK((first->data == address || second->data == address));
+  CHECK(stand_in_calls("cuMemAlloc") == allocations);
+}
+
+TEST_CASE("NCCL that is not there is a text, not an error") {
+  const Gpu none(CUDA_STAND_IN, "");
+  CHECK(none.nccl() == nullptr);
+  CHECK(none.nccl_problem() == "NCCL is not installed");
+  const Gpu wrong(CUDA_STAND_IN, "libc.so.6");
+  CHECK(wrong.nccl() == nullptr);
+  CHECK(wrong.nccl_problem().find("has no function nccl") != std::string::npos);
+  CHECK(Gpu(CUDA_STAND_IN, NCCL_STAND_IN).nccl()->version() == 23203);
+}
+
+TEST_CASE("a stream that is captured into a graph takes no collectives") {
+  DeviceWorld world(1);
+  const DeviceRank& rank = world.rank(0);
+  stand_in_set_capturing(rank.stream->get(), 1);
+  CHECK(error_of([&] { rank.depart(); }).find("captured into a CUDA graph") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace hvd::test

@@ -1,0 +1,78 @@
+#include "backend/device_card.h"
+
+#include <doctest/doctest.h>
+
+#include "backend/nccl_launch.h"
+#include "core/text.h"
+
+namespace hvd::test {
+namespace {
+
+const std::vector<std::string> kNames{"rank 0", "rank 1", "rank 2"};
+
+DeviceCard card(unsigned char gpu, int version = 23203) {
+  DeviceCard card{.nccl_version = version};
+  card.uuid.bytes[0] = gpu;
+  return card;
+}
+
+TEST_CASE("ranks with a GPU each and the same NCCL can use it") {
+  const std::vector<DeviceCard> cards{card(1), card(2), card(3, 23201)};
+  CHECK(nccl_obstacle(cards, kNames) == std::nullopt);
+  CHECK(shared_gpus(cards, kNames).empty());
+}
+
+TEST_CASE("an obstacle names the ranks") {
+  std::vector<DeviceCard> cards{card(1), card(2), card(1)};
+  CHECK(nccl_obstacle(cards, kNames) == "rank 0 and rank 2 share one GPU, which NCCL refuses");
+  cards[1] = card(1);
+  CHECK(shared_gpus(cards, kNames) ==
+        std::vector<std::string>{"rank 0, rank 1 and rank 2 share one GPU"});
+  cards = {card(1), card(2, 22000), card(3)};
+  CHECK(nccl_obstacle(cards, kNames) == "rank 1 has NCCL 22000, rank 0 has 23203");
+  cards[2].nccl_version = 0;
+  copy_text(cards[2].problem, "NCCL is not installed");
+  CHECK(nccl_obstacle(cards, kNames) == "rank 2: NCCL is not installed");
+}
+
+TEST_CASE("what one rank wants holds for all") {
+  std::vector<DeviceCard> cards{card(1), card(2)};
+  CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kAny);
+  cards[1].routes[static_cast<std::size_t>(Kind::kAllreduce)] = DeviceRoute::kNccl;
+  CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kNccl);
+  cards[0].routes[static_cast<std::size_t>(Kind::kAllreduce)] = DeviceRoute::kHost;
+  CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kHost);
+  CHECK(common_route(cards, Kind::kBroadcast) == DeviceRoute::kAny);
+  cards[0].streams = 4;
+  cards[1].streams = 2;
+  CHECK(common_streams(cards) == 2);
+}
+
+Request reduction(Dtype dtype, ReduceOp op, double prescale = 1.0, double postscale = 1.0) {
+  Request request;
+  request.dtype = dtype;
+  request.op = op;
+  request.prescale = prescale;
+  request.postscale = postscale;
+  return request;
+}
+
+TEST_CASE("NCCL gets what it does as the engine promises") {
+  CHECK(nccl_runs(reduction(Dtype::kFloat32, ReduceOp::kAverage), 3));
+  CHECK(nccl_runs(reduction(Dtype::kBfloat16, ReduceOp::kSum, 0.5, 4.0), 3));
+  CHECK(nccl_runs(reduction(Dtype::kFloat64, ReduceOp::kProduct), 3));
+  CHECK(nccl_runs(reduction(Dtype::kInt64, ReduceOp::kMin), 3));
+  CHECK(nccl_runs(reduction(Dtype::kBool, ReduceOp::kSum), 3));
+  CHECK(!nccl_runs(reduction(Dtype::kInt16, ReduceOp::kSum), 3));
+  CHECK(!nccl_runs(reduction(Dtype::kInt32, ReduceOp::kAverage), 3));
+  CHECK(!nccl_runs(reduction(Dtype::kInt32, ReduceOp::kSum, 2.0, 0.5), 3));
+  CHECK(!nccl_runs(reduction(Dtype::kFloat32, ReduceOp::kMax, 2.0), 3));
+  CHECK(!nccl_runs(reduction(Dtype::kFloat32, ReduceOp::kAdasum), 2));
+  CHECK(!nccl_runs(reduction(Dtype::kFloat16, ReduceOp::kSum, 1e-6), 2));  // lost in a float16
+  Request moved = reduction(Dtype::kInt16, ReduceOp::kSum);
+  moved.kind = Kind::kBroadcast;
+  CHECK(nccl_runs(moved, 2));
+}
+
+}  // namespace
+}  // namespace hvd::test

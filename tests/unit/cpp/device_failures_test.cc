@@ -1,0 +1,222 @@
+// What goes wrong on GPUs and with NCCL: another way where there is one, else an error with the
+// library's own text, and no wait without an end.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "device_world.h"
+
+namespace hvd::test {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// An allreduce on every rank, which goes well.
+void check_allreduce(DeviceWorld& world, const std::string& name = "x") {
+  world.run([&](int, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats tensor = mine.floats({1.0F});
+    finish_on_device(engine, submit(engine, mine, on_device_in_place(name, tensor)));
+    mine.synchronize();
+    CHECK(tensor.values() == std::vector{static_cast<float>(world.engines().size())});
+  });
+}
+
+TEST_CASE("without NCCL, or where it does not come about, the host carries GPU tensors") {
+  DeviceWorld without(2, {.nccl = ""});
+  check_allreduce(without);
+  DeviceWorld refused(2, {.timeout_s = 0.05});
+  stand_in_fail("ncclCommInitRankConfig", 5, 1);  // on the rank that comes second
+  check_allreduce(refused);
+  CHECK(stand_in_calls("ncclCommAbort") == 1);  // of the other one
+  DeviceWorld slow(2, {.timeout_s = 0.02});
+  stand_in_fail("ncclCommGetAsyncError", 7, 0);  // in progress for ever
+  check_allreduce(slow);
+  CHECK(stand_in_calls("ncclCommAbort") == 2);
+  CHECK(stand_in_calls("ncclAllReduce") == 0);
+}
+
+// What goes to standard error while it lives.
+class CaughtErrors {
+ public:
+  CaughtErrors() { dup2(fileno(file_), STDERR_FILENO); }
+  ~CaughtErrors() {
+    dup2(before_, STDERR_FILENO);
+    close(before_);
+    std::fclose(file_);
+  }
+  CaughtErrors(const CaughtErrors&) = delete;
+  CaughtErrors& operator=(const CaughtErrors&) = delete;
+
+  int count(const std::string& text) const {
+    std::string all(static_cast<std::size_t>(lseek(fileno(file_), 0, SEEK_END)), '\0');
+    REQUIRE(pread(fileno(file_), all.data(), all.size(), 0) == static_cast<ssize_t>(all.size()));
+    int found = 0;
+    for (std::size_t at = 0; (at = all.find(text, at)) != std::string::npos; ++at) ++found;
+    return found;
+  }
+
+ private:
+  const int before_ = dup(STDERR_FILENO);
+  std::FILE* const file_ = std::tmpfile();
+};
+
+TEST_CASE("what goes another way than people may think is said once") {
+  const CaughtErrors errors;
+  DeviceWorld world(
+      3, {.is_hierarchical = true, .hosts = {{0, 1}, {2}}, .log_level = LogLevel::kWarning});
+  for (const std::string name : {"x", "y"}) {
+    check_allreduce(world, name);
+    world.run([&](int, Engine& engine, DeviceRank& mine) {
+      const DeviceFloats tensor = mine.floats({1.0F});
+      Operation adasum = on_device_in_place("adasum " + name, tensor);
+      adasum.requests[0].op = ReduceOp::kAdasum;
+      finish_on_device(engine, submit(engine, mine, adasum));
+      mine.synchronize();
+      CHECK(tensor.values() == std::vector{1.0F});
+    });
+  }
+  CHECK(errors.count("all ranks at once: hosts have from 1 to 2 ranks\n") == 1);
+  CHECK(errors.count("Adasum of GPU tensors goes through host memory: the CPU") == 1);
+}
+
+TEST_CASE("who insists on NCCL gets it or an error that says why not") {
+  DeviceWorld world(2, {.has_own_gpus = false, .route = DeviceRoute::kNccl});
+  world.run([&](int, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats tensor = mine.floats({1.0F});
+    const std::string text = error_of(
+        [&] { finish_on_device(engine, submit(engine, mine, on_device_in_place("x", tensor))); });
+    CHECK_MESSAGE(
+        (contains(text, "rank 0 and rank 1 share one GPU") || contains(text, "has given up")),
+        text);
+  });
+}
+
+TEST_CASE("an error of NCCL ends the world, with NCCL's text") {
+  DeviceWorld world(2);
+  check_allreduce(world);
+  stand_in_fail("ncclAllReduce", 3, 0);
+  world.run([&](int, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats tensor = mine.floats({1.0F});
+    const std::string text = error_of(
+        [&] { finish_on_device(engine, submit(engine, mine, on_device_in_place("y", tensor))); });
+    const std::string own = "rank " + std::to_string(engine.rank()) +
+                            ": ncclAllReduce: unhandled system error (said by the stand-in)";
+    CHECK_MESSAGE((contains(text, own) || contains(text, "has given up")), text);
+  });
+  DeviceWorld next(2);
+  check_allreduce(next);
+}
+
+TEST_CASE("an error that NCCL finds later is found by who confirms") {
+  DeviceWorld world(2);
+  check_allreduce(world);
+  BusyStream busy(world.rank(0));
+  world.run([&](int, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats tensor = mine.floats({1.0F});
+    finish_on_device(engine, submit(engine, mine, on_device_in_place("y", tensor)));
+  });
+  stand_in_fail("ncclCommGetAsyncError", 6, 0);
+  CHECK(contains(error_of([&] { world.engines().engine(0).confirm(kPatience); }),
+                 "said by the stand-in"));
+  busy.release();
+}
+
+TEST_CASE("a CUDA error has CUDA's text") {
+  DeviceWorld world(1, {.route = DeviceRoute::kHost});
+  const DeviceRank& mine = world.rank(0);
+  const DeviceFloats tensor = mine.floats({1.0F});
+  stand_in_fail("cuMemHostAlloc", 2, 0);
+  const std::string text = error_of([&] {
+    Engine& engine = world.engines().engine(0);
+    finish_on_device(engine, submit(engine, mine, on_device_in_place("allreduce.x", tensor)));
+  });
+  CHECK(contains(text, "allreduce 'x': rank 0: cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"));
+}
+
+TEST_CASE("a collective on the GPU ends when another rank has given up") {
+  DeviceWorld world(2);
+  check_allreduce(world);
+  const DeviceFloats first = world.rank(0).floats({1.0F});
+  const DeviceFloats second = world.rank(1).floats({1.0F});
+  BusyStream busy(world.rank(1));  // whose part never comes
+  world.run([&](int rank, Engine& engine, DeviceRank& mine) {
+    finish_on_device(engine,
+                     submit(engine, mine, on_device_in_place("y", rank == 0 ? first : second)));
+  });
+  stand_in_fail("ncclGroupStart", 3, 0);
+  world.run([&](int, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats tensor = mine.floats({1.0F});
+    CHECK(error_of([&] {
+            finish_on_device(engine, submit(engine, mine, on_device_in_place("z", tensor)));
+          }) != "");
+  });
+  world.rank(0).synchronize();  // its collective was waiting for the other rank
+  busy.release();
+  world.rank(1).synchronize();
+}
+
+TEST_CASE("a collective on the GPU ends when another rank dies, though nobody waits") {
+  int end[2];  // what rank 0 watches of rank 1
+  REQUIRE(pipe(end) == 0);
+  DeviceWorld world(2, {.watched = [&](int rank) {
+                      std::vector<WatchedProcess> processes;
+                      if (rank == 0) processes.push_back({.rank = 1, .pidfd = end[0], .pid = 0});
+                      return processes;
+                    }});
+  check_allreduce(world);
+  const DeviceFloats first = world.rank(0).floats({1.0F});
+  const DeviceFloats second = world.rank(1).floats({1.0F});
+  BusyStream busy(world.rank(1));
+  world.run([&](int rank, Engine& engine, DeviceRank& mine) {
+    finish_on_device(engine,
+                     submit(engine, mine, on_device_in_place("y", rank == 0 ? first : second)));
+  });
+  close(end[1]);
+  world.rank(0).synchronize();
+  CHECK(contains(error_of([&] { world.engines().engine(0).confirm(kPatience); }), "rank 1 died"));
+  busy.release();
+  world.rank(1).synchronize();
+}
+
+TEST_CASE("host memory on one rank and a GPU on another is a mismatch") {
+  DeviceWorld world(2);
+  world.run([&](int rank, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats on_gpu = mine.floats({1.0F});
+    std::vector<float> on_host{1.0F};
+    const std::string text = error_of([&] {
+      if (rank == 0) finish(engine, submit(engine, in_place("allreduce.x", on_host)));
+      if (rank == 1)
+        finish_on_device(engine, submit(engine, mine, on_device_in_place("allreduce.x", on_gpu)));
+    });
+    CHECK_MESSAGE(contains(text, "allreduce 'x': Mismatched ALLREDUCE CPU/GPU device selection"),
+                  text);
+    CHECK(contains(text, "sent GPU memory"));
+  });
+  check_allreduce(world, "y");
+}
+
+TEST_CASE("a group is in one kind of memory") {
+  DeviceWorld world(1);
+  const DeviceRank& mine = world.rank(0);
+  const DeviceFloats on_gpu = mine.floats({1.0F});
+  std::vector<float> on_host{1.0F};
+  Operation both = on_device_in_place("x", on_gpu);
+  both.requests.push_back(both.requests.front());
+  both.tensors.push_back(in_place("x", on_host).tensors.front());
+  CHECK(contains(error_of([&] { submit(world.engines().engine(0), mine, both); }),
+                 "all in host memory or all on GPUs"));
+}
+
+TEST_CASE("a rank that leaves ends its part together with the others") {
+  DeviceWorld world(2);
+  check_allreduce(world);
+  world.run([&](int, Engine& engine, DeviceRank&) { engine.shutdown(); });
+  CHECK(stand_in_calls("ncclCommDestroy") == 2);
+  CHECK(stand_in_calls("ncclCommAbort") == 0);
+}
+
+}  // namespace
+}  // namespace hvd::test

@@ -1,0 +1,58 @@
+"""The two sides of a guest's greeting, fed with each other's words and with what strangers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod.launch.guest_greeting import GreetingError, GuestGreeting, LauncherGreeting
+
+SECRET = bytes(range(32))
+
+
+def test_both_sides_get_through_byte_by_byte() -> None:
+    guest, launcher = GuestGreeting(SECRET), LauncherGreeting(SECRET)
+    answer = b"".join(launcher.feed(bytes([byte])) for byte in guest.opening)
+    proof = b"".join(guest.feed(bytes([byte])) for byte in answer)
+    assert guest.is_over
+    assert not launcher.is_over
+    assert launcher.feed(proof + b"frames") == b""
+    assert (launcher.is_over, launcher.rest) == (True, b"frames")
+
+
+def test_a_secret_that_follows_is_hidden() -> None:
+    guest, launcher = GuestGreeting(SECRET), LauncherGreeting(SECRET)
+    launcher.feed(guest.feed(launcher.feed(guest.opening)))
+    assert launcher.is_over
+    job_secret = bytes(range(100, 132))
+    sealed = launcher.sealed(job_secret)
+    assert guest.sealed(sealed) == job_secret != sealed
+    again, other = GuestGreeting(SECRET), LauncherGreeting(SECRET)
+    other.feed(again.feed(other.feed(again.opening)))
+    assert other.sealed(job_secret) != sealed
+
+
+def test_a_launcher_that_does_not_know_the_secret() -> None:
+    guest = GuestGreeting(SECRET)
+    with pytest.raises(GreetingError, match="does not know the job's secret"):
+        guest.feed(LauncherGreeting(b"another").feed(guest.opening))
+    assert not guest.is_over
+
+
+def test_a_guest_that_does_not_know_the_secret() -> None:
+    launcher = LauncherGreeting(SECRET)
+    launcher.feed(GuestGreeting(b"another").opening)
+    with pytest.raises(GreetingError, match="does not know the job's secret"):
+        launcher.feed(bytes(32))
+    assert not launcher.is_over
+
+
+def test_an_answer_that_was_heard_before_opens_no_other_guest() -> None:
+    first, second = GuestGreeting(SECRET), GuestGreeting(SECRET)
+    answer = LauncherGreeting(SECRET).feed(first.opening)
+    with pytest.raises(GreetingError):
+        second.feed(answer)
+
+
+def test_something_else_that_listens_there() -> None:
+    with pytest.raises(GreetingError, match="something else"):
+        LauncherGreeting(SECRET).feed(b"SSH-2.0-OpenSSH_9.2\r\n")
