@@ -11,8 +11,9 @@
 namespace hvd {
 
 // Collectives over contiguous memory, one at a time. Each method starts one; all ranks of the set
-// start the same ones in the same order. What it was given stays until test() is true. Sizes are
-// in bytes, by set rank. Called by the holder of the progress role, with no lock held; may throw
+// start the same ones in the same order. What it was given stays until test() is true, or until
+// the world fails: test() is not called again then, and nothing may touch that memory. Sizes are in
+// bytes, by set rank. Called by the holder of the progress role, with no lock held; may throw
 // Error, which is the end of the world.
 class Carrier {
  public:

@@ -84,8 +84,10 @@ class Backend(ABC):
     method returns at once. Collectives are started one at a time, the next when the request of the
     one before is complete, in the same order on all members, by one thread of Horovod's, which
     holds the GIL for the call alone. So an object needs no lock; its engine must bear it that other
-    objects are used by other threads. Arrays are contiguous and stay until the request is complete.
-    An exception ends the world: it reaches whoever waits for a result as ``HorovodInternalError``.
+    objects are used by other threads. Arrays are contiguous and stay until the request is complete,
+    or until the world fails: ``test`` is not called again then, and nothing may touch them any more
+    (an engine with threads of its own works on copies, as ``GlooBackend``). An exception ends the
+    world: it reaches whoever waits for a result as ``HorovodInternalError``.
     """
 
     #: The dtypes, and the names of reductions, that ``allreduce`` takes.

@@ -1,4 +1,5 @@
-// A carrier between threads of one process. A collective is done by the rank that comes last.
+// A carrier between threads of one process. A collective is done by the rank that comes last, on
+// copies: a rank that has given up takes its tensors with it, whatever the others still do.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +20,13 @@ class CarrierHub {
  public:
   enum class Kind { kAllreduce, kBroadcast, kAllgather, kAlltoall, kBarrier };
 
-  // What one rank brings.
+  // What one rank brings, and what it gets.
   struct Call {
     Kind kind;
-    const std::byte* in = nullptr;
-    std::byte* out = nullptr;
-    std::vector<std::size_t> in_sizes;
-    std::vector<std::size_t> out_sizes;
+    std::vector<std::byte> in = {};
+    std::vector<std::byte> out = {};
+    std::vector<std::size_t> in_sizes = {};
+    std::vector<std::size_t> out_sizes = {};
     Dtype dtype = Dtype::kUint8;
     ReduceOp op = ReduceOp::kSum;
     int root = 0;
@@ -46,15 +47,21 @@ class CarrierHub {
     return round;
   }
 
-  bool is_done(std::uint64_t round) {
+  // Puts the rank's result at `to`, if that collective is done.
+  bool take(int rank, std::uint64_t round, std::byte* to) {
     const std::lock_guard guard(mutex_);
-    return done_ > round;
+    if (done_ <= round) return false;
+    std::ranges::copy(calls_[static_cast<std::size_t>(rank)].out, to);
+    return true;
   }
 
  private:
   void run() {
     const Call& first = calls_.front();
     for (const Call& call : calls_) REQUIRE(call.kind == first.kind);
+    for (Call& call : calls_) {
+      call.out.resize(std::accumulate(call.out_sizes.begin(), call.out_sizes.end(), 0UL));
+    }
     switch (first.kind) {
       case Kind::kAllreduce:
         return allreduce();
@@ -71,45 +78,42 @@ class CarrierHub {
 
   void allreduce() {
     std::vector<const std::byte*> sources;
-    for (const Call& call : calls_) sources.push_back(call.out);
-    const Call& first = calls_.front();
-    const std::size_t bytes = first.out_sizes.front();
-    for (const Call& call : calls_) REQUIRE(call.out_sizes.front() == bytes);
-    std::vector<std::byte> result(bytes);
-    reduce({.dtype = first.dtype, .op = first.op}, sources, result.data(), nullptr,
-           bytes / size_of(first.dtype));
-    for (const Call& call : calls_) std::copy(result.begin(), result.end(), call.out);
+    for (const Call& call : calls_) sources.push_back(call.in.data());
+    Call& first = calls_.front();
+    for (const Call& call : calls_) REQUIRE(call.out.size() == first.out.size());
+    reduce({.dtype = first.dtype, .op = first.op}, sources, first.out.data(), nullptr,
+           first.out.size() / size_of(first.dtype));
+    for (Call& call : calls_) call.out = first.out;
   }
 
   void broadcast() {
     const Call& giver = calls_[static_cast<std::size_t>(calls_.front().root)];
-    for (const Call& call : calls_) {
+    for (Call& call : calls_) {
       REQUIRE(call.out_sizes == giver.out_sizes);
-      if (call.out != giver.out) std::memcpy(call.out, giver.out, call.out_sizes.front());
+      call.out = giver.in;
     }
   }
 
   void allgather() {
-    for (const Call& taker : calls_) {
-      std::byte* to = taker.out;
+    for (Call& taker : calls_) {
+      auto to = taker.out.begin();
       for (std::size_t rank = 0; rank < calls_.size(); ++rank) {
         REQUIRE(taker.out_sizes == calls_[rank].out_sizes);
-        if (taker.out_sizes[rank] != 0) std::memcpy(to, calls_[rank].in, taker.out_sizes[rank]);
-        to += taker.out_sizes[rank];
+        REQUIRE(taker.out_sizes[rank] == calls_[rank].in.size());
+        to = std::ranges::copy(calls_[rank].in, to).out;
       }
     }
   }
 
   void alltoall() {
     for (std::size_t taker = 0; taker < calls_.size(); ++taker) {
-      std::byte* to = calls_[taker].out;
+      auto to = calls_[taker].out.begin();
       for (std::size_t giver = 0; giver < calls_.size(); ++giver) {
         const auto sizes = calls_[giver].in_sizes.begin();
         const auto until = sizes + static_cast<std::ptrdiff_t>(taker);
         REQUIRE(*until == calls_[taker].out_sizes[giver]);
-        const std::size_t begin = std::accumulate(sizes, until, std::size_t{0});
-        if (*until != 0) std::memcpy(to, calls_[giver].in + begin, *until);
-        to += *until;
+        const auto begin = static_cast<std::ptrdiff_t>(std::accumulate(sizes, until, 0UL));
+        to = std::copy_n(calls_[giver].in.begin() + begin, *until, to);
       }
     }
   }
@@ -132,52 +136,54 @@ class ThreadsCarrier final : public Carrier {
   }
 
   void allreduce(std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) override {
+    const std::size_t size_bytes = count * size_of(dtype);
     join({.kind = CarrierHub::Kind::kAllreduce,
-          .out = data,
-          .in_sizes = {},
-          .out_sizes = {count * size_of(dtype)},
+          .in = {data, data + size_bytes},
+          .out_sizes = {size_bytes},
           .dtype = dtype,
-          .op = op});
+          .op = op},
+         data);
   }
 
   void broadcast(std::byte* data, std::size_t size_bytes, int root) override {
     join({.kind = CarrierHub::Kind::kBroadcast,
-          .out = data,
-          .in_sizes = {},
+          .in = {data, data + size_bytes},
           .out_sizes = {size_bytes},
-          .root = root});
+          .root = root},
+         data);
   }
 
   void allgather(const std::byte* in, std::byte* out, std::span<const std::size_t> sizes) override {
     join({.kind = CarrierHub::Kind::kAllgather,
-          .in = in,
-          .out = out,
-          .in_sizes = {},
-          .out_sizes = {sizes.begin(), sizes.end()}});
+          .in = {in, in + sizes[static_cast<std::size_t>(rank_)]},
+          .out_sizes = {sizes.begin(), sizes.end()}},
+         out);
   }
 
   void alltoall(const std::byte* in, std::span<const std::size_t> in_sizes, std::byte* out,
                 std::span<const std::size_t> out_sizes) override {
     join({.kind = CarrierHub::Kind::kAlltoall,
-          .in = in,
-          .out = out,
+          .in = {in, in + std::accumulate(in_sizes.begin(), in_sizes.end(), 0UL)},
           .in_sizes = {in_sizes.begin(), in_sizes.end()},
-          .out_sizes = {out_sizes.begin(), out_sizes.end()}});
+          .out_sizes = {out_sizes.begin(), out_sizes.end()}},
+         out);
   }
 
-  void barrier() override {
-    join({.kind = CarrierHub::Kind::kBarrier, .in_sizes = {}, .out_sizes = {}});
-  }
+  void barrier() override { join({.kind = CarrierHub::Kind::kBarrier}, nullptr); }
 
-  bool test() override { return hub_->is_done(round_); }
+  bool test() override { return hub_->take(rank_, round_, out_); }
 
  private:
-  void join(CarrierHub::Call call) { round_ = hub_->join(rank_, std::move(call)); }
+  void join(CarrierHub::Call call, std::byte* out) {
+    out_ = out;
+    round_ = hub_->join(rank_, std::move(call));
+  }
 
   const std::shared_ptr<CarrierHub> hub_;
   const int rank_;
   const std::string name_ = "threads";
   std::uint64_t round_ = 0;
+  std::byte* out_ = nullptr;  // where the result goes
 };
 
 // One for each member of a set, which has several.
