@@ -217,7 +217,7 @@ TEST_CASE("a wait that is given up can be continued") {
   finish(world.engine(1), submit(world.engine(1), in_place("x", other)));
   late.await();
   CHECK(mine.front() == 2.0F);
-  const HandleId second = submit(engine, in_place("z", mine));
+  const HandleId second = submit(engine, in_place("z", mine), Intent::kCompute);
   finish(world.engine(1), submit(world.engine(1), in_place("z", other)));
   while (!engine.wait(second, kPatience)) continue;
   engine.continue_with(second, at_once.continuation());
