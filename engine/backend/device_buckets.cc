@@ -31,6 +31,7 @@ DeviceBuckets::DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& confi
       say_(std::move(say)),
       meeting_(*gpu_, config_, host_, place, names),
       ipc_meeting_(*gpu_, host_, place, names),
+      adasum_meeting_(*gpu_, host_, place, names),
       levels_meeting_(*gpu_, host_, place, hosts, names, config.timeout_s),
       launch_(*gpu_, place),
       staging_(*gpu_, host_, place) {}
@@ -73,6 +74,11 @@ bool DeviceBuckets::step(PeerWait& blocked) {
     case Phase::kOpening:
       if (!ipc_meeting_.advance(blocked)) return false;
       end_opening();
+      return true;
+    case Phase::kAdasum:
+      if (!adasum_meeting_.advance(blocked)) return false;
+      end_adasum_meeting();
+      begin_bucket();
       return true;
     case Phase::kLevels:
       if (!levels_meeting_.advance(blocked)) return false;
@@ -158,9 +164,14 @@ void DeviceBuckets::begin_bucket() {
                                         meeting_.obstacle().value_or("it is turned off"));
   }
   const bool has_nccl = route != DeviceRoute::kHost && !channels_.empty();
+  if (has_nccl && is_adasum(bucket_) && !adasum_meeting_.has_begun()) {
+    adasum_meeting_.begin(device_);
+    phase_ = Phase::kAdasum;
+    return;
+  }
   const bool has_ipc = route != DeviceRoute::kHost && ipc_ != nullptr;
   for (const Work& work : bucket_) {
-    if (has_nccl && nccl_runs(*work.request, place_.size)) {
+    if (has_nccl && is_for_nccl(*work.request)) {
       launched_works_.push_back(work);
     } else {
       (has_ipc && ipc_runs(*work.request) ? shared_works_ : staged_works_).push_back(work);
@@ -171,14 +182,31 @@ void DeviceBuckets::begin_bucket() {
   begin_launch();
 }
 
+bool DeviceBuckets::is_for_nccl(const Request& request) const {
+  if (request.op == ReduceOp::kAdasum) return adasum_ != nullptr;
+  return nccl_runs(request, place_.size);
+}
+
+void DeviceBuckets::end_adasum_meeting() {
+  if (adasum_meeting_.obstacle()) return;
+  adasum_ = std::make_unique<NcclAdasum>(*gpu_, place_, adasum_meeting_.take_kernels());
+}
+
 // Once, since elsewhere in this set GPU tensors do not leave the GPUs.
 void DeviceBuckets::say_adasum() {
   if (has_said_adasum_ || place_.rank != 0 || !is_adasum(staged_works_)) return;
   has_said_adasum_ = true;
-  say_("Adasum of GPU tensors goes through host memory: the CPU combines them");
+  std::string text = "Adasum of GPU tensors goes through host memory: the CPU combines them";
+  if (adasum_meeting_.obstacle()) text += "; " + *adasum_meeting_.obstacle();
+  say_(text);
 }
 
 void DeviceBuckets::begin_launch() {
+  if (is_adasum(launched_works_)) {
+    launch_.begin_adasum(launched_works_, next_channel(), *adasum_);
+    phase_ = Phase::kLaunching;
+    return;
+  }
   if (!is_hierarchical(meeting_.cards(), kind_)) return launch(nullptr);
   if (levels_meeting_.has_begun()) return launch(levels_meeting_.levels());
   levels_meeting_.begin(channels_);
@@ -192,8 +220,7 @@ void DeviceBuckets::end_levels_meeting() {
 }
 
 void DeviceBuckets::launch(const NcclLevels* levels) {
-  DeviceChannel& channel = *channels_[launches_++ % channels_.size()];
-  launch_.begin(launched_works_, channel, levels);
+  launch_.begin(launched_works_, next_channel(), levels);
   phase_ = Phase::kLaunching;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/adasum_meeting.h"
 #include "backend/backend.h"
 #include "backend/device_ipc.h"
 #include "backend/device_meeting.h"
@@ -44,7 +45,7 @@ class DeviceBuckets {
   void abort();
 
  private:
-  enum class Phase { kMeeting, kOpening, kLevels, kLaunching, kSharing, kStaging, kDone };
+  enum class Phase { kMeeting, kOpening, kAdasum, kLevels, kLaunching, kSharing, kStaging, kDone };
 
   int device_of(std::span<const Work> works) const;
   bool step(PeerWait& blocked);
@@ -53,9 +54,12 @@ class DeviceBuckets {
   void end_opening();
   void say_way() const;
   void begin_bucket();
+  void end_adasum_meeting();
+  bool is_for_nccl(const Request& request) const;
   void begin_launch();
   void end_levels_meeting();
   void launch(const NcclLevels* levels);
+  DeviceChannel& next_channel() { return *channels_[launches_++ % channels_.size()]; }
   void say_adasum();
   void begin_sharing();
   void begin_staging();
@@ -69,6 +73,8 @@ class DeviceBuckets {
   DeviceMeeting meeting_;
   bool has_met_ = false;
   IpcMeeting ipc_meeting_;
+  AdasumMeeting adasum_meeting_;
+  std::unique_ptr<NcclAdasum> adasum_;  // none before it is wanted, or where it cannot be
   LevelsMeeting levels_meeting_;
   NcclLaunch launch_;
   DeviceStaging staging_;

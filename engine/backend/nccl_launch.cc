@@ -4,14 +4,34 @@ namespace hvd {
 
 void NcclLaunch::begin(std::span<const Work> works, DeviceChannel& channel,
                        const NcclLevels* levels) {
-  channel_ = &channel;
   levels_ = levels;
+  adasum_ = nullptr;
+  const CurrentDevice current(gpu_.driver(), channel.stream.device());
+  prepare(works, channel);
+  start_step();
+}
+
+void NcclLaunch::begin_adasum(std::span<const Work> works, DeviceChannel& channel,
+                              NcclAdasum& adasum) {
+  levels_ = nullptr;
+  adasum_ = &adasum;
+  const CurrentDevice current(gpu_.driver(), channel.stream.device());
+  prepare(works, channel);
+  adasum.begin(calls_, channel);
+  start_step();
+}
+
+void NcclLaunch::prepare(std::span<const Work> works, DeviceChannel& channel) {
+  channel_ = &channel;
   step_ = 0;
   done_.reset();
   calls_.clear();
-  const CurrentDevice current(gpu_.driver(), channel.stream.device());
   for (const Work& work : works) add_call(work);
-  start_step();
+}
+
+int NcclLaunch::step_count() const {
+  if (adasum_ != nullptr) return NcclAdasum::kSteps;
+  return levels_ == nullptr ? 1 : NcclLevels::step_count(kind());
 }
 
 NcclCommunicator& NcclLaunch::communicator() const {
@@ -20,6 +40,7 @@ NcclCommunicator& NcclLaunch::communicator() const {
 }
 
 void NcclLaunch::start_step() {
+  if (adasum_ != nullptr) return adasum_->start(step_);
   NcclGroup group(communicator());
   for (const NcclCall& call : calls_) {
     if (levels_ == nullptr) {
@@ -65,9 +86,8 @@ void NcclLaunch::copy(std::byte* to, const std::byte* from, std::size_t size_byt
 // Only what NCCL has taken is in the stream, so what comes behind it waits for that.
 bool NcclLaunch::advance() {
   const CurrentDevice current(gpu_.driver(), channel_->stream.device());
-  const int step_count = levels_ == nullptr ? 1 : NcclLevels::step_count(kind());
   while (!communicator().is_busy()) {
-    if (step_ + 1 == step_count) {
+    if (step_ + 1 == step_count()) {
       end();
       return true;
     }
@@ -85,6 +105,7 @@ void NcclLaunch::end() {
   done_ = channel_->stream.mark();
   for (const DeviceBlockPtr& block : blocks_) block->last_use = done_;
   blocks_.clear();
+  if (adasum_ != nullptr) adasum_->end(done_);
 }
 
 void NcclLaunch::start(const NcclCall& call) {

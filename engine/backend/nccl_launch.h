@@ -1,5 +1,5 @@
-// A bucket as a group of NCCL calls on a channel's stream, or, on two levels, a few groups: after
-// what its tensors wait for, with an event behind it. The CPU waits for nothing.
+// A bucket as a group of NCCL calls on a channel's stream, or a few groups, on two levels or for
+// Adasum: after what its tensors wait for, with an event behind it. The CPU waits for nothing.
 //
 // NCCL reads and writes the tensors where they lie, but for those on another GPU than the
 // communicator's, which are copied there and back, and what absent ranks lack.
@@ -10,6 +10,7 @@
 
 #include "backend/device_channel.h"
 #include "backend/device_shapes.h"
+#include "backend/nccl_adasum.h"
 #include "backend/nccl_call.h"
 #include "backend/nccl_levels.h"
 #include "gpu/gpu.h"
@@ -22,14 +23,17 @@ class NcclLaunch {
 
   // Works of one kind, all of which NCCL runs. `levels`: null for all ranks at once.
   void begin(std::span<const Work> works, DeviceChannel& channel, const NcclLevels* levels);
+  void begin_adasum(std::span<const Work> works, DeviceChannel& channel, NcclAdasum& adasum);
   // False while NCCL has not taken all of it. Then the event at its end is `done`.
   bool advance();
   const CudaEventPtr& done() const { return done_; }
 
  private:
+  void prepare(std::span<const Work> works, DeviceChannel& channel);
   void add_call(const Work& work);
   std::byte* scratch(std::size_t size_bytes);
   Kind kind() const { return calls_.front().work->request->kind; }
+  int step_count() const;
   NcclCommunicator& communicator() const;
   void start_step();
   void start(const NcclCall& call);
@@ -44,6 +48,7 @@ class NcclLaunch {
   const Place place_;
   DeviceChannel* channel_ = nullptr;
   const NcclLevels* levels_ = nullptr;
+  NcclAdasum* adasum_ = nullptr;
   int step_ = 0;  // that NCCL has, or is given
   std::vector<NcclCall> calls_;
   std::vector<DeviceBlockPtr> blocks_;  // scratch memory, until the event

@@ -7,14 +7,6 @@
 
 namespace hvd {
 
-namespace {
-
-struct Verdict {
-  char problem[256] = {};  // empty: none
-};
-
-}  // namespace
-
 NcclMeeting::NcclMeeting(const Gpu& gpu, Backend& host, Place place, std::vector<std::string> names,
                          double timeout_s)
     : gpu_(gpu), host_(host), place_(place), names_(std::move(names)), timeout_s_(timeout_s) {}
@@ -85,19 +77,12 @@ bool NcclMeeting::is_connected() {
 }
 
 void NcclMeeting::send_verdict(const std::string& problem) {
-  Verdict own;
-  copy_text(own.problem, problem);
-  gather_.begin(host_, std::as_bytes(std::span(&own, 1)), place_.size);
+  verdicts_.send(host_, problem, place_.size);
   step_ = Step::kVerdicts;
 }
 
 void NcclMeeting::read_verdicts() {
-  for (int rank = 0; rank < place_.size && !obstacle_; ++rank) {
-    const auto verdict = read_as<Verdict>(gather_.of(rank));
-    if (verdict.problem[0] != '\0') {
-      obstacle_ = names_[static_cast<std::size_t>(rank)] + ": " + verdict.problem;
-    }
-  }
+  obstacle_ = verdicts_.obstacle(names_);
   if (obstacle_) communicators_.clear();  // which aborts what one of them may still be waiting for
   step_ = Step::kDone;
 }

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/carried.h"
 #include "backend/host_gather.h"
+#include "backend/verdicts.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_communicator.h"
 
@@ -58,6 +59,7 @@ class NcclMeeting {
   std::vector<NcclSeat> seats_;
   Step step_ = Step::kDone;
   HostGather gather_;
+  Verdicts verdicts_;
   std::optional<std::string> obstacle_;
   std::vector<std::unique_ptr<NcclCommunicator>> communicators_;
   std::int64_t deadline_ns_ = 0;

@@ -1,11 +1,11 @@
 #include "collective/adasum_weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <utility>
-#include <vector>
+
+#include "core/adasum_tree.h"
 
 namespace hvd {
 namespace {
@@ -21,38 +21,19 @@ struct Dot {
   bool is_near_zero() const { return value == 0.0 || value < kNoise * magnitude; }
 };
 
-// The tree, with ranks in an order in which every subtree is contiguous.
-class Tree {
+// Weights by rank, while the tree combines them.
+class Weights {
  public:
-  Tree(std::span<const double> gram, std::span<double> weights)
-      : gram_(gram), weights_(weights), size_(weights.size()), order_(weights.size()) {
-    const std::size_t power = std::bit_floor(size_);
-    const std::size_t extras = size_ - power;
-    for (std::size_t rank = 0; rank < power; ++rank) {
-      order_[begin_of(rank)] = rank;
-      if (rank < extras) order_[begin_of(rank) + 1] = power + rank;
-    }
-    for (std::size_t i = 0; i < size_; ++i) weights_[i] = 1.0;
+  Weights(std::span<const double> gram, std::span<double> weights)
+      : gram_(gram), weights_(weights), size_(weights.size()), tree_(adasum_tree(size_)) {
+    std::ranges::fill(weights_, 1.0);
   }
 
   void combine_all() {
-    const std::size_t power = std::bit_floor(size_);
-    for (std::size_t rank = 0; rank < size_ - power; ++rank) {
-      combine(begin_of(rank), begin_of(rank) + 1, begin_of(rank) + 2);
-    }
-    for (std::size_t step = 1; step < power; step *= 2) {
-      for (std::size_t rank = 0; rank < power; rank += 2 * step) {
-        combine(begin_of(rank), begin_of(rank + step), begin_of(rank + 2 * step));
-      }
-    }
+    for (const AdasumTree::Join& join : tree_.joins) combine(join.begin, join.middle, join.end);
   }
 
  private:
-  // Where rank `rank` below the power of two stands, its extra rank behind it.
-  std::size_t begin_of(std::size_t rank) const {
-    return rank + std::min(rank, size_ - std::bit_floor(size_));
-  }
-
   // Combines the vector of the places [begin, middle) with that of [middle, end).
   void combine(std::size_t begin, std::size_t middle, std::size_t end) {
     const double dot = dot_of(begin, middle, middle, end).value;
@@ -64,7 +45,7 @@ class Tree {
     const Dot square = dot_of(begin, end, begin, end);
     if (square.is_near_zero()) return;
     const double factor = 1.0 - dot / (2.0 * square.value);
-    for (std::size_t i = begin; i < end; ++i) weights_[order_[i]] *= factor;
+    for (std::size_t i = begin; i < end; ++i) weights_[tree_.order[i]] *= factor;
   }
 
   Dot dot_of(std::size_t left, std::size_t left_end, std::size_t right,
@@ -72,7 +53,8 @@ class Tree {
     Dot dot;
     for (std::size_t i = left; i < left_end; ++i) {
       for (std::size_t j = right; j < right_end; ++j) {
-        const double term = weights_[order_[i]] * weights_[order_[j]] * entry(order_[i], order_[j]);
+        const double term = weights_[tree_.order[i]] * weights_[tree_.order[j]] *
+                            entry(tree_.order[i], tree_.order[j]);
         dot.value += term;
         dot.magnitude += std::abs(term);
       }
@@ -88,13 +70,13 @@ class Tree {
   std::span<const double> gram_;
   std::span<double> weights_;
   std::size_t size_;
-  std::vector<std::size_t> order_;
+  const AdasumTree tree_;
 };
 
 }  // namespace
 
 void adasum_weights(std::span<const double> gram, std::span<double> weights) {
-  Tree(gram, weights).combine_all();
+  Weights(gram, weights).combine_all();
 }
 
 }  // namespace hvd

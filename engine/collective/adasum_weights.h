@@ -5,10 +5,8 @@
 // so orthogonal vectors add up and equal ones stay what they are. A factor is 1 where its norm is
 // near zero: not above the rounding errors of the dot products it is made of.
 //
-// Ranks combine in a fixed binary tree. With p the largest power of two among n ranks, first rank
-// p + r folds into rank r, for r < n - p; then neighbours (0,1), (2,3) ..., then pairs of pairs, up
-// to all. Every intermediate result is a linear combination of the ranks' vectors, and so are its
-// dot products one of theirs.
+// Ranks combine in a fixed binary tree (core/adasum_tree.h). Every intermediate result is a linear
+// combination of the ranks' vectors, and so are its dot products one of theirs.
 #pragma once
 
 #include <span>

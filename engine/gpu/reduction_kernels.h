@@ -2,11 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <span>
-#include <utility>
 
-#include "gpu/cuda_objects.h"
+#include "gpu/gpu_module.h"
 #include "gpu/reduction_ptx.h"
 
 namespace hvd {
@@ -23,9 +21,6 @@ class ReductionKernels {
  public:
   // Throws Error(kSystem) where the driver does not translate them.
   ReductionKernels(const CudaDriver& driver, int device);
-  ~ReductionKernels();
-  ReductionKernels(const ReductionKernels&) = delete;
-  ReductionKernels& operator=(const ReductionKernels&) = delete;
 
   // Puts to[i] = reduction of sources[...][i] into a stream of the device, which is current.
   // Addresses are aligned to their elements.
@@ -33,12 +28,7 @@ class ReductionKernels {
               std::size_t count, cuda::Stream stream);
 
  private:
-  cuda::Function function_of(const KernelCall& call);
-
-  const CudaDriver& driver_;
-  const int device_;
-  cuda::Module module_ = nullptr;
-  std::map<std::pair<Dtype, ReduceOp>, cuda::Function> functions_;
+  GpuModule module_;
 };
 
 }  // namespace hvd

@@ -169,13 +169,18 @@ class Parser {
     return words;
   }
 
+  // "17", or "0d" and the bits of a double.
+  static std::uint64_t constant_of(const std::string& text) {
+    return text.starts_with("0d") ? std::stoull(text.substr(2), nullptr, 16) : std::stoull(text);
+  }
+
   // Constants and addresses of parameters are registers that nobody writes.
   std::size_t reg(const std::string& operand) {
     const auto found = registers_.find(operand);
     if (found != registers_.end()) return found->second;
     std::uint64_t value = 0;
     if (parameters_.contains(operand)) value = parameters_.at(operand);
-    if (std::isdigit(static_cast<unsigned char>(operand[0])) != 0) value = std::stoull(operand);
+    if (std::isdigit(static_cast<unsigned char>(operand[0])) != 0) value = constant_of(operand);
     kernel_.registers.push_back(value);
     return registers_[operand] = kernel_.registers.size() - 1;
   }
@@ -228,6 +233,9 @@ Step Parser::convert(const Words& words, std::size_t to) {
   if (way == ".rn.f32.f64") {
     return [=](Thread& t) { t.put(to, static_cast<float>(t.get<double>(from))); };
   }
+  if (way == ".f64.f32") {
+    return [=](Thread& t) { t.put(to, static_cast<double>(t.get<float>(from))); };
+  }
   if (way == ".f32.f16") {
     return [=](Thread& t) {
       t.put(to, static_cast<float>(half_to_double(t.get<std::uint16_t>(from))));
@@ -245,6 +253,8 @@ Step Parser::compare(const Words& words, std::size_t to) {
     using T = decltype(type);
     if (how == "ge") return [=](Thread& t) { t.put(to, t.get<T>(a) >= t.get<T>(b)); };
     if (how == "le") return [=](Thread& t) { t.put(to, t.get<T>(a) <= t.get<T>(b)); };
+    if (how == "lt") return [=](Thread& t) { t.put(to, t.get<T>(a) < t.get<T>(b)); };
+    if (how == "eq") return [=](Thread& t) { t.put(to, t.get<T>(a) == t.get<T>(b)); };
     if (how == "ne") return [=](Thread& t) { t.put(to, t.get<T>(a) != t.get<T>(b)); };
     if (how != "nan") refuse("no such comparison: " + how);
     return [=](Thread& t) { t.put(to, t.get<T>(a) != t.get<T>(a) || t.get<T>(b) != t.get<T>(b)); };
@@ -264,11 +274,21 @@ Step Parser::calculate(const Words& words, std::size_t to, std::size_t a, std::s
       t.put(to, std::uint64_t{t.get<std::uint32_t>(a)} * t.get<std::uint32_t>(b));
     };
   }
-  if (name != "add" && name != "mul") refuse("no such instruction: " + name);
-  return with_type(words.type(), [=, is_sum = name == "add"](auto type) -> Step {
+  return with_type(words.type(), [=](auto type) -> Step {
     using T = typename Unsigned<decltype(type)>::type;
-    if (is_sum) return [=](Thread& t) { t.put(to, static_cast<T>(t.get<T>(a) + t.get<T>(b))); };
-    return [=](Thread& t) { t.put(to, static_cast<T>(t.get<T>(a) * t.get<T>(b))); };
+    if (name == "add") {
+      return [=](Thread& t) { t.put(to, static_cast<T>(t.get<T>(a) + t.get<T>(b))); };
+    }
+    if (name == "sub") {
+      return [=](Thread& t) { t.put(to, static_cast<T>(t.get<T>(a) - t.get<T>(b))); };
+    }
+    if (name == "mul") {
+      return [=](Thread& t) { t.put(to, static_cast<T>(t.get<T>(a) * t.get<T>(b))); };
+    }
+    if constexpr (std::is_floating_point_v<T>) {
+      if (name == "div") return [=](Thread& t) { t.put(to, t.get<T>(a) / t.get<T>(b)); };
+    }
+    refuse("no such instruction: " + name);
   });
 }
 
@@ -289,6 +309,7 @@ Step Parser::step_of(const Words& words) {
       };
     });
   }
+  if (name == "abs") return [=](Thread& t) { t.put(to, std::fabs(t.get<double>(a))); };
   const std::size_t b = reg(words.operands[2]);
   if (name == "or") return [=](Thread& t) { t.registers[to] = t.registers[a] | t.registers[b]; };
   if (name == "and") return [=](Thread& t) { t.registers[to] = t.registers[a] & t.registers[b]; };

@@ -1,12 +1,9 @@
 // A group of tensors, or an alltoall, is one item over a chain of slots.
 #include "boards.h"
+#include "contains.h"
 
 namespace hvd::test {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // As many tensors as there are lengths.
 Boards::Requests group(const std::vector<std::int64_t>& lengths, Kind kind = Kind::kAllreduce) {

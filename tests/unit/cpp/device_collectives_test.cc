@@ -216,50 +216,6 @@ TEST_CASE("what NCCL cannot do goes through the host in the same bucket") {
   CHECK(stand_in_calls("cuMemcpyDtoHAsync") == 2);
 }
 
-// Of `rank`, neither alike nor at right angles.
-std::vector<float> gradients(int rank, std::size_t count) {
-  std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    values[i] = static_cast<float>((i * 37 + static_cast<std::size_t>(rank) * 11) % 101) / 17 - 2;
-  }
-  return values;
-}
-
-Operation adasum(Operation operation) {
-  operation.requests[0].op = ReduceOp::kAdasum;
-  operation.requests[0].prescale = 0.5;
-  return operation;
-}
-
-TEST_CASE("Adasum of GPU tensors gives bit for bit what it gives of the host's") {
-  for (const DeviceOptions& way : {DeviceOptions{}, DeviceOptions{.route = DeviceRoute::kHost}}) {
-    for (const int size : {2, 3}) {
-      DeviceWorld world(size, way);
-      world.run([](int rank, Engine& engine, DeviceRank& mine) {
-        for (const std::size_t count : {1, 1000, 1'200'000}) {
-          std::vector<float> expected = gradients(rank, count);
-          finish(engine, submit(engine, adasum(in_place("host", expected))));
-          const DeviceFloats tensor = mine.floats(gradients(rank, count));
-          const DeviceFloats in = mine.floats(gradients(rank, count));
-          const DeviceFloats out = mine.floats(std::vector(count, 0.0F));
-          const HandleId first =
-              submit(engine, mine, adasum(on_device_in_place("a", tensor)), Intent::kCompute);
-          const HandleId second = submit(engine, mine,
-                                         adasum(on_device("b", Kind::kAllreduce, in, out.data(),
-                                                          {static_cast<std::int64_t>(count)})));
-          finish_on_device(engine, first);
-          finish_on_device(engine, second);
-          mine.synchronize();
-          CHECK(tensor.values() == expected);
-          CHECK(out.values() == expected);
-          CHECK(in.values() == gradients(rank, count));
-        }
-      });
-      CHECK(stand_in_calls("ncclAllReduce") == 0);
-    }
-  }
-}
-
 TEST_CASE("a tensor on another GPU than the set's is copied there and back, each way") {
   for (const DeviceOptions& way : all_ways()) {
     DeviceWorld world(2, way);

@@ -1,14 +1,11 @@
 // Every wait ends: mismatches, ranks that leave, ranks that never come.
 #include <doctest/doctest.h>
 
+#include "contains.h"
 #include "world_of_threads.h"
 
 namespace hvd::test {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("a mismatch is an error on every rank, and the engine stays usable") {
   WorldOfThreads world(3);

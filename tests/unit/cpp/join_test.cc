@@ -5,14 +5,11 @@
 #include <iterator>
 #include <random>
 
+#include "contains.h"
 #include "world_of_threads.h"
 
 namespace hvd::test {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("all join, at once and again and again") {
   for (const int cores : {1, 8}) {

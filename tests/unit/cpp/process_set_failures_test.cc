@@ -4,14 +4,11 @@
 
 #include <atomic>
 
+#include "contains.h"
 #include "world_of_threads.h"
 
 namespace hvd::test {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 void check_quickly(EngineConfig& config) {
   config.stall_check_time_s = 0.05;

@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <atomic>
 
+#include "contains.h"
 #include "world_of_threads.h"
 
 namespace hvd::test {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 WorldOfThreads::Configure with_cores(int cores) {
   return [cores](EngineConfig& config) { config.usable_cores = cores; };

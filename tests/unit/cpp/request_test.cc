@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "contains.h"
 #include "world_of_threads.h"
 
 namespace hvd {
@@ -11,15 +12,12 @@ namespace {
 
 std::uint64_t signature(const Request& request) { return signature_of({&request, 1}); }
 
+using test::contains;
 using test::float_request;
 
 Request from_rank(Request request, int rank) {
   request.rank = rank;
   return request;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 void check_mismatch(const Request& first, const Request& other, const std::string& part) {

@@ -1,0 +1,28 @@
+// What all ranks of a set say at the end of something that each has tried.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/host_gather.h"
+
+namespace hvd {
+
+class Verdicts {
+ public:
+  // `problem`: of this rank; empty: none. Ends when the backend's bucket does.
+  void send(Backend& host, const std::string& problem, int size);
+  // The first problem, with the name of its rank; none if nobody had one.
+  std::optional<std::string> obstacle(const std::vector<std::string>& names) const;
+
+ private:
+  // Travels as it is.
+  struct Verdict {
+    char problem[256] = {};
+  };
+
+  HostGather gather_;
+};
+
+}  // namespace hvd
