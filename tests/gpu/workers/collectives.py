@@ -36,8 +36,8 @@ for dtype in FLOATS:
     scaled = hvd.allreduce(full(1, dtype=dtype), op=hvd.Sum, prescale_factor=0.5)
     equal(scaled, [size / 2] * 5, dtype)
 equal(hvd.allreduce(full(True, dtype=torch.bool), op=hvd.Sum), [True] * 5, torch.bool)
-if size & (size - 1) == 0:
-    equal(hvd.allreduce(full(2.0), op=hvd.Adasum), [2.0] * 5)
+for dtype in FLOATS:
+    equal(hvd.allreduce(full(2.0, dtype=dtype), op=hvd.Adasum), [2.0] * 5, dtype)
 parts = hvd.reducescatter(torch.arange(2 * size + 1, device=device).float(), op=hvd.Sum)
 begin = 2 * rank + min(rank, 1)
 equal(parts, [size * i for i in range(begin, begin + 2 + (rank == 0))])
