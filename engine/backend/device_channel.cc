@@ -18,6 +18,22 @@ void for_each_communicator(const DeviceChannels& channels, Use&& use) {
   }
 }
 
+// For what lies in a stream behind calls that were aborted, such as a kernel on their results.
+constexpr Nanoseconds kDrainPatience = std::chrono::seconds(1);
+constexpr auto kLook = std::chrono::microseconds(100);
+
+void drain(const DeviceChannels& channels) noexcept {
+  const std::int64_t deadline_ns = now_ns() + kDrainPatience.count();
+  try {
+    for (const auto& channel : channels) {
+      const CurrentDevice current(channel->stream.driver(), channel->stream.device());
+      const CudaEventPtr end = channel->stream.mark();
+      while (!end->is_reached() && now_ns() < deadline_ns) std::this_thread::sleep_for(kLook);
+    }
+  } catch (const Error&) {  // of the GPU; then nothing more runs there
+  }
+}
+
 }  // namespace
 
 void check_channels(const DeviceChannels& channels) {
@@ -41,6 +57,7 @@ void abort_channels(const DeviceChannels& channels) noexcept {
     }
   });
   for (std::thread& thread : threads) thread.join();
+  if (!threads.empty()) drain(channels);
 }
 
 }  // namespace hvd

@@ -26,7 +26,8 @@ using DeviceChannels = std::vector<std::unique_ptr<DeviceChannel>>;
 void check_channels(const DeviceChannels& channels);
 // Together with the other ranks, who are given `limit` for each communicator.
 void leave_channels(const DeviceChannels& channels, Nanoseconds limit) noexcept;
-// Ends all that runs on them.
+// Ends all that runs on them. Afterwards nothing there touches a tensor, unless the program's own
+// streams hold it back for longer than a second.
 void abort_channels(const DeviceChannels& channels) noexcept;
 
 }  // namespace hvd

@@ -53,6 +53,7 @@ class CudaStream {
 
   cuda::Stream get() const { return stream_; }
   int device() const { return device_; }
+  const CudaDriver& driver() const { return driver_; }
   CudaEventPtr mark() const;  // a new event, recorded here
 
  private:

@@ -120,10 +120,10 @@ void TimelineWriter::finish() {
   const std::int64_t begin_ns = now_ns();
   try {
     for (;;) {
+      const bool have_ended = timeline_->have_all_ended();  // before: their last chunks are here
       timeline_->collect();
-      const Nanoseconds patience =
-          can_be_whole && !timeline_->have_all_ended() ? kLastChunks : kLastEvents;
-      const bool is_whole = timeline_->have_all_ended() && !timeline_->has_open_bucket();
+      const Nanoseconds patience = can_be_whole && !have_ended ? kLastChunks : kLastEvents;
+      const bool is_whole = have_ended && !timeline_->has_open_bucket();
       if (is_whole || now_ns() - begin_ns > patience.count()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -54,8 +54,9 @@ TEST_CASE("a timeline shows the ranks of all hosts, on one clock") {
     }
     const std::string text = content_of(folder.path("timeline.json"));
     for (const std::string rank : {"0", "1", "2", "3"}) {
-      CHECK(text.find(R"("name":"NEGOTIATE_ALLREDUCE","ph":"B","pid":1,"tid":)" + rank) !=
-            std::string::npos);
+      const std::string begin = R"("name":"NEGOTIATE_ALLREDUCE","ph":"B","pid":1,"tid":)" + rank;
+      CHECK_MESSAGE(text.find(begin) != std::string::npos, "rank ", rank, " of ", hosts.size(),
+                    " hosts: ", text);
     }
     CHECK(text.find("CYCLE_START") != std::string::npos);
     CHECK((text.find("CLOCK_ALIGNED") != std::string::npos) == !hosts.empty());
