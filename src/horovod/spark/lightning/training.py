@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.environments import LightningEnvironment
 
 import horovod.torch as hvd
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
@@ -130,6 +131,8 @@ def _trainer(
         "enable_model_summary": is_shown,
         "default_root_dir": folder,
         "use_distributed_sampler": False,
+        # Else Lightning looks for launchers that it knows, and an MPI library may be broken.
+        "plugins": [LightningEnvironment()],
     }
     return Trainer(**{**own, **(params["trainer_args"] or {})})
 
