@@ -45,7 +45,7 @@ def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_on_ranks(ranks):
     run_on(ranks, PARALLEL, *[f"--ignore={folder}" for folder in (TENSORFLOW, JAX, MXNET)])
 
