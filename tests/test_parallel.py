@@ -1,4 +1,4 @@
-"""Runs the bodies in tests/parallel under our launcher: torch's and NumPy's on 1 to 4 ranks, those
+"""Runs the bodies in tests/parallel under our launcher: torch's and NumPy's on 1 to 3 ranks, those
 of other bindings alone and on three, which is also what two could show."""
 
 from __future__ import annotations
