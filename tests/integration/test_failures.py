@@ -25,6 +25,7 @@ LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
 WORKERS = Path(__file__).with_name("workers")
 TIMEOUT_S = 60
 DETECTION_S = 5.0  # measured: hundredths of a second, on a loaded machine tenths
+SHUTDOWN_S = 4  # longer than a rank of a loaded machine keeps its peers waiting
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -191,18 +192,18 @@ def test_live_data_loaders_do_not_hide_a_death(job: Job, context: str) -> None:
     assert_all_name_the_victim(job, 2, "died")
 
 
-def stopped(job: Job, shutdown_time: str) -> tuple[subprocess.Popen[str], int]:
+def stopped(job: Job, shutdown_time: int) -> tuple[subprocess.Popen[str], int]:
     """A job whose last rank has stopped in the middle of a collective."""
     times = {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5",
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": shutdown_time,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(shutdown_time),
     }
     process = job.start(job.command(3, "stopped_rank.py", "stop"), times)
     return process, job.read("stopped")
 
 
 def test_a_stopped_rank_that_goes_on_loses_nothing(job: Job) -> None:
-    process, pid = stopped(job, "0")
+    process, pid = stopped(job, 0)
     with process:
         assert process.stderr is not None
         assert f"rank 2 (pid {pid} on localhost) has not moved for" in process.stderr.readline()
@@ -214,13 +215,13 @@ def test_a_stopped_rank_that_goes_on_loses_nothing(job: Job) -> None:
 
 
 def test_a_stopped_rank_is_an_error_after_the_shutdown_time(job: Job) -> None:
-    process, pid = stopped(job, "1")
+    process, pid = stopped(job, SHUTDOWN_S)
     with process:
         reports = job.reports(2)
         os.kill(pid, signal.SIGCONT)
         status, err = job.finish(process)
     assert status == 0
-    text = f"rank 2 (pid {pid} on localhost) has not moved for 1."
+    text = f"rank 2 (pid {pid} on localhost) has not moved for "
     for report in [*reports, job.read("report.2")]:
         assert report["errors"][-1]["type"] == "StallError"
         assert text in report["errors"][-1]["text"]
@@ -228,15 +229,15 @@ def test_a_stopped_rank_is_an_error_after_the_shutdown_time(job: Job) -> None:
     assert "has not moved for 0.5" in err
 
 
-@pytest.mark.parametrize(("check_time", "shutdown_time"), [("0.5", "1"), ("60", "1")])
-def test_a_rank_that_never_submits(job: Job, check_time: str, shutdown_time: str) -> None:
+@pytest.mark.parametrize("check_time", [0.5, 60])
+def test_a_rank_that_never_submits(job: Job, check_time: float) -> None:
     times = {
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": check_time,
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": shutdown_time,
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(check_time),
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(SHUTDOWN_S),
     }
     status, err = job.run(3, "stopped_rank.py", "silence", environment=times)
-    assert status == 0
-    if check_time < shutdown_time:
+    assert status == 0, err
+    if check_time < SHUTDOWN_S:
         (warning,) = [line for line in err.splitlines() if "did not submit it" in line]
         assert "allreduce 'lonely' waits for ranks that did not submit it" in warning
         assert "Missing ranks: 2 (rank 2 (pid " in warning
@@ -245,7 +246,7 @@ def test_a_rank_that_never_submits(job: Job, check_time: str, shutdown_time: str
         assert error["type"] == "StallError"
         assert "allreduce 'lonely' waits" in error["text"]
         assert "Missing ranks: 2 (rank 2 (pid " in error["text"]
-        assert 0.9 < report["seconds"] < DETECTION_S
+        assert SHUTDOWN_S - 0.1 < report["seconds"] < SHUTDOWN_S + DETECTION_S
     assert "'lonely'" in job.read("report.2")["errors"][0]["text"]
 
 

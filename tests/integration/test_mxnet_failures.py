@@ -29,7 +29,7 @@ ENDINGS = [  # how, and what the error says
 @pytest.mark.parametrize(("how", "text"), ENDINGS)
 def test_who_waits_for_a_rank_gets_its_name(how, text):
     command = [*LAUNCHER, sys.executable, str(WORKER), how]
-    environment = {**os.environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    environment = {**os.environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6"}
     job = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     pattern = r"\[0\]<stdout>:usable True after ([\d.]+) s, 2 errors: (.*)"
     found = re.search(pattern, job.stdout)

@@ -41,7 +41,7 @@ def ending(how: str, **settings: str) -> tuple[str, float, str]:
 def test_a_function_that_waits_for_a_rank_names_it(native, how, text):
     found = ending(
         how,
-        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="2",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6",
         HOROVOD_TENSORFLOW_NATIVE_OPS=native,
     )
     assert found[0] == "UnknownError"

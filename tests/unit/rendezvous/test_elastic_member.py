@@ -206,6 +206,7 @@ def test_the_launcher_hears_and_says(
         server.set(KEYS.seat(1), Seat(world=2).encoded())
         assert seat.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")
+    assert server.found("elastic/worker/5/") == {}  # and what was ordered before is done
     with pytest.raises(TimeoutError):
         client.get(KEYS.seat(1), 0)
 
