@@ -50,9 +50,7 @@ class Attributes {
   Status status_;
 };
 
-bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
-
-bool may_be_group(Kind kind) { return reduces(kind) || kind == Kind::kAllgather; }
+bool may_be_group(Kind kind) { return is_reduction(kind) || kind == Kind::kAllgather; }
 
 }  // namespace
 
@@ -67,7 +65,7 @@ std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* constr
     spec->process_set = attributes.integer("process_set_id");
   }
   if (may_be_group(kind)) request.is_grouped = spec->is_group = attributes.truth("is_group");
-  if (reduces(kind)) {
+  if (is_reduction(kind)) {
     request.op = static_cast<ReduceOp>(attributes.integer("reduce_op"));
     request.prescale = attributes.number("prescale_factor");
     request.postscale = attributes.number("postscale_factor");

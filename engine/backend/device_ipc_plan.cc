@@ -9,13 +9,6 @@ namespace hvd {
 
 namespace {
 
-bool is_reduction(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
-
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat32 ||
-         dtype == Dtype::kFloat64;
-}
-
 Place as_rank(int rank, Place place) { return {.rank = rank, .size = place.size}; }
 
 // The takings of one work; `starts`: where it lies in each rank's stream.

@@ -1,21 +1,8 @@
 #include "backend/ipc_meeting.h"
 
-#include <cstring>
 #include <span>
 
-#include "core/text.h"
-
 namespace hvd {
-
-namespace {
-
-// Of one rank; travels as it is.
-struct IpcCard {
-  cuda::IpcHandle handle{};
-  char problem[256] = {};  // why it has no memory to show, or could not use others'; empty: none
-};
-
-}  // namespace
 
 IpcMeeting::IpcMeeting(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names)
     : gpu_(gpu), host_(host), place_(place), names_(std::move(names)) {}
@@ -61,7 +48,7 @@ bool IpcMeeting::advance(PeerWait& blocked) {
       continue;
     }
     if (!host_.advance(blocked)) return false;
-    read_verdicts();
+    obstacle_ = verdicts_.obstacle(names_);
     if (obstacle_ || step_ == Step::kVerdicts) {
       end();
     } else {
@@ -79,10 +66,9 @@ bool IpcMeeting::is_gpu_done() {
 }
 
 void IpcMeeting::send_handle() {
-  IpcCard card;
-  if (problem_.empty()) card.handle = peers_.own->handle();
-  copy_text(card.problem, problem_);
-  gather_.begin(host_, std::as_bytes(std::span(&card, 1)), place_.size);
+  cuda::IpcHandle handle{};
+  if (problem_.empty()) handle = peers_.own->handle();
+  verdicts_.send(host_, problem_, place_.size, std::as_bytes(std::span(&handle, 1)));
   step_ = Step::kHandles;
 }
 
@@ -90,11 +76,10 @@ void IpcMeeting::open_all() {
   step_ = Step::kTrying;
   run([&] {
     for (int rank = 0; rank < place_.size; ++rank) {
-      IpcCard card;
-      std::memcpy(&card, gather_.of(rank).data(), sizeof card);
+      const auto handle = read_as<cuda::IpcHandle>(verdicts_.shown_by(rank));
       const bool is_own = rank == place_.rank;
       peers_.others.push_back(
-          is_own ? nullptr : std::make_unique<PeerMemory>(gpu_.driver(), device_, card.handle));
+          is_own ? nullptr : std::make_unique<PeerMemory>(gpu_.driver(), device_, handle));
       peers_.addresses.push_back(is_own ? peers_.own->address() : peers_.others.back()->address());
     }
     peers_.kernels = std::make_unique<ReductionKernels>(gpu_.driver(), device_);
@@ -106,19 +91,8 @@ void IpcMeeting::send_verdict() {
   if (problem_.empty() && !trial_->is_right()) {
     problem_ = "this GPU does not read what other processes have written";
   }
-  IpcCard card;
-  copy_text(card.problem, problem_);
-  gather_.begin(host_, std::as_bytes(std::span(&card, 1)), place_.size);
+  verdicts_.send(host_, problem_, place_.size);
   step_ = Step::kVerdicts;
-}
-
-void IpcMeeting::read_verdicts() {
-  for (int rank = 0; rank < place_.size && !obstacle_; ++rank) {
-    IpcCard card;
-    std::memcpy(&card, gather_.of(rank).data(), sizeof card);
-    if (card.problem[0] == '\0') continue;
-    obstacle_ = names_[static_cast<std::size_t>(rank)] + ": " + card.problem;
-  }
 }
 
 // After a failure nobody knows what the GPU still does with what is open.

@@ -14,6 +14,7 @@
 
 #include "backend/device_meeting.h"
 #include "backend/ipc_trial.h"
+#include "backend/verdicts.h"
 
 namespace hvd {
 
@@ -41,7 +42,6 @@ class IpcMeeting {
   void send_handle();
   void open_all();
   void send_verdict();
-  void read_verdicts();
   void end();
   // What it throws becomes this rank's problem.
   void run(const std::function<void()>& step);
@@ -53,7 +53,7 @@ class IpcMeeting {
   int device_ = 0;
   std::size_t pass_bytes_ = 0;
   Step step_ = Step::kDone;
-  HostGather gather_;
+  Verdicts verdicts_;
   std::string problem_;      // of this rank; empty: none
   bool has_failed_ = false;  // an error of CUDA was its problem
   std::unique_ptr<IpcTrial> trial_;

@@ -51,9 +51,7 @@ void write_number(std::byte* to, Dtype dtype, std::size_t index, std::size_t whi
 // Factors that show whether they are applied, and where.
 KernelCall call_of(int dtype, ReduceOp op) {
   KernelCall call{.dtype = static_cast<Dtype>(dtype), .op = op};
-  const bool is_float = call.dtype == Dtype::kFloat16 || call.dtype == Dtype::kBfloat16 ||
-                        call.dtype == Dtype::kFloat32 || call.dtype == Dtype::kFloat64;
-  if (is_float) {
+  if (is_float(call.dtype)) {
     call.prescale = 0.7;
     call.postscale = 1.0 / 3.0;
   }

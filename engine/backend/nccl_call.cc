@@ -6,14 +6,7 @@ namespace hvd {
 
 namespace {
 
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat32 ||
-         dtype == Dtype::kFloat64;
-}
-
 bool is_sum(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAverage; }
-
-bool is_reduction(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
 
 }  // namespace
 

@@ -4,10 +4,14 @@
 
 namespace hvd {
 
-void Verdicts::send(Backend& host, const std::string& problem, int size) {
+void Verdicts::send(Backend& host, const std::string& problem, int size,
+                    std::span<const std::byte> shown) {
   Verdict own;
   copy_text(own.problem, problem);
-  gather_.begin(host, std::as_bytes(std::span(&own, 1)), size);
+  const auto verdict = std::as_bytes(std::span(&own, 1));
+  std::vector<std::byte> bytes(verdict.begin(), verdict.end());
+  bytes.insert(bytes.end(), shown.begin(), shown.end());
+  gather_.begin(host, bytes, size);
 }
 
 std::optional<std::string> Verdicts::obstacle(const std::vector<std::string>& names) const {
@@ -16,6 +20,10 @@ std::optional<std::string> Verdicts::obstacle(const std::vector<std::string>& na
     if (verdict.problem[0] != '\0') return names[rank] + ": " + verdict.problem;
   }
   return std::nullopt;
+}
+
+std::span<const std::byte> Verdicts::shown_by(int rank) const {
+  return gather_.of(rank).subspan(sizeof(Verdict));
 }
 
 }  // namespace hvd

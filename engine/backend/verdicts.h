@@ -1,7 +1,10 @@
-// What all ranks of a set say at the end of something that each has tried.
+// What all ranks of a set say at the end of something that each has tried, and what they have to
+// show.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,10 +14,13 @@ namespace hvd {
 
 class Verdicts {
  public:
-  // `problem`: of this rank; empty: none. Ends when the backend's bucket does.
-  void send(Backend& host, const std::string& problem, int size);
+  // `problem`: of this rank; empty: none. `shown`: as many bytes from each. Ends when the backend's
+  // bucket does.
+  void send(Backend& host, const std::string& problem, int size,
+            std::span<const std::byte> shown = {});
   // The first problem, with the name of its rank; none if nobody had one.
   std::optional<std::string> obstacle(const std::vector<std::string>& names) const;
+  std::span<const std::byte> shown_by(int rank) const;
 
  private:
   // Travels as it is.

@@ -160,9 +160,7 @@ std::optional<std::string> mismatch(const Request& first, const Request& other) 
                     shape_and_dtype(other), "dtypes must match on all ranks");
   }
   if (auto text = shape_mismatch(first, other)) return text;
-  if (first.kind == Kind::kAllreduce || first.kind == Kind::kReducescatter) {
-    return reduction_mismatch(first, other);
-  }
+  if (is_reduction(first.kind)) return reduction_mismatch(first, other);
   if (first.kind == Kind::kBroadcast && first.root != other.root) {
     return disagree("Mismatched BROADCAST root ranks", first,
                     "root rank " + std::to_string(first.root), other,

@@ -26,6 +26,10 @@ enum class Kind : std::uint8_t {
 };
 inline constexpr int kKindCount = 7;
 
+constexpr bool is_reduction(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReducescatter;
+}
+
 const char* name_of(Kind kind);        // "allreduce": names, messages
 const char* upper_name_of(Kind kind);  // "ALLREDUCE": mismatch texts, timeline
 

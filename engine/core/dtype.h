@@ -45,6 +45,11 @@ constexpr std::size_t size_of(Dtype dtype) {
   return 0;
 }
 
+constexpr bool is_float(Dtype dtype) {
+  return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat32 ||
+         dtype == Dtype::kFloat64;
+}
+
 constexpr const char* name_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::kUint8:

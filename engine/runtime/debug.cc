@@ -22,8 +22,6 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(2);
 constexpr const char* kSource = " (found by HOROVOD_DEBUG)";
 
-bool is_reduction(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
-
 // Should all ranks have the same?
 bool is_common(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kAllgather;

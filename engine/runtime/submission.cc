@@ -83,9 +83,7 @@ std::optional<std::string> refusal_of(const Submission& submission,
   for (const Request& request : submission.requests) {
     std::optional<std::string> reason;
     if (request.kind == Kind::kBroadcast) reason = root_refusal(request, members);
-    if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
-      reason = reduction_refusal(request, size);
-    }
+    if (is_reduction(request.kind)) reason = reduction_refusal(request, size);
     if (request.kind == Kind::kAlltoall) {
       reason = splits_refusal(request, submission.splits, size);
     }

@@ -118,8 +118,9 @@ def test_fit_reaches_its_accuracy(backend: str) -> None:
     assert "weights are bitwise equal on all 2 rank(s)" in output
 
 
-@ON_EACH_BACKEND
-def test_a_restarted_job_goes_on_from_rank_0s_checkpoint(tmp_path: Path, backend: str) -> None:
+def test_a_restarted_job_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None:
+    # Which keeps a model's state outside of the model, so there is more to restore.
+    backend = "tensorflow" if find_spec("jax") is None else "jax"
     options = ("--checkpoints", tmp_path, "--min-accuracy", "0", "--warmup-epochs", "1")
     first = KERAS.output_of(
         2, "digits_advanced.py", *options, "--epochs", "2", KERAS_BACKEND=backend
