@@ -13,11 +13,13 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    # Each of them costs more than everything else at start-up, and few ask for it.
     if name == "__version__":
-        from importlib.metadata import version
+        # To look it up as metadata takes longer than everything else in ``init``, most of all where
+        # archives lie on the search path, as in Spark's tasks.
+        from horovod._native import VERSION
 
-        return version("horovod")
+        return VERSION
+    # This costs more than everything else at start-up, and few ask for it.
     if name == "run":
         from horovod.launch.function import run
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.backends.carrier import Carrier
 from horovod.backends.protocol import Backend, Group, GroupStore
 from horovod.errors import InitError
 from horovod.rendezvous.store import Store
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["NATIVE", "DataPlane", "Neighbourhood", "find_backend"]
 
@@ -37,6 +39,8 @@ def find_backend(name: str) -> type[Backend]:
 
 
 def _entry_point(name: str) -> EntryPoint:
+    from importlib.metadata import entry_points  # here, because few jobs have another data plane
+
     registered = {entry.name.lower(): entry for entry in entry_points(group=_ENTRY_POINTS)}
     if name not in registered:
         known = ", ".join(sorted({NATIVE, *registered}))

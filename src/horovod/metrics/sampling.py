@@ -15,11 +15,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 import numpy as np
 
+from horovod import __version__
 from horovod.errors import InitError
 from horovod.metrics.exchange import Numbers
 from horovod.metrics.tally import MOVING
@@ -208,16 +208,9 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     """Of what this process has imported by now."""
-    found = {"horovod": _own_version(), "python": platform.python_version()}
+    found = {"horovod": __version__, "python": platform.python_version()}
     for name in _FRAMEWORKS:
         # A module that is still being imported has none.
         if text := getattr(sys.modules.get(name), "__version__", None):
             found[name] = str(text)
     return {**found, "system": platform.platform()}
-
-
-def _own_version() -> str:
-    try:
-        return version("horovod")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"

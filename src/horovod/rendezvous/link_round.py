@@ -13,8 +13,8 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
+from horovod import __version__
 from horovod.errors import InitError
 from horovod.rendezvous.approach import Approach, Dialer
 from horovod.rendezvous.calls import Calls
@@ -191,11 +191,7 @@ class LinkRound:
 
 def _build() -> str:
     """What must be the same for the engines to understand each other's bytes."""
-    try:
-        name = version("horovod")
-    except PackageNotFoundError:
-        name = "from source"
-    return f"horovod {name} ({sys.byteorder} endian)"
+    return f"horovod {__version__} ({sys.byteorder} endian)"
 
 
 def _decode_member(text: bytes) -> _Member:

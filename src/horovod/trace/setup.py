@@ -7,9 +7,8 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
-from horovod import _native
+from horovod import __version__, _native
 from horovod.settings import SETTINGS, Settings
 from horovod.trace.folders import folder_of, timeline_of_world
 from horovod.trace.presence import own_presence
@@ -82,14 +81,7 @@ def _description(
         "threads": os.environ.get("OMP_NUM_THREADS", ""),
         "data_plane": world.data_plane,
         "settings": changed,
-        "horovod": _version(),
+        "horovod": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
     }
-
-
-def _version() -> str:
-    try:
-        return version("horovod")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"
