@@ -41,11 +41,12 @@ LEGACY_VENV := .venv-legacy-tf
 LEGACY_PYTHON ?= $(PYTHON)
 LEGACY_STAMP := $(LEGACY_VENV)/.built
 LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*keras \
-	tests/integration/test_tensorflow_*.py tests/test_parallel_keras.py) \
+	tests/integration/test_tensorflow_examples.py tests/integration/test_tensorflow_failures.py \
+	tests/test_parallel_keras.py) \
 	tests/integration/test_compute_service.py::test_ranks_take_turns \
 	'tests/test_parallel.py::test_on_ranks[3]' 'tests/test_parallel.py::test_tensorflow_on_ranks[1]' \
 	tests/test_parallel.py::test_tensorflow_without_native_ops \
-	-k 'not (synthetic or progress or demanded or help_tells or readme or another_order)'
+	-k 'not (synthetic or progress or demanded or help_tells or readme)'
 
 # MXNet's last version needs an older NumPy still, and MXNet's tests are these.
 MXNET_VENV := .venv-mxnet

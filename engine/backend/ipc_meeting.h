@@ -51,7 +51,6 @@ class IpcMeeting {
   const Place place_;
   const std::vector<std::string> names_;
   int device_ = 0;
-  std::size_t pass_bytes_ = 0;
   Step step_ = Step::kDone;
   Verdicts verdicts_;
   std::string problem_;      // of this rank; empty: none

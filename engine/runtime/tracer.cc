@@ -11,6 +11,7 @@
 #include "core/quiet_thread.h"
 #include "core/text.h"
 #include "runtime/activity.h"
+#include "trace/stack_snapshot.h"
 
 namespace hvd {
 
@@ -18,7 +19,6 @@ namespace {
 
 constexpr Nanoseconds kForever = std::chrono::hours(24);
 constexpr Nanoseconds kRequestInterval = std::chrono::milliseconds(500);
-constexpr std::size_t kMostStackBytes = 256 * 1024;
 // Of a stall report.
 constexpr std::size_t kMostDescribed = 4;
 constexpr int kMostStackLines = 12;
@@ -189,12 +189,8 @@ std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, cons
 
 // On the scribe's thread.
 std::string Tracer::stacks() {
-  if (config_.stack_signal == 0 || ftruncate(config_.stack_fd, 0) != 0) return {};
-  if (pthread_kill(pthread_self(), config_.stack_signal) != 0) return {};  // returns when handled
-  std::string text(kMostStackBytes, '\0');
-  const ssize_t count = pread(config_.stack_fd, text.data(), text.size(), 0);
-  text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
-  return text;
+  if (config_.stack_signal == 0) return {};
+  return stack_snapshot(config_.stack_signal, config_.stack_fd);
 }
 
 void Tracer::answer_others() {

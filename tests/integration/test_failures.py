@@ -221,7 +221,7 @@ def test_a_stopped_rank_is_an_error_after_the_shutdown_time(job: Job) -> None:
         os.kill(pid, signal.SIGCONT)
         status, err = job.finish(process)
     assert status == 0
-    text = f"rank 2 (pid {pid} on localhost) has not moved for "
+    text = f"rank 2 (pid {pid} on localhost) has not moved for {SHUTDOWN_S}."
     for report in [*reports, job.read("report.2")]:
         assert report["errors"][-1]["type"] == "StallError"
         assert text in report["errors"][-1]["text"]
@@ -246,7 +246,7 @@ def test_a_rank_that_never_submits(job: Job, check_time: float) -> None:
         assert error["type"] == "StallError"
         assert "allreduce 'lonely' waits" in error["text"]
         assert "Missing ranks: 2 (rank 2 (pid " in error["text"]
-        assert SHUTDOWN_S - 0.1 < report["seconds"] < SHUTDOWN_S + DETECTION_S
+        assert SHUTDOWN_S - 0.1 < report["seconds"] < 2 * SHUTDOWN_S
     assert "'lonely'" in job.read("report.2")["errors"][0]["text"]
 
 

@@ -29,6 +29,7 @@ ENDINGS = [  # with native operations or without, how, and what the error says
 
 @pytest.mark.parametrize(("native", "how", "text"), ENDINGS)
 def test_a_program_that_waits_for_a_rank_names_it(native, how, text):
+    # One rank can take seconds longer to compile than the other.
     settings = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6", "HOROVOD_JAX_NATIVE_OPS": native}
     command = [*LAUNCHER, sys.executable, str(WORKER), how]
     environment = {**os.environ, **settings}

@@ -39,6 +39,7 @@ def ending(how: str, **settings: str) -> tuple[str, float, str]:
 
 @pytest.mark.parametrize(("native", "how", "text"), ENDINGS)
 def test_a_function_that_waits_for_a_rank_names_it(native, how, text):
+    # One rank can take seconds longer to trace than the other.
     found = ending(
         how,
         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6",

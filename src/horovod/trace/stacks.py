@@ -1,7 +1,8 @@
 """Python's stacks for threads of the engine, which must not wait for Python's lock.
 
 ``faulthandler`` writes the stacks of all threads when it gets a signal, whoever holds the lock. The
-engine's scribe sends that signal to itself, so no other thread is interrupted.
+engine's scribe sends that signal to a copy of the process: no thread is interrupted, and where one
+changes its frames at that moment, it is the copy that stumbles over them.
 """
 
 from __future__ import annotations
