@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from guest_jobs import HERE, OPTIONS, call
 
 from horovod.launch.call import Call
 from horovod.launch.elastic.limits import Limits
@@ -25,16 +26,8 @@ from horovod.launch.function import run_call
 from horovod.launch.guest import Guest
 from horovod.launch.guest_link import GuestAddress
 from horovod.launch.guest_news import FoundGuest, GuestBook
-from horovod.launch.guests import seats
-from horovod.launch.job_plan import OtherHosts
-from horovod.launch.run_options import RunOptions
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
-
-HERE = "127.0.0.1"
-OPTIONS = RunOptions(
-    slots=(), executable="", start_timeout_s=None, output_directory=None, is_verbose=False
-)
 
 
 @contextmanager
@@ -46,20 +39,6 @@ def two_guests(secret: bytes) -> Iterator[dict[str, Guest]]:
             )
             for name in ("a", "b")
         }
-
-
-def call(function: Callable[[], Any], guests: dict[str, Guest], secret: bytes) -> list[Any]:
-    slots = seats(["node", "node"])
-    options = replace(
-        OPTIONS,
-        slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, guests, strict=True)),
-        others=OtherHosts(
-            addresses=dict.fromkeys(guests, (HERE,)),
-            guests={name: GuestAddress(*guest.address, secret) for name, guest in guests.items()},
-            start_timeout_s=30,
-        ),
-    )
-    return run_call(Call(function, (), {}), options)
 
 
 def place_of_worker() -> tuple[Any, ...]:

@@ -18,7 +18,13 @@ from horovod.launch.environment import Rendezvous, worker_environment
 from horovod.launch.host_plan import HostPlan, Place
 from horovod.launch.hosts import Slot
 from horovod.launch.output import Output, Sink
-from horovod.launch.processes import descendants, signal_group, signal_processes, spawn
+from horovod.launch.processes import (
+    Starter,
+    descendants,
+    signal_group,
+    signal_processes,
+    spawn,
+)
 from horovod.launch.watchdog import Watchdog
 
 __all__ = ["GRACE_S", "Crew", "LocalCrew", "StartListener", "Trouble", "Worker"]
@@ -125,7 +131,10 @@ class _Group:
 
 
 class LocalCrew:
-    """The workers of this machine. ``outsiders`` are children that are none of its business."""
+    """The workers of this machine. ``outsiders`` are children that are none of its business.
+
+    ``start`` is how it comes by a process.
+    """
 
     def __init__(
         self,
@@ -135,6 +144,7 @@ class LocalCrew:
         sinks: Callable[[Worker], tuple[Sink, Sink]],
         listener: StartListener,
         outsiders: Callable[[], Collection[int]] = tuple,
+        start: Starter = spawn,
     ) -> None:
         self.workers: dict[int, Worker] = {}
         self._groups: dict[int, _Group] = {}
@@ -143,6 +153,7 @@ class LocalCrew:
         self._make_sinks = sinks
         self._listener = listener
         self._outsiders = outsiders
+        self._start = start
         self._reaches_strays = False
         self._plan: HostPlan | None = None
         self._has_started = False  # any worker, ever
@@ -171,7 +182,7 @@ class LocalCrew:
             plan.environment, place.slot, self._rendezvous, place.extra, plan.interfaces
         )
         try:
-            pipes = spawn(
+            pipes = self._start(
                 plan.words,
                 environment,
                 inherits_stdin=self._reads_stdin and number == 0,

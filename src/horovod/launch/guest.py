@@ -3,7 +3,8 @@
 Where ssh leads to other machines, the launcher starts agents by it. Where an engine has placed
 processes, each of them takes in a *guest*: a child that listens at one address, lets in the
 launcher that knows the job's secret, and is its agent (``guest_agent.py``). When the engine's
-process ends, for whatever reason, so do the guest and its workers.
+process ends, for whatever reason, so do the guest and its workers. Where that process has loaded
+nothing of its own, as with Spark's, the guest is a fork of it, and its workers forks of the guest.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
+from typing import BinaryIO, Protocol
 
+from horovod.launch.forks import fork, may_fork
 from horovod.launch.python_words import python_words
 
 __all__ = ["Guest", "GuestOrders"]
 
 _END_S = 15.0  # two graces of the agent's, and its own end
+_LOOK_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -73,15 +79,9 @@ class Guest:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
-            self._child = subprocess.Popen(
-                python_words(sys.executable, "guest_agent"),
-                stdin=subprocess.PIPE,
-                # As sshd says where the launcher comes from.
-                env={**os.environ, "SSH_CONNECTION": f"{launcher} 0 {host} 0"},
-                pass_fds=(listener.fileno(),),
-                start_new_session=True,
-                bufsize=0,  # closing it has nothing to write
-            )
+            # As sshd says where the launcher comes from.
+            environ = {**os.environ, "SSH_CONNECTION": f"{launcher} 0 {host} 0"}
+            self._child, self._lifeline = _start(listener.fileno(), environ)
             orders = GuestOrders(
                 listener.fileno(),
                 secret.hex(),
@@ -89,9 +89,8 @@ class Guest:
                 ends_with_failure,
                 patience_s,
             )
-            assert self._child.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                self._child.stdin.write(orders.encoded())
+                self._lifeline.write(orders.encoded())
 
     def wait(self) -> int:
         """Block until it has ended; 0 if that was in order, and no worker had failed."""
@@ -99,8 +98,7 @@ class Guest:
 
     def end(self) -> None:
         """End its workers and itself; does not wait. May be repeated, from any thread."""
-        if self._child.stdin is not None:
-            self._child.stdin.close()
+        self._lifeline.close()
 
     def __enter__(self) -> Guest:
         return self
@@ -117,3 +115,70 @@ class Guest:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+
+
+class _Child(Protocol):
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+def _start(listener_fd: int, environ: Mapping[str, str]) -> tuple[_Child, BinaryIO]:
+    """The guest, with this process's socket, and its standard input, unbuffered."""
+    orders_fd, lifeline_fd = os.pipe()
+    lifeline = os.fdopen(lifeline_fd, "wb", buffering=0)
+    try:
+        child = _forked(listener_fd, orders_fd, environ) or subprocess.Popen(
+            python_words(sys.executable, "guest_agent"),
+            stdin=orders_fd,
+            env=environ,
+            pass_fds=(listener_fd,),
+            start_new_session=True,
+        )
+    except BaseException:
+        lifeline.close()
+        raise
+    finally:
+        os.close(orders_fd)
+    return child, lifeline
+
+
+def _forked(listener_fd: int, orders_fd: int, environ: Mapping[str, str]) -> _Child | None:
+    """None if a fork could not pass for a new process, or there is no memory for one."""
+    if not may_fork():
+        return None
+    import horovod.launch.by_value  # for the workers
+    from horovod.launch import guest_agent
+
+    if os.environ.get("OMP_NUM_THREADS") == "1":  # else NumPy starts threads
+        import horovod.numpy  # noqa: F401
+    if not may_fork():
+        return None
+    files = {0: orders_fd, listener_fd: listener_fd}
+    with contextlib.suppress(OSError):
+        return _Fork(fork(guest_agent.main, environ, files))
+    return None
+
+
+class _Fork:
+    """A child of ``fork``, to be waited for like one of ``subprocess``."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._exit_code: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._exit_code is None:
+            pid, status = os.waitpid(self._pid, 0 if deadline is None else os.WNOHANG)
+            if pid:
+                self._exit_code = os.waitstatus_to_exitcode(status)
+            elif deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("guest", timeout or 0.0)
+            else:
+                time.sleep(_LOOK_S)
+        return self._exit_code
+
+    def kill(self) -> None:
+        if self._exit_code is None:
+            os.kill(self._pid, signal.SIGKILL)

@@ -62,7 +62,7 @@ class _Search:
         self.reasons: dict[tuple[str, int], str] = {}
         self._secret = secret
         self._deadline = deadline
-        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._is_over = False
 
@@ -74,7 +74,7 @@ class _Search:
     def has_ended_one(self, wait_s: float) -> bool:
         """Wait until a try has ended, well or not; False if none does in time."""
         try:
-            self._ended.get(timeout=wait_s)
+            self._ended.get(timeout=wait_s).join()
         except queue.Empty:
             return False
         return True
@@ -90,7 +90,7 @@ class _Search:
             self._offer(StoreClient(address, self._secret, timeout_s=left_s))
         except InitError as error:
             self.reasons[address] = str(error).removeprefix("init: ")
-        self._ended.put(None)
+        self._ended.put(threading.current_thread())
 
     def _offer(self, client: StoreClient) -> None:
         with self._lock:

@@ -16,10 +16,11 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext, TaskContext
 
 from horovod.launch.addresses import resolve, store_addresses
+from horovod.launch.search_path import path_ahead
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.store_server import StoreServer
 from horovod.spark.card import Card, Invitation, newest
-from horovod.spark.task import TASK_FAILED, own_search_path, serve
+from horovod.spark.task import TASK_FAILED, serve
 
 __all__ = ["GuestStage", "active_context"]
 
@@ -174,7 +175,7 @@ class GuestStage:
             self.secret,
             self._patience_s,
             self._interfaces,
-            own_search_path(),
+            path_ahead(),
             self._is_elastic,
         )
         numbers = self._context.parallelize(range(self._count), self._count)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 
 from horovod.launch.addresses import resolve, store_addresses
 from horovod.launch.guest import Guest
+from horovod.launch.search_path import path_ahead
 from horovod.rendezvous.place import this_place
 from horovod.rendezvous.reach import find_store
 from horovod.spark.card import Card, Invitation
 
-__all__ = ["TASK_FAILED", "get_available_devices", "own_search_path", "serve"]
+__all__ = ["TASK_FAILED", "get_available_devices", "serve"]
 
 TASK_FAILED = "the Horovod worker of a task has failed"
 _DEVICES = "_HOROVOD_SPARK_DEVICES"
@@ -53,17 +51,6 @@ def serve(index: int, number: int, invitation: Invitation, gpus: Sequence[str]) 
     yield exit_code
 
 
-def own_search_path() -> tuple[str, ...]:
-    """Where this process finds modules before those of its Python: files that Spark has sent."""
-    library = sysconfig.get_path("stdlib")
-
-    def is_ahead(path: str) -> bool:
-        is_archive = path.endswith(".zip") and os.path.dirname(path) == os.path.dirname(library)
-        return path != library and not is_archive
-
-    return tuple(os.path.abspath(path) for path in takewhile(is_ahead, sys.path) if path)
-
-
 def _own_address(driver: str, interfaces: Sequence[str]) -> str:
     """Where the driver can reach this node."""
     return store_addresses({"driver": resolve(driver)}, {}, interfaces)[0]
@@ -71,7 +58,7 @@ def _own_address(driver: str, interfaces: Sequence[str]) -> str:
 
 def _environment(invitation: Invitation, gpus: Sequence[str]) -> Mapping[str, str]:
     """What the worker has for itself. Modules are found where the task finds them."""
-    path = own_search_path()
+    path = path_ahead()
     return {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys((*path, *invitation.search_path))),
         "HOROVOD_SPARK_PYTHONPATH": os.pathsep.join(path),

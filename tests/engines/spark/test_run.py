@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,14 @@ def test_results_by_rank(context: SparkContext) -> None:
     assert sorted(out.getvalue().splitlines()) == ["[0]<stdout>:HELLO", "[1]<stdout>:HELLO"]
     assert err.getvalue() == ""
     assert set(threading.enumerate()) == threads
+
+
+def test_workers_are_forks_unless_a_start_reads_what_was_changed(context: SparkContext) -> None:
+    commands = horovod.spark.run(workers.own_command, num_proc=2, verbose=0)
+    assert ["pyspark.daemon" in command for command in commands] == [True, True]
+    changed = {**os.environ, "OMP_NUM_THREADS": "2"}
+    commands = horovod.spark.run(workers.own_command, num_proc=2, verbose=0, env=changed)
+    assert ["pyspark.daemon" in command for command in commands] == [False, False]
 
 
 def test_the_error_of_a_rank(context: SparkContext) -> None:

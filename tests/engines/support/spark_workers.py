@@ -44,6 +44,11 @@ def _ancestor(name: str) -> int:
     return next(p.pid for p in psutil.Process().parents() if p.name() == name)
 
 
+def own_command() -> str:
+    """What this process was started with, or what it is a fork of."""
+    return Path("/proc/self/cmdline").read_text()
+
+
 def fail_in_rank_1() -> None:
     import numpy as np
 

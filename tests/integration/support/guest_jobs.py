@@ -1,0 +1,40 @@
+"""Jobs of two workers on guests that the test, or a process of its own, has taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from horovod.launch.call import Call
+from horovod.launch.function import run_call
+from horovod.launch.guest_link import GuestAddress
+from horovod.launch.guests import seats
+from horovod.launch.job_plan import OtherHosts
+from horovod.launch.run_options import RunOptions
+
+HERE = "127.0.0.1"
+OPTIONS = RunOptions(
+    slots=(), executable="", start_timeout_s=None, output_directory=None, is_verbose=False
+)
+
+
+class HasGuest(Protocol):
+    """Whoever knows where a guest listens."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+
+def call(function: Callable[[], Any], guests: Mapping[str, HasGuest], secret: bytes) -> list[Any]:
+    slots = seats(["node", "node"])
+    options = replace(
+        OPTIONS,
+        slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, guests, strict=True)),
+        others=OtherHosts(
+            addresses=dict.fromkeys(guests, (HERE,)),
+            guests={name: GuestAddress(*guest.address, secret) for name, guest in guests.items()},
+            start_timeout_s=30,
+        ),
+    )
+    return run_call(Call(function, (), {}), options)
