@@ -13,8 +13,10 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
+import gc
 import io
 import locale
 import os
@@ -126,8 +128,8 @@ def fork(
         OSError: there can be no more processes or descriptors.
     """
     _flush()  # or the child would write it once more
-    begun, begins = os.pipe()
-    try:
+    begun_fd, begins_fd = os.pipe()
+    with open(begun_fd, "rb", buffering=0) as begun:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
@@ -135,12 +137,8 @@ def fork(
                 _be_child(main, environment, descriptors, mask)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(begins)
-        begins = -1
-        os.read(begun, 1)  # until the child lets go of its end
-    finally:
-        for fd in {begun, begins} - {-1}:
-            os.close(fd)
+            os.close(begins_fd)
+        begun.read(1)  # until the child lets go of its end
     return pid
 
 
@@ -167,6 +165,7 @@ def _live(
     mask: Iterable[int],
 ) -> None:
     os.setsid()
+    gc.freeze()  # what the parent has made is never garbage here
     _forget_handlers()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _keep_descriptors(descriptors)
@@ -232,6 +231,8 @@ def _flush() -> None:
     for file in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             file.flush()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).fflush(None)  # what a library has printed
 
 
 def _exit_code_of(main: Callable[[], object]) -> int:

@@ -31,7 +31,7 @@ from horovod.launch.guest_news import GuestBook
 from horovod.launch.job_plan import JobPlan
 from horovod.launch.run_options import RunOptions, check_options
 from horovod.launch.supervision import python_words, read_outcome, send_assignment
-from horovod.launch.supervisor import Assignment
+from horovod.launch.supervisor import ELASTIC, Assignment
 from horovod.settings import environment_of
 
 __all__ = ["call_like_here", "run", "run_call"]
@@ -258,8 +258,9 @@ def _supervise(
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
             stream.flush()
+    kind = [] if options.elastic is None else [ELASTIC]
     with subprocess.Popen(
-        python_words(sys.executable or options.executable, "supervisor"),
+        python_words(sys.executable or options.executable, "supervisor", kind),
         stdin=subprocess.PIPE,
         stdout=streams[0],
         stderr=streams[1],

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import BinaryIO, Protocol
 
 from horovod.launch.forks import fork, may_fork
@@ -147,17 +147,24 @@ def _forked(listener_fd: int, orders_fd: int, environ: Mapping[str, str]) -> _Ch
     """None if a fork could not pass for a new process, or there is no memory for one."""
     if not may_fork():
         return None
-    import horovod.launch.by_value  # for the workers
-    from horovod.launch import guest_agent
-
-    if os.environ.get("OMP_NUM_THREADS") == "1":  # else NumPy starts threads
-        import horovod.numpy  # noqa: F401
+    guest_agent = _load_what_forks_need()
     if not may_fork():
         return None
     files = {0: orders_fd, listener_fd: listener_fd}
     with contextlib.suppress(OSError):
         return _Fork(fork(guest_agent.main, environ, files))
     return None
+
+
+def _load_what_forks_need() -> ModuleType:
+    """The guest's module; the others are the workers'. All stay for the next guest from here."""
+    import horovod.launch.by_value
+    import horovod.rendezvous.mesh
+    from horovod.launch import guest_agent
+
+    if os.environ.get("OMP_NUM_THREADS") == "1":  # else NumPy starts threads
+        import horovod.numpy  # noqa: F401
+    return guest_agent
 
 
 class _Fork:

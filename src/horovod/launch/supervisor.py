@@ -24,7 +24,9 @@ from horovod.launch.job_plan import JobOutcome, JobPlan
 if TYPE_CHECKING:
     from horovod.launch.elastic.plan import ElasticPlan
 
-__all__ = ["Assignment", "main"]
+__all__ = ["ELASTIC", "Assignment", "main"]
+
+ELASTIC = "elastic"
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,13 @@ class Assignment:
 
 
 def main() -> NoReturn:
-    """Run the job that standard input describes; exits with the launcher's status."""
+    """Run the job that standard input describes; exits with the launcher's status.
+
+    The argument, ``ELASTIC`` or none, says beforehand which kind of job it will be.
+    """
     _forget_signal_settings()
     lifeline = _take_standard_input()
+    _load(is_elastic=ELASTIC in sys.argv[1:])
     assignment: Assignment = pickle.load(lifeline)
     for fd in assignment.descriptors:
         os.set_inheritable(fd, False)
@@ -66,6 +72,14 @@ def main() -> NoReturn:
     with open(assignment.report_fd, "wb", closefd=False) as report:
         pickle.dump(outcome, report)
     sys.exit(outcome.status)
+
+
+def _load(*, is_elastic: bool) -> None:
+    """What ``_run`` needs, while the caller may not know yet where workers are placed."""
+    if is_elastic:
+        import horovod.launch.elastic.job
+    else:
+        import horovod.launch.job  # noqa: F401
 
 
 def _run(plan: JobPlan | ElasticPlan, news: GuestNews | None) -> JobOutcome:

@@ -29,6 +29,7 @@ from horovod.settings import SETTINGS, Settings
 from horovod.trace.recording import EVENT_DTYPE, Label, label_from
 from horovod.trace.report.chronicle import Chronicle, World
 from horovod.trace.report.digest import Digester
+from horovod.trace.system import system_name
 
 __all__ = ["REPORT", "Sampler", "note_sample", "open_sampler"]
 
@@ -213,4 +214,4 @@ def _versions() -> dict[str, str]:
         # A module that is still being imported has none.
         if text := getattr(sys.modules.get(name), "__version__", None):
             found[name] = str(text)
-    return {**found, "system": platform.platform()}
+    return {**found, "system": system_name()}

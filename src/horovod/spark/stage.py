@@ -49,6 +49,12 @@ def active_context() -> SparkContext:
     return context
 
 
+def _setting(context: SparkContext, key: str) -> str | None:
+    """Not by ``getConf``, which asks the JVM for all settings one by one and takes 10 ms."""
+    found: str | None = context._conf.get(key)
+    return found
+
+
 class GuestStage:
     """A Spark job with ``count`` tasks, each with a guest; it runs while inside of ``with``.
 
@@ -141,7 +147,7 @@ class GuestStage:
             raise
 
     def _own_addresses(self) -> tuple[str, ...]:
-        host = self._context.getConf().get("spark.driver.host") or "localhost"
+        host = _setting(self._context, "spark.driver.host") or "localhost"
         return store_addresses({"driver": resolve(host)}, {}, self._interfaces)
 
     def _take_card(self, key: str, value: bytes) -> None:
@@ -186,7 +192,7 @@ class GuestStage:
     @property
     def _is_any_number(self) -> bool:
         """Whether tasks may run before all of them can."""
-        is_dynamic = self._context.getConf().get("spark.dynamicAllocation.enabled") == "true"
+        is_dynamic = _setting(self._context, "spark.dynamicAllocation.enabled") == "true"
         return self._is_elastic or is_dynamic
 
     def _wait_for_slots(self) -> None:

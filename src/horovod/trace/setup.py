@@ -13,6 +13,7 @@ from horovod.settings import SETTINGS, Settings
 from horovod.trace.folders import folder_of, timeline_of_world
 from horovod.trace.presence import own_presence
 from horovod.trace.stacks import prepare_stacks
+from horovod.trace.system import system_name
 
 __all__ = ["DYNAMIC", "TracedWorld", "configure_trace"]
 
@@ -83,5 +84,5 @@ def _description(
         "settings": changed,
         "horovod": __version__,
         "python": platform.python_version(),
-        "system": platform.platform(),
+        "system": system_name(),
     }
