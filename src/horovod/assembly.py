@@ -19,7 +19,7 @@ from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backen
 from horovod.errors import InitError
 from horovod.gpus import device_plane
 from horovod.process_sets import ConnectSet
-from horovod.rendezvous import Identity, Mesh, job_store, meet
+from horovod.rendezvous.meeting import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.folders import JOB_ID, job_name
 from horovod.trace.setup import TracedWorld, configure_trace

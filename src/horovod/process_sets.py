@@ -20,7 +20,7 @@ from horovod import _native
 from horovod.backends.plane import DataPlane
 from horovod.errors import InitError, MismatchError
 from horovod.mpi_library import is_communicator, is_null, ranks_within
-from horovod.rendezvous import SetLinks
+from horovod.rendezvous.meeting import SetLinks
 
 __all__ = [
     "ConnectSet",

@@ -28,7 +28,7 @@ from horovod.metrics.setup import Export, check_export, open_export
 from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous import Identity, ranks_in, recognise, this_member
+from horovod.rendezvous.meeting import Identity, ranks_in, recognise, this_member
 from horovod.settings import Settings
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from horovod.assembly import World
-from horovod.rendezvous import Identity
+from horovod.rendezvous.meeting import Identity
 from horovod.settings import Settings
 
 NAMES = tuple(f"rank {rank} (pid {100 + rank} on here)" for rank in range(12))

@@ -9,7 +9,7 @@ import pytest
 import horovod.numpy as hvd
 from horovod.errors import InitError
 from horovod.process_sets import close_registry, ids_and_ranks, open_registry
-from horovod.rendezvous import SetLinks
+from horovod.rendezvous.meeting import SetLinks
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from horovod import world
 from horovod.elastic.notification import NotificationManager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, InitError
-from horovod.rendezvous import Member, launcher_store, new_launcher_store
 from horovod.rendezvous.elastic_messages import Standing
+from horovod.rendezvous.meeting import Member, launcher_store, new_launcher_store
 from horovod.rendezvous.store import Store
 
 __all__ = ["Employment"]

@@ -16,7 +16,7 @@ from horovod.elastic.employment import Employment
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
-from horovod.rendezvous import this_member
+from horovod.rendezvous.meeting import this_member
 from horovod.world import confirm
 
 __all__ = ["run_fn"]

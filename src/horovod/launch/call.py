@@ -16,7 +16,6 @@ import fcntl
 import mmap
 import os
 import pickle
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -130,6 +129,8 @@ def memory_file() -> BinaryIO:
     try:
         fd = os.memfd_create("horovod-call", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (OSError, AttributeError):  # refused by a sandbox, or not Linux
+        import tempfile
+
         return tempfile.TemporaryFile()
     return os.fdopen(fd, "w+b")
 

@@ -23,7 +23,7 @@ from horovod import __version__
 from horovod.errors import InitError
 from horovod.metrics.exchange import Numbers
 from horovod.metrics.tally import MOVING
-from horovod.rendezvous import Identity, new_launcher_store
+from horovod.rendezvous.meeting import Identity, new_launcher_store
 from horovod.rendezvous.store import REPORT_KEYS, Store
 from horovod.settings import SETTINGS, Settings
 from horovod.trace.recording import EVENT_DTYPE, Label, label_from

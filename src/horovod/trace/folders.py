@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +15,8 @@ _NOWHERE = "off"
 
 def default_folder() -> str:
     """Where recordings go if nobody says otherwise; a folder for this user alone."""
+    import tempfile  # here, because launchers shall start at once and most have no use for it
+
     return os.path.join(tempfile.gettempdir(), f"horovod-{os.getuid()}")
 
 
@@ -27,7 +27,7 @@ def folder_of(recorder_dir: str) -> str:
 
 def job_name(environ: Mapping[str, str], pid: int, hostname: str | None = None) -> str:
     """The folder of a job's recordings: the job's id, or else where its rank 0 is."""
-    name = environ.get(JOB_ID) or f"{hostname or platform.node()}-{pid}"
+    name = environ.get(JOB_ID) or f"{hostname or os.uname().nodename}-{pid}"
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:100] or "job"
 
 

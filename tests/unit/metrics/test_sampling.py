@@ -13,7 +13,7 @@ import pytest
 from horovod.metrics import sampling
 from horovod.metrics.sampling import Sampler, note_sample, open_sampler
 from horovod.metrics.tally import Tally
-from horovod.rendezvous import Identity
+from horovod.rendezvous.meeting import Identity
 from horovod.rendezvous.store import REPORT_KEYS
 from horovod.rendezvous.store_server import StoreServer
 from horovod.settings import Settings

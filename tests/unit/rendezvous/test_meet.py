@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from horovod import rendezvous
 from horovod.errors import InitError
-from horovod.rendezvous import Identity, identify, meet, torchrun
+from horovod.rendezvous import meeting, torchrun
+from horovod.rendezvous.meeting import Identity, identify, meet
 from horovod.rendezvous.store_server import StoreServer
 
 from .worlds import MemoryStore
@@ -20,7 +20,7 @@ from .worlds import MemoryStore
 SECRET = b"s" * 32
 SCRIPT = """
 import os, sys
-from horovod.rendezvous import identify, meet
+from horovod.rendezvous.meeting import identify, meet
 identity = identify(os.environ)
 for generation in range(1, 4):
     mesh = meet(identity, generation, 4096, 60, os.environ)
@@ -34,7 +34,7 @@ print("met", identity.rank)
 @pytest.fixture(autouse=True)
 def fresh_contact() -> Iterator[None]:
     yield
-    rendezvous._close_contact()
+    meeting._close_contact()
 
 
 def environment(rank: int, size: int, server: StoreServer) -> dict[str, str]:
@@ -69,13 +69,13 @@ def test_the_connection_is_kept_and_renewed_when_lost() -> None:
         environ = environment(0, 1, server)
         identity = identify(environ)
         meet(identity, 1, 4096, 60, environ).close()
-        first = rendezvous._contact
+        first = meeting._contact
         meet(identity, 2, 4096, 60, environ).close()
-        assert rendezvous._contact is first
+        assert meeting._contact is first
         assert first is not None
         first.store.close()
         meet(identity, 3, 4096, 60, environ).close()
-        assert rendezvous._contact is not first
+        assert meeting._contact is not first
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_under_torchrun_a_secret_in_the_environment_goes_before_a_published_one(
     monkeypatch.setattr(torchrun, "open_store", lambda *arguments: store)
     environ = {"_HOROVOD_SECRET_KEY": base64.b64encode(given).decode()}
     meet(Identity(0, 1, 0, 1, 0, 1, "here", "torchrun"), 1, 4096, 30, environ).close()
-    assert rendezvous._contact is not None
-    assert (rendezvous._contact.secret == SECRET) is bool(given)
+    assert meeting._contact is not None
+    assert (meeting._contact.secret == SECRET) is bool(given)
     assert ("secret" in store._values) is not bool(given)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import recognise
 from horovod.rendezvous.hosting import HostedStore
+from horovod.rendezvous.meeting import recognise
 from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.slurm import (
     contact_file,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"
 
 SCRIPT = """
 import os
-from horovod.rendezvous import identify, meet
+from horovod.rendezvous.meeting import identify, meet
 identity = identify(os.environ)
 assert identity.launcher == "torchrun"
 for generation in (1, 2):

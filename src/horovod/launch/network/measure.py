@@ -16,7 +16,7 @@ import numpy as np
 import horovod.numpy as hvd
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.network.links import Link, Pair
-from horovod.rendezvous import identify, launcher_store
+from horovod.rendezvous.meeting import identify, launcher_store
 from horovod.world import data_plane_name, engine
 
 __all__ = ["measure_links"]

@@ -1,9 +1,9 @@
 """Where training ranks and compute workers find each other: who serves at which address.
 
-A store (``horovod.rendezvous``) inside compute worker 0, on the loopback interface, and a client in
-every other process. Both sides of a connection prove that they know the config's key before
-anything is parsed. Only addresses and notes of a few bytes pass through it; the data goes through
-TensorFlow's own servers.
+A store (``horovod.rendezvous.store``) inside compute worker 0, on the loopback interface, and a
+client in every other process. Both sides of a connection prove that they know the config's key
+before anything is parsed. Only addresses and notes of a few bytes pass through it; the data goes
+through TensorFlow's own servers.
 """
 
 from __future__ import annotations
