@@ -6,9 +6,9 @@ takes Ray 0.15 s, in which it imports NumPy). They take turns in one process; a 
 over rounds. Spark's executors are JVMs of their own (``local-cluster``), and what a session does
 first, when the engines start what they keep, is a row apart: Spark looks again at a stage that does
 not fit, since executors are yet to come, after 15 s. Spark keeps the Python processes of tasks,
-so that its later stages start none, where a job starts new ones; what is left when it keeps none
-(``spark.python.worker.reuse=false``) is a table apart. Engines rest between starts: Ray goes on for
-a while to end the processes of one and to start what the next one takes.
+which a job's are forks of; what is left when it keeps none (``spark.python.worker.reuse=false``) is
+a table apart. Engines rest between starts: Ray goes on for a while to end the processes of one and
+to start what the next one takes.
 """
 
 from __future__ import annotations
