@@ -18,7 +18,8 @@ constexpr unsigned kMostSeconds = 1;  // of a copy that goes round in circles
 
 extern "C" void leave_copy(int /*signal*/) { _exit(1); }
 
-// Whatever the program has for these signals; a crash leaves no core file, nor a line in the kernel's log.
+// Whatever the program has for these signals; a crash leaves no core file, nor a line in the
+// kernel's log.
 void end_at(int fatal, void (*handler)(int)) {
   signal(fatal, handler);
   sigset_t only;

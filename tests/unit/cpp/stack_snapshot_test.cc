@@ -57,7 +57,9 @@ class MemoryFile {
 
 class Handled {
  public:
-  explicit Handled(void (*handler)(int)) : before_(signal(SIGRTMAX, handler)) { written_to = file_.fd(); }
+  explicit Handled(void (*handler)(int)) : before_(signal(SIGRTMAX, handler)) {
+    written_to = file_.fd();
+  }
   ~Handled() {
     signal(SIGRTMAX, before_);
     written_to = -1;
