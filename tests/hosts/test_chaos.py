@@ -42,7 +42,7 @@ class ChaosOnHosts(ChaosJob):
     def signal(self, member: Member, signum: int) -> None:
         """A worker knows its number on its own host only."""
         for process in self._host(member.hostname).processes():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended
                 if _number_inside(process) == member.pid:
                     process.send_signal(signum)
 

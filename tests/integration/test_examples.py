@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 from pathlib import Path
@@ -166,4 +167,6 @@ def kill_after_two_epochs(*arguments: object) -> None:
 
 
 def is_rank_0(process: psutil.Process) -> bool:
-    return process.environ().get("HOROVOD_RANK") == "0"
+    with contextlib.suppress(psutil.Error):
+        return process.environ().get("HOROVOD_RANK") == "0"
+    return False  # it has ended

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from elastic_jobs import Job, counts
 from fake_hosts import FakeHosts
@@ -39,10 +41,10 @@ class World:
 
     def cut(self, hostname: str) -> None:
         """End what is connected with a host."""
-        for process in self.hosts.processes():
-            words = process.cmdline()
+        for process, words in self.hosts.command_lines().items():
             if hostname in words and "import main; main()" in words[2] and "bridge" in words[2]:
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     @property
     def left(self) -> list[Path]:
@@ -58,7 +60,8 @@ class World:
             driver.process.kill()
             driver.process.communicate()
         for process in self.hosts.processes():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @pytest.fixture

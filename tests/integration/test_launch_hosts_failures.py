@@ -142,8 +142,7 @@ def test_a_killed_launcher_leaves_nothing(script: str, fake: FakeHosts) -> None:
 def test_a_launcher_killed_with_all_that_it_can_see_leaves_nothing(fake: FakeHosts) -> None:
     """The launcher's own watchdog and both connections go with it."""
     with running(fake, "-np", "2", "-H", "host-a:1,host-b:1", "sleep", "1000") as process:
-        words = " ".join
-        while sum("sleep" in words(p.cmdline()) for p in fake.processes()) < 2:
+        while sum("sleep" in " ".join(words) for words in fake.command_lines().values()) < 2:
             assert process.poll() is None
         mine = psutil.Process(process.pid).children()
         process.kill()

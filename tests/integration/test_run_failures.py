@@ -215,7 +215,7 @@ def test_ctrl_c_ends_the_job_and_is_raised_in_the_caller(mode: str) -> None:
         out, err = caller.communicate(timeout=60)
     assert caller.returncode == 0, err
     assert out.splitlines()[-1] == "interrupted, handler restored, 0 children"
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert_gone(pids)
 
 
 def test_a_second_ctrl_c_kills_what_does_not_listen() -> None:
@@ -228,7 +228,7 @@ def test_a_second_ctrl_c_kills_what_does_not_listen() -> None:
         out, err = caller.communicate(timeout=60)
     assert "did not end before a second signal (SIGTERM)" in err
     assert out.splitlines()[-1] == "interrupted, handler restored, 0 children"
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert_gone(pids)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])

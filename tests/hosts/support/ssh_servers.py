@@ -6,6 +6,7 @@ nobody's own keys, known hosts or configuration are read or written.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+import psutil
 from network import Host, Network
 
 __all__ = ["PORT", "SshServers", "missing_ssh"]
@@ -105,5 +107,6 @@ class SshServers:
 
 def _end_server(host: Host) -> None:
     for process in host.processes():
-        if process.name() == "sshd":
-            process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # that of a connection has just ended
+            if process.name() == "sshd":
+                process.kill()

@@ -6,6 +6,7 @@ before that is a line of shell in a file with its name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -58,6 +59,14 @@ class FakeHosts:
             except psutil.Error:
                 continue
         return [p for p in mine if p.pid != os.getpid()]
+
+    def command_lines(self) -> dict[psutil.Process, list[str]]:
+        """The words of each of them that has not ended meanwhile."""
+        found = {}
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                found[process] = process.cmdline()
+        return found
 
     def assert_empty(self) -> None:
         """All of it ends within a deadline; what does not is killed."""
