@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -75,6 +76,9 @@ def add_node(cluster: Cluster, address: str, name: str, cpus: int, gpus: int = 0
 def _nodes() -> Iterator[Nodes]:
     own = ray.util.get_node_ip_address()
     port = _free_port()
+    # A server for a client is a fork of one with threads of gRPC, whose handlers for forks can end
+    # the new one before it is there: https://github.com/ray-project/ray/issues/63202
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
