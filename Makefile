@@ -44,9 +44,9 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 	tests/integration/test_tensorflow_examples.py tests/integration/test_tensorflow_failures.py \
 	tests/test_parallel_keras.py) \
 	tests/integration/test_compute_service.py::test_ranks_take_turns \
-	'tests/test_parallel.py::test_on_ranks[3]' 'tests/test_parallel.py::test_tensorflow_on_ranks[1]' \
-	tests/test_parallel.py::test_tensorflow_without_native_ops \
-	-k 'not (synthetic or progress or demanded or help_tells or readme)'
+	tests/test_parallel.py::test_on_one_rank \
+	tests/test_parallel.py::test_tensorflow_without_native_ops -k \
+	'not (synthetic or progress or demanded or help_tells or readme or restarted or session_reaches)'
 
 # MXNet's last version needs an older NumPy still, and MXNet's tests are these.
 MXNET_VENV := .venv-mxnet

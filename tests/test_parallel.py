@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ PARALLEL = Path(__file__).parent / "parallel"
 TENSORFLOW = PARALLEL / "tensorflow"
 JAX = PARALLEL / "jax"
 MXNET = PARALLEL / "mxnet"
+NUMPY_AND_TORCH = [PARALLEL, *(f"--ignore={folder}" for folder in (TENSORFLOW, JAX, MXNET))]
 # Enough to see that Python operations do what the native ones do.
 BOTH_WAYS = "not (int or bool or float64 or factors)"
 
@@ -45,16 +47,25 @@ def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_on_ranks(ranks):
-    run_on(ranks, PARALLEL, *[f"--ignore={folder}" for folder in (TENSORFLOW, JAX, MXNET)])
+def test_on_one_rank():
+    """Two jobs at a time: one rank has little to do for a second core."""
+    bindings = {"jax": JAX, "tensorflow": TENSORFLOW}
+    installed = [[folder] for name, folder in bindings.items() if find_spec(name)]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(run_on, 1, *bodies) for bodies in [*installed, NUMPY_AND_TORCH]]
+    for job in jobs:
+        job.result()
+
+
+@pytest.mark.timeout(600)
+def test_on_three_ranks():
+    run_on(3, *NUMPY_AND_TORCH)
 
 
 @needs_tensorflow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_tensorflow_on_ranks(ranks):
-    run_on(ranks, TENSORFLOW)
+def test_tensorflow_on_two_ranks():
+    run_on(2, TENSORFLOW)
 
 
 @needs_tensorflow
@@ -67,9 +78,8 @@ def test_tensorflow_without_native_ops():
 
 @needs_jax
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_jax_on_ranks(ranks):
-    run_on(ranks, JAX)
+def test_jax_on_two_ranks():
+    run_on(2, JAX)
 
 
 @needs_jax
