@@ -308,8 +308,9 @@ class Agent:
         """Before the first worker; whether there can be any."""
         if self._call:
             self._call.complete()
+        adapted = self._adapt(plan)
         # The program is looked for where the launcher would have found it.
-        os.environ["PATH"] = plan.environment.get("PATH", os.defpath)
+        os.environ["PATH"] = adapted.environment.get("PATH", os.defpath)
         try:
             store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
         except InitError as error:
@@ -318,7 +319,7 @@ class Agent:
             return False
         store.close()
         self._crew.prepare(
-            self._adapt(plan),
+            adapted,
             Rendezvous(*store.address, plan.secret),
             descriptors=self._call.for_worker if self._call else lambda number: {},
         )

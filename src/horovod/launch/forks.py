@@ -1,11 +1,11 @@
 """Children that go on from here: forks of this process that pass for a Python started anew.
 
 To start Python and to import what every worker needs takes longer than Spark takes for a stage; a
-fork has that already. Nobody shall tell it from a new process by anything else. So a process forks
-only if it has one thread and has loaded nothing but Python's own modules, the engine's and ours
+fork has that already. A program shall not have to care which it is. So a process forks only if it
+has one thread and has loaded nothing but the modules of Python, its engine, NumPy and ours
 (``may_fork``), and only for an environment that a start would not have read in another way
 (``starts_alike``). The fork parts with all that is its parent's: descriptors, what signals do,
-standard files, the main module, the state of random numbers.
+standard files, the main module, the state of random numbers, what was to be done at the end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import locale
 import os
 import re
 import signal
+import site
+import socket
 import sys
 import threading
 import time
@@ -88,7 +90,18 @@ def starts_alike(environment: Mapping[str, str]) -> bool:
     names = {*os.environ, *environment} - _READ_BY_FORKS
     read = filter(_READ_AT_START.match, names)
     are_alike = all(environment.get(name) == os.environ.get(name) for name in read)
-    return are_alike and _charset(environment) == _charset(os.environ)
+    charsets = _charset(environment), _charset(os.environ)
+    return are_alike and charsets[0] == charsets[1] and _finds_as_much(environment)
+
+
+def _finds_as_much(environment: Mapping[str, str]) -> bool:
+    """What users install for themselves is where HOME says, unless a variable of Python's does."""
+    home, other = os.path.expanduser("~"), environment.get("HOME", "")
+    if not site.ENABLE_USER_SITE or "PYTHONUSERBASE" in environment or home == other:
+        return True
+    own = site.getusersitepackages()
+    folders = own, other + own.removeprefix(home)
+    return not any(map(os.path.isdir, folders))
 
 
 def _charset(environment: Mapping[str, str]) -> str:
@@ -153,6 +166,7 @@ def _be_child(
         exit_code = _exit_code_of(lambda: _live(main, environment, descriptors, mask))
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+        _write_out()
         _flush()
     finally:
         os._exit(exit_code)  # not one frame of the parent's goes on in here
@@ -166,11 +180,27 @@ def _live(
 ) -> None:
     os.setsid()
     gc.freeze()  # what the parent has made is never garbage here
+    _forget_endings()
     _forget_handlers()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _keep_descriptors(descriptors)
     _forget_parent(environment)
     main()
+
+
+def _forget_endings() -> None:
+    """What the parent wants done at its end is for the parent; only modules' own orders stay."""
+    atexit._clear()
+    finalizers: Iterable[Any] = list(getattr(weakref.finalize, "_registry", ()))
+    for finalizer in finalizers:
+        finalizer.detach()
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    if "multiprocessing.util" in sys.modules:
+        sys.modules["multiprocessing.process"]._children = set()  # type: ignore[attr-defined]
+        sys.modules["multiprocessing.util"]._finalizer_registry.clear()
+        atexit.register(sys.modules["multiprocessing.util"]._exit_function)
+    if "logging" in sys.modules:
+        atexit.register(sys.modules["logging"].shutdown)
 
 
 def _forget_handlers() -> None:
@@ -213,9 +243,12 @@ def _forget_parent(environment: Mapping[str, str]) -> None:
     vars(main)["__builtins__"] = builtins
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # the one of Python's library does so by itself
-    finalizers: Iterable[Any] = list(getattr(weakref.finalize, "_registry", ()))
-    for finalizer in finalizers:  # a folder of the parent's is the parent's to remove
-        finalizer.detach()
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]
+    if "logging" in sys.modules:
+        sys.modules["logging"].root.handlers.clear()
+        sys.modules["logging"].root.setLevel("WARNING")
+    socket.setdefaulttimeout(None)
 
 
 def _unbuffered(fd: int, like: Any) -> io.TextIOWrapper:
@@ -225,6 +258,23 @@ def _unbuffered(fd: int, like: Any) -> io.TextIOWrapper:
     file: Any = io.TextIOWrapper(raw, like.encoding, like.errors, newline="\n", write_through=True)
     file.mode = like.mode
     return file  # type: ignore[no-any-return]
+
+
+def _write_out() -> None:
+    """What open files still hold, as the end of Python does; the parent's own are frozen."""
+    files = [file for file in gc.get_objects() if issubclass(type(file), io.IOBase)]
+    text = [file.flush for file in files if isinstance(file, io.TextIOWrapper)]
+    packed = [  # these write their last part when they are closed
+        file.close
+        for file in files
+        if isinstance(file, io.BufferedIOBase) and type(file).__module__ != "_io"
+    ]
+    buffered = [
+        file.flush for file in files if isinstance(file, (io.BufferedWriter, io.BufferedRandom))
+    ]
+    for write in (*text, *packed, *buffered):
+        with contextlib.suppress(Exception):
+            write()
 
 
 def _flush() -> None:

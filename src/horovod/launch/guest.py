@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import ModuleType, TracebackType
 from typing import BinaryIO, Protocol
@@ -60,7 +60,8 @@ class Guest:
 
     ``launcher`` is this node's way to the machine where the launcher is. Nobody needs to call
     anything while the guest serves; ``wait`` says how it ended. If no launcher comes within
-    ``patience_s``, it ends. See ``GuestOrders`` for the rest.
+    ``patience_s``, it ends. In a fork of this process ``forget`` takes back what the engine has
+    set in its modules. See ``GuestOrders`` for the rest.
 
     Raises:
         OSError: the address is not this machine's, or no process can be started.
@@ -75,13 +76,14 @@ class Guest:
         environment: Mapping[str, str] | None = None,
         ends_with_failure: bool = False,
         patience_s: float = 600.0,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
             # As sshd says where the launcher comes from.
             environ = {**os.environ, "SSH_CONNECTION": f"{launcher} 0 {host} 0"}
-            self._child, self._lifeline = _start(listener.fileno(), environ)
+            self._child, self._lifeline = _start(listener.fileno(), environ, forget)
             orders = GuestOrders(
                 listener.fileno(),
                 secret.hex(),
@@ -123,12 +125,14 @@ class _Child(Protocol):
     def kill(self) -> None: ...
 
 
-def _start(listener_fd: int, environ: Mapping[str, str]) -> tuple[_Child, BinaryIO]:
+def _start(
+    listener_fd: int, environ: Mapping[str, str], forget: Callable[[], None]
+) -> tuple[_Child, BinaryIO]:
     """The guest, with this process's socket, and its standard input, unbuffered."""
     orders_fd, lifeline_fd = os.pipe()
     lifeline = os.fdopen(lifeline_fd, "wb", buffering=0)
     try:
-        child = _forked(listener_fd, orders_fd, environ) or subprocess.Popen(
+        child = _forked(listener_fd, orders_fd, environ, forget) or subprocess.Popen(
             python_words(sys.executable, "guest_agent"),
             stdin=orders_fd,
             env=environ,
@@ -143,16 +147,23 @@ def _start(listener_fd: int, environ: Mapping[str, str]) -> tuple[_Child, Binary
     return child, lifeline
 
 
-def _forked(listener_fd: int, orders_fd: int, environ: Mapping[str, str]) -> _Child | None:
+def _forked(
+    listener_fd: int, orders_fd: int, environ: Mapping[str, str], forget: Callable[[], None]
+) -> _Child | None:
     """None if a fork could not pass for a new process, or there is no memory for one."""
     if not may_fork():
         return None
     guest_agent = _load_what_forks_need()
     if not may_fork():
         return None
+
+    def main() -> None:
+        forget()
+        guest_agent.main()
+
     files = {0: orders_fd, listener_fd: listener_fd}
     with contextlib.suppress(OSError):
-        return _Fork(fork(guest_agent.main, environ, files))
+        return _Fork(fork(main, environ, files))
     return None
 
 

@@ -40,6 +40,7 @@ def test_results_by_rank(context: SparkContext) -> None:
         assert result["own"] == "yes"
         assert result["folder"]
         assert result["path"]
+        assert result["programs"] == os.environ["PATH"]  # the executors', which is the tests'
     one, other = results
     assert one["executor"] != other["executor"]
     assert one["shared memory"] & other["shared memory"]
@@ -51,6 +52,7 @@ def test_results_by_rank(context: SparkContext) -> None:
 def test_workers_are_forks_unless_a_start_reads_what_was_changed(context: SparkContext) -> None:
     commands = horovod.spark.run(workers.own_command, num_proc=2, verbose=0)
     assert ["pyspark.daemon" in command for command in commands] == [True, True]
+    assert horovod.spark.run(workers.is_task, num_proc=2, verbose=0) == [False, False]
     changed = {**os.environ, "OMP_NUM_THREADS": "2"}
     commands = horovod.spark.run(workers.own_command, num_proc=2, verbose=0, env=changed)
     assert ["pyspark.daemon" in command for command in commands] == [False, False]

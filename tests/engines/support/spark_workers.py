@@ -29,7 +29,16 @@ def describe(word: str, *, shout: bool) -> dict[str, Any]:
         "folder": os.environ["HOROVOD_SPARK_WORK_DIR"] == os.getcwd(),
         "path": set(os.environ["HOROVOD_SPARK_PYTHONPATH"].split(os.pathsep))
         <= set(os.environ["PYTHONPATH"].split(os.pathsep)),
+        "programs": os.environ["PATH"],
     }
+
+
+def is_task() -> bool:
+    """Whether Spark takes this process for one of its tasks."""
+    from pyspark import BarrierTaskContext, SparkFiles, TaskContext
+
+    contexts = TaskContext.get(), BarrierTaskContext._taskContext
+    return any(contexts) or SparkFiles._is_running_on_worker
 
 
 def _shared_memory() -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import site
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,6 +216,65 @@ def test_connections_and_folders_stay_the_parents(run: Callable[..., str]) -> No
     assert found == "True\nb''\n-9\n"
 
 
+def test_the_end_of_a_fork_is_not_that_of_the_parent(run: Callable[..., str]) -> None:
+    found = run(
+        PARENT,
+        """
+        import atexit, logging, logging.handlers, multiprocessing.util, socket, weakref
+        class Holder: pass
+        holder = Holder()
+        weakref.finalize(holder, print, "the parent's object")
+        atexit.register(print, "the parent's end")
+        helper = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
+        helper.start()
+        logging.basicConfig(level="DEBUG", stream=sys.stdout)
+        socket.setdefaulttimeout(1)
+        os.environ["TMPDIR"] = os.curdir
+        tempfile.gettempdir()
+
+        def main():
+            logging.debug("of the fork")
+            print(socket.getdefaulttimeout(), tempfile.gettempdir() == "/")
+            weakref.finalize(main, print, "the fork's object")
+            later = logging.handlers.MemoryHandler(9, target=logging.StreamHandler(sys.stdout))
+            logging.getLogger("later").addHandler(later)
+            logging.getLogger("later").warning("logged at the end")
+        print(outcome(main, {**os.environ, "TMPDIR": "/"})[1].splitlines())
+        print(helper.is_alive())
+        helper.kill()
+        """,
+    )
+    lines = ["None True", "the fork's object", "logged at the end"]
+    last = "the parent's end\nthe parent's object\n"
+    assert found == f"{lines}\nTrue\n{last}"
+
+
+def test_files_that_nobody_has_closed_are_complete(run: Callable[..., str]) -> None:
+    found = run(
+        PARENT,
+        """
+        import gzip, lzma
+        ours = open("ours", "w")
+        ours.write("once")
+        def main():
+            import types
+            module = sys.modules["of_a_user"] = types.ModuleType("of_a_user")
+            module.text = open("text", "w")
+            module.text.write("a line")
+            module.bytes = open("bytes", "r+b" if os.path.exists("bytes") else "w+b")
+            module.bytes.write(b"a line")
+            module.packed = gzip.open("packed", "wt")
+            module.packed.write("a line")
+            module.xz = lzma.LZMAFile("xz", "w")
+            module.xz.write(b"a line")
+        assert outcome(main) == (0, "", "")
+        print(open("text").read(), open("bytes").read(), open("ours").read() == "")
+        print(gzip.open("packed").read(), lzma.open("xz").read())
+        """,
+    )
+    assert found == "a line a line True\nb'a line' b'a line'\n"
+
+
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
@@ -254,6 +314,21 @@ def test_what_is_read_at_the_start(
 ) -> None:
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     assert starts_alike({**os.environ, **change}) is expected
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_what_users_have_installed_for_themselves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whose: str
+) -> None:
+    homes = {name: str(tmp_path / name) for name in ("own", "other")}
+    environment = {**os.environ, "HOME": homes["other"]}
+    monkeypatch.setenv("HOME", homes["own"])
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(site, "USER_SITE", f"{homes['own']}/.local/packages")
+    assert starts_alike(environment)
+    Path(homes[whose], ".local", "packages").mkdir(parents=True)
+    assert not starts_alike(environment)
+    assert starts_alike(dict(os.environ))
 
 
 def test_what_is_read_at_the_start_and_no_longer_there(monkeypatch: pytest.MonkeyPatch) -> None:
