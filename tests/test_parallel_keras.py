@@ -26,7 +26,9 @@ def backends() -> list[str]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("backend", backends())
 def test_on_two_ranks(backend):
-    run(backend, 2, [str(BODIES)])
+    # Files are Keras' own, whatever is below it.
+    but_not = [] if backend == "tensorflow" else [f"--ignore={BODIES / 'test_saving.py'}"]
+    run(backend, 2, [str(BODIES), *but_not])
 
 
 @pytest.mark.timeout(400)
