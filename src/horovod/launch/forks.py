@@ -45,6 +45,12 @@ _READ_AT_START = re.compile(
     r"(BLIS|GLIBC|GOMP|GOTO|KMP|LD|MALLOC|MKL|NPY|NUMPY|OMP|OPENBLAS)_|PYTHON|TZ$"
 )
 _READ_BY_FORKS = {"PYTHONFAULTHANDLER", "PYTHONPATH", "PYTHONUNBUFFERED"}
+# What modules want done when they have been imported; the first is done last.
+_AT_THE_END = {
+    "horovod.rendezvous.meeting": "_close_contact",
+    "logging": "shutdown",
+    "multiprocessing.util": "_exit_function",
+}
 _LAST_MOMENT_S = 0.01
 _THREADS = "/proc/self/task"
 _DESCRIPTORS = "/proc/self/fd"
@@ -198,9 +204,9 @@ def _forget_endings() -> None:
     if "multiprocessing.util" in sys.modules:
         sys.modules["multiprocessing.process"]._children = set()  # type: ignore[attr-defined]
         sys.modules["multiprocessing.util"]._finalizer_registry.clear()
-        atexit.register(sys.modules["multiprocessing.util"]._exit_function)
-    if "logging" in sys.modules:
-        atexit.register(sys.modules["logging"].shutdown)
+    for module, name in _AT_THE_END.items():
+        if module in sys.modules:
+            atexit.register(getattr(sys.modules[module], name))
 
 
 def _forget_handlers() -> None:

@@ -198,7 +198,6 @@ def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Dead
         _close_contact()
     if _contact is None:
         _contact = _open_contact(identity, environ, deadline, source)
-        atexit.register(_close_contact)
     return _contact
 
 
@@ -281,9 +280,9 @@ def _bad_secret() -> InitError:
     return InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
 
 
+@atexit.register
 def _close_contact() -> None:
     global _contact
-    atexit.unregister(_close_contact)
     if _contact is not None:
         _contact.close()
         _contact = None
