@@ -121,6 +121,11 @@ class Host:
     def addresses(self) -> list[str]:
         return _addresses(self.interfaces)
 
+    @property
+    def network_namespace(self) -> Path:
+        """The file that stands for the host's network."""
+        return Path(f"/proc/{self._keeper}/ns/net")
+
     def command(self, words: Sequence[str]) -> list[str]:
         """What runs ``words`` on this host, in the caller's working directory."""
         enter = ["nsenter", "--target", str(self._keeper), *_OWN_NAMESPACES]

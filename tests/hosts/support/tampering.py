@@ -1,0 +1,211 @@
+"""What is done to one direction of a connection by somebody on the path: pure, bytes in, pieces out.
+
+A *tamper* is fed the bytes of a stream in pieces of any size, and says what goes on instead: bytes,
+a pause before what follows, or an end of the connection. Offsets count from the first byte that it
+is fed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+__all__ = [
+    "Changed",
+    "CutOff",
+    "End",
+    "Overheard",
+    "Pause",
+    "Piece",
+    "Records",
+    "Replaced",
+    "Slow",
+    "Tamper",
+    "duplicate",
+    "flip",
+    "patch",
+    "replay",
+    "swap",
+]
+
+_LENGTH = struct.Struct("<I")  # of a record on a control or news link, in front of it
+
+
+class End(Enum):
+    """How a direction ends; nothing that its speaker says afterwards arrives."""
+
+    CLOSE = auto()  # as if the speaker had shut it down
+    RESET = auto()  # both directions at once
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What follows waits for so long, and so does what comes behind it."""
+
+    seconds: float
+
+
+Piece = bytes | End | Pause
+
+
+class Tamper:
+    """Passes everything on. ``has_struck``: whether it has already changed something."""
+
+    has_struck = False
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        """What goes on in place of ``data``, which is never empty."""
+        return (data,)
+
+
+class Changed(Tamper):
+    """The byte at each of these offsets is another one."""
+
+    def __init__(self, changes: Mapping[int, Callable[[int], int]]) -> None:
+        self._changes = changes
+        self._offset = 0
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        changed = bytearray(data)
+        for offset, change in self._changes.items():
+            index = offset - self._offset
+            if 0 <= index < len(data):
+                changed[index] = change(data[index]) & 0xFF
+                self.has_struck |= changed[index] != data[index]
+        self._offset += len(data)
+        return (bytes(changed),)
+
+
+def flip(offset: int, bit: int) -> Changed:
+    """One bit is the other one."""
+    return Changed({offset: lambda byte: byte ^ 1 << bit})
+
+
+def patch(offset: int, value: int) -> Changed:
+    """An int32 in the order of this machine stands there."""
+    return Changed(
+        {
+            offset + index: lambda _, new=new: new  # type: ignore[misc]
+            for index, new in enumerate(struct.pack("=i", value))
+        }
+    )
+
+
+class CutOff(Tamper):
+    """The stream ends after ``offset`` bytes."""
+
+    def __init__(self, offset: int, end: End) -> None:
+        self._left = offset
+        self._end = end
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        if self.has_struck:
+            return ()
+        first = data[: self._left]
+        self._left -= len(first)
+        if self._left > 0:
+            return (first,)
+        self.has_struck = True
+        return (first, self._end) if first else (self._end,)
+
+
+class Replaced(Tamper):
+    """``new`` stands where ``old``, as long as it, would; what may be its beginning waits."""
+
+    def __init__(self, old: bytes, new: bytes) -> None:
+        assert len(old) == len(new)
+        self._old = old
+        self._new = new
+        self._held = b""
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        whole = self._held + data
+        self.has_struck |= self._old in whole
+        whole = whole.replace(self._old, self._new)
+        held = next(
+            size
+            for size in range(min(len(self._old) - 1, len(whole)), -1, -1)
+            if whole.endswith(self._old[:size])
+        )
+        self._held = whole[len(whole) - held :]
+        passed = whole[: len(whole) - held]
+        return (passed,) if passed else ()
+
+
+class Slow(Tamper):
+    """Every piece arrives so much later."""
+
+    def __init__(self, seconds: float) -> None:
+        self._pause = Pause(seconds)
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        self.has_struck = True
+        return (self._pause, data)
+
+
+class Overheard(Tamper):
+    """Nothing changes; ``heard`` is what has passed."""
+
+    def __init__(self) -> None:
+        self.heard = bytearray()
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        self.heard += data
+        return (data,)
+
+
+# What goes on in place of the record with this number, of all that have come up to it.
+Edit = Callable[[int, Sequence[bytes]], Sequence[bytes]]
+
+
+class Records(Tamper):
+    """Whole records of a control or news link, each with its length and code, go on by ``edit``."""
+
+    def __init__(self, edit: Edit, trailer_bytes: int = 0) -> None:
+        self._edit = edit
+        self._trailer_bytes = trailer_bytes
+        self._come: list[bytes] = []
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        self._held += data
+        pieces: list[bytes] = []
+        while (record := self._take()) is not None:
+            self._come.append(record)
+            edited = self._edit(len(self._come) - 1, self._come)
+            self.has_struck |= list(edited) != [record]
+            pieces += edited
+        return pieces
+
+    def _take(self) -> bytes | None:
+        if len(self._held) < _LENGTH.size:
+            return None
+        size = _LENGTH.size + _LENGTH.unpack_from(self._held)[0] + self._trailer_bytes
+        if len(self._held) < size:
+            return None
+        record = bytes(self._held[:size])
+        del self._held[:size]
+        return record
+
+
+def duplicate(number: int) -> Edit:
+    """Record ``number`` comes twice in a row."""
+    return lambda index, come: [come[-1], come[-1]] if index == number else [come[-1]]
+
+
+def replay(number: int, later: int) -> Edit:
+    """Record ``number`` comes in the place of record ``later``."""
+    return lambda index, come: [come[number] if index == later else come[-1]]
+
+
+def swap(number: int) -> Edit:
+    """Record ``number`` comes after the one that follows it."""
+
+    def edit(index: int, come: Sequence[bytes]) -> Sequence[bytes]:
+        if index == number:
+            return []
+        return [come[-1], come[-2]] if index == number + 1 else [come[-1]]
+
+    return edit

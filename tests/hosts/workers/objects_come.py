@@ -1,0 +1,46 @@
+"""Rank 0 gives the others an object, in one of the ways that there are.
+
+objects_come.py broadcast|gather|state TEXT: the object holds the text. Note ``report.R``: whether
+this rank has got the right one, or the error that it got instead, here or at the next barrier.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import notes
+
+import horovod.numpy as hvd
+from horovod.elastic.state import ObjectState
+
+
+def get(way: str, text: str) -> object:
+    """What rank 0 had."""
+    mine = {"text": text if hvd.rank() == 0 else ""}
+    if way == "broadcast":
+        return hvd.broadcast_object(mine, root_rank=0)
+    if way == "gather":
+        return hvd.allgather_object(mine)[0]
+    state = ObjectState(hvd.broadcast_object, hvd.rank, **mine)
+    state.sync()
+    return {"text": state.text}  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    way, text = sys.argv[1:]
+    hvd.init()
+    rank = hvd.rank()
+    error = None
+    is_right = False
+    try:
+        is_right = get(way, text) == {"text": text}
+        hvd.barrier()
+    except hvd.HorovodInternalError as caught:
+        error = f"{type(caught).__name__}: {caught}"
+        print(error, file=sys.stderr, flush=True)
+    hvd.shutdown()
+    notes.leave(f"report.{rank}", {"is_right": is_right, "error": error})
+
+
+if __name__ == "__main__":
+    main()
