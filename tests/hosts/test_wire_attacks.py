@@ -10,15 +10,21 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
+import cloudpickle
 import pytest
-from lab import Lab
-from man_in_the_middle import CABLING, Connection, Kind, ManInTheMiddle, Speaker
+from lab import Lab, wait_until
+from man_in_the_middle import CABLING, HANDSHAKE_BYTES, Connection, Kind, ManInTheMiddle, Speaker
 from ranks import Job
 from tampering import (
     CutOff,
     End,
+    Overheard,
     Records,
+    Replaced,
+    Slow,
     Tamper,
     duplicate,
     flip,
@@ -32,9 +38,12 @@ pytestmark = pytest.mark.timeout(0)
 FLIPS = int(os.environ.get("HOROVOD_TEST_FLIPS", "40"))
 LIMIT_S = float(os.environ.get("LIM", 60 + 2 * FLIPS))
 CONTROL = (Kind.CONTROL, Kind.NEWS)
+CUT_S = 3.0
+START_S = {"HOROVOD_START_TIMEOUT": "20"}
 VALUES = (2**30, -(2**30), 2_000_000_000, 100_000)
 # What happens to a world is this, with numbers from a generator, and what one side said at most.
 Attack = Callable[[random.Random, int], Tamper]
+Fault = tuple[Speaker, Callable[[], Tamper]]
 
 
 @pytest.fixture
@@ -142,3 +151,199 @@ def test_nothing_changes_without_an_attack(lab: Lab, middle: ManInTheMiddle) -> 
 )
 def test_control_and_news(lab: Lab, middle: ManInTheMiddle, attack: Attack, share: float) -> None:
     attacked(lab, middle, CONTROL, attack, int(FLIPS * share))
+
+
+class HandshakePlan:
+    """Every second connection has one of these faults in its handshake, and each fault is once."""
+
+    def __init__(self, middle: ManInTheMiddle, faults: Sequence[Fault], *, after: int) -> None:
+        self._left = list(faults)
+        self._after = after  # so many connections that nothing happens to
+        self._now: Fault | None = None
+        middle.at_start = self._tamper
+
+    @property
+    def is_used_up(self) -> bool:
+        return not self._left
+
+    def _tamper(self, connection: Connection, speaker: Speaker) -> Tamper | None:
+        if speaker is Speaker.DIALER:  # asked first
+            index = connection.index - self._after
+            is_due = index >= 0 and index % 2 == 0 and bool(self._left)
+            self._now = self._left.pop(0) if is_due else None
+        return self._now[1]() if self._now is not None and self._now[0] is speaker else None
+
+
+def faults_at(offset: int) -> list[Callable[[], Tamper]]:
+    return [
+        partial(flip, offset, offset % 8),
+        partial(CutOff, offset, End.CLOSE),
+        partial(CutOff, offset, End.RESET),
+    ]
+
+
+def faults_in(kind: Kind, most: int) -> list[Fault]:
+    """So many of all faults in these handshakes, of each message and each kind of fault alike."""
+    faults = [
+        (speaker, fault)
+        for speaker, count in HANDSHAKE_BYTES[kind].items()
+        for offset in range(count)
+        for fault in faults_at(offset)
+    ]
+    return random.Random(most).sample(faults, min(most, len(faults)))
+
+
+def test_handshakes_of_links(lab: Lab, middle: ManInTheMiddle) -> None:
+    """Ranks dial again, and the world is whole."""
+    faults = faults_in(Kind.LINK, FLIPS // 2)
+    plan = HandshakePlan(middle, faults, after=1)  # the store
+    job = lab.start_worker((1, 1), "many_worlds.py", str(len(faults)), "1", environment=START_S)
+    reports = reports_of(lab, job)
+    assert plan.is_used_up
+    assert reports == [[None] * len(faults)] * 2
+
+
+def test_the_last_byte_of_a_handshake(lab: Lab, middle: ManInTheMiddle) -> None:
+    """Where it is lost the two sides differ about whether they are connected."""
+    last = HANDSHAKE_BYTES[Kind.LINK][Speaker.DIALER] - 1
+    faults = [(Speaker.DIALER, fault) for fault in faults_at(last)]
+    plan = HandshakePlan(middle, faults, after=1)
+    job = lab.start_worker((1, 1), "many_worlds.py", "3", "1", environment=START_S)
+    reports = reports_of(lab, job)
+    assert plan.is_used_up
+    for ends in zip(*reports, strict=True):  # of one world, on both ranks
+        assert ends == (None, None) or all(ends), reports
+
+
+def test_handshakes_with_the_store(lab: Lab, middle: ManInTheMiddle) -> None:
+    """Clients dial again."""
+    faults = faults_in(Kind.STORE, FLIPS)
+    plan = HandshakePlan(middle, faults, after=0)
+    job = lab.start_worker((0, 1), "store_visitor.py", str(2 * len(faults)))
+    job.check(LIMIT_S)
+    assert plan.is_used_up
+    assert lab.read("visits", job) == [None] * (2 * len(faults))
+
+
+def test_frames_of_the_store(lab: Lab, middle: ManInTheMiddle) -> None:
+    """A flipped bit after the handshake is noticed, and the client asks once more."""
+    rng = random.Random(FLIPS)
+
+    def every_second(connection: Connection, speaker: Speaker) -> Tamper | None:
+        is_due = connection.index % 2 == 0 and connection.index // 2 % 2 == speaker
+        return flip(rng.randrange(400), rng.randrange(8)) if is_due else None
+
+    middle.afterwards = every_second
+    job = lab.start_worker((0, 1), "store_visitor.py", str(FLIPS))
+    job.check(LIMIT_S)
+    assert sum(connection.was_struck for connection in middle.connections) >= FLIPS / 4
+    assert lab.read("visits", job) == [None] * FLIPS
+
+
+@pytest.mark.parametrize("protection", ["integrity", "encrypted"])
+def test_flipped_bits_on_data_links(lab: Lab, middle: ManInTheMiddle, protection: str) -> None:
+    """Each of them ends its world, with the reason."""
+    setting = {"HOROVOD_LINK_PROTECTION": protection}
+    struck, failed = attacked(lab, middle, (Kind.DATA,), a_flip, FLIPS // 2, environment=setting)
+    assert failed == struck
+
+
+def test_cut_data_links(lab: Lab, middle: ManInTheMiddle) -> None:
+    struck, failed = attacked(lab, middle, (Kind.DATA,), a_cut, FLIPS // 4)
+    assert failed == struck
+
+
+@pytest.mark.parametrize("protection", ["control", "encrypted"])
+def test_what_can_be_read(lab: Lab, middle: ManInTheMiddle, protection: str) -> None:
+    """Tensors and objects, unless they are encrypted."""
+    heard: list[Overheard] = []
+
+    def listen(connection: Connection, speaker: Speaker) -> Tamper | None:
+        heard.append(Overheard())
+        return heard[-1]
+
+    middle.afterwards = listen
+    setting = {"HOROVOD_LINK_PROTECTION": protection}
+    text = "what nobody on the path shall be able to read"
+    job = lab.start_worker((1, 1), "objects_come.py", text, environment=setting)
+    job.check(LIMIT_S)
+    everything = b"".join(each.heard for each in heard)
+    assert len(everything) > len(text)
+    assert (text.encode() in everything) == (protection != "encrypted")
+
+
+class _Trap:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self._path),)
+
+
+def test_replaced_pickles_are_not_loaded(lab: Lab, middle: ManInTheMiddle, tmp_path: Path) -> None:
+    """Nor are they in elastic states; and both ranks are told."""
+    trap = tmp_path / "trap"
+    text = "x" * 600
+    old, new = cloudpickle.dumps({"text": text}), cloudpickle.dumps(_Trap(trap))
+    new += bytes(len(old) - len(new))  # what follows the end of a pickle is not read
+
+    def replace(connection: Connection, speaker: Speaker) -> Tamper | None:
+        return Replaced(old, new) if connection.kind is Kind.DATA else None
+
+    middle.afterwards = replace
+    job = lab.start_worker((1, 1), "objects_come.py", text)
+    assert job.wait(LIMIT_S) == [0, 0], job.told()
+    assert all(connection.was_struck for connection in middle.of_kind(Kind.DATA))
+    assert not trap.exists()
+    first, second = (lab.read(f"report.{rank}", job) for rank in range(2))
+    for way in ("broadcast", "gather", "state"):
+        assert first[way]["error"] is not None, (way, job.told())
+        assert second[way]["error"] is not None, (way, job.told())
+        assert not second[way]["is_right"]
+
+
+def test_a_slow_path(lab: Lab, middle: ManInTheMiddle) -> None:
+    """Every segment between the hosts comes 0.2 s later; results are right, and nobody gives up."""
+    middle.afterwards = lambda connection, speaker: (
+        None if connection.kind is Kind.STORE else Slow(0.2)
+    )
+    job = lab.start_worker((1, 1), "many_worlds.py", "1", "1")
+    assert reports_of(lab, job) == [[None], [None]]
+    assert all(connection.was_struck for connection in middle.of_kind(Kind.CONTROL, Kind.DATA))
+
+
+def test_a_cut_that_heals_in_time(lab: Lab) -> None:
+    """Nothing reaches the other host for some seconds: a pause, and no error."""
+    network = lab.open(2)
+    limit = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "60"}
+    job = lab.start_worker((1, 1), "until_enough.py", environment=limit)
+    lab.read_from(range(2), "ready", job)
+    network.disconnect(lab.hosts[1])
+    cut = time.monotonic()
+    wait_until(lambda: time.monotonic() - cut > CUT_S, "time stands still")
+    network.connect(lab.hosts[1])
+    lab.leave("enough")
+    for report in lab.read_from(range(2), "report", job).values():
+        assert report == {"error": None, "later": None}
+    job.check(LIMIT_S)
+
+
+def test_a_cut_that_heals_too_late(lab: Lab) -> None:
+    """The other host has been given up by then, by name, and comes back no more."""
+    network = lab.open(2)
+    limit = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3"}
+    job = lab.start_worker((1, 1), "until_enough.py", environment=limit)
+    lab.read_from(range(2), "ready", job)
+    network.disconnect(lab.hosts[1])
+    reports = lab.read_from(range(2), "report", job)
+    network.connect(lab.hosts[1])
+    for rank, report in reports.items():
+        other = f"rank {1 - rank} (pid "
+        for error in (report["error"], report["later"]):
+            assert error["type"] == "PeerLostError", reports
+            assert other in error["text"], reports
+            assert f"on host{1 - rank}" in error["text"], reports
+    lab.leave("leave")
+    job.check(LIMIT_S)

@@ -1,4 +1,4 @@
-"""Somebody on the path: a host between two others that every TCP connection of theirs leads through.
+"""Somebody on the path: a host that every TCP connection between two others leads through.
 
 It has a cable to each of the two, which have no other way, takes each connection over (nftables'
 redirect) and opens one of its own to where the first was meant to go. It tells connections apart by
@@ -90,7 +90,7 @@ _STORE_BYTES = {
 }
 HANDSHAKE_BYTES = {
     Kind.STORE: _STORE_BYTES,
-    **{kind: _LINK_BYTES for kind in (Kind.LINK, Kind.CONTROL, Kind.DATA, Kind.NEWS)},
+    **dict.fromkeys((Kind.LINK, Kind.CONTROL, Kind.DATA, Kind.NEWS), _LINK_BYTES),
 }
 _LINK_KINDS = {
     Purpose.CONTROL: Kind.CONTROL,

@@ -1,4 +1,4 @@
-"""What is done to one direction of a connection by somebody on the path: pure, bytes in, pieces out.
+"""What somebody on the path does to one direction of a connection: pure, bytes in, pieces out.
 
 A *tamper* is fed the bytes of a stream in pieces of any size, and says what goes on instead: bytes,
 a pause before what follows, or an end of the connection. Offsets count from the first byte that it
