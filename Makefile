@@ -5,6 +5,7 @@ PYTHON ?= python3
 NP ?= 2
 MINUTES ?= 60
 SEED ?= 1
+FLIPS ?= 1000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
@@ -63,7 +64,7 @@ ENGINES_STAMP := $(ENGINES_VENV)/.made
 ENGINES := ray spark estimators
 
 .PHONY: help setup environments demo build check test test-unit test-cpp test-parallel test-integration \
-	test-hosts test-gpu test-legacy-tf test-mxnet test-engines chaos bench sanitize clean tools
+	test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos bench sanitize clean tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -101,6 +102,9 @@ test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, 
 
 test-gpu: setup ## on CUDA GPUs, with a PyTorch in .venv that is built for them; skipped without
 	$(BIN)/pytest -p no:cacheprovider tests/gpu
+
+attack: setup ## somebody on the path between two hosts, FLIPS times in each way: needs root
+	HOROVOD_TEST_FLIPS=$(FLIPS) $(BIN)/pytest -p no:cacheprovider tests/hosts/test_wire_attacks.py
 
 chaos: setup ## elastic jobs and faults at random, for MINUTES, from SEED on
 	$(BIN)/python tests/elastic/chaos.py --minutes $(MINUTES) --seed $(SEED)

@@ -1,8 +1,7 @@
 """Ranks meet, compute what they know the results of, and part, again and again.
 
-many_worlds.py WORLDS ROUNDS [SETTING=VALUE...]: settings of this process' environment, for rank 0
-alone. Note ``report.R`` at the end: for each world None, or the error that ended it, or what was
-wrong. A world that failed is no reason not to meet again.
+many_worlds.py WORLDS ROUNDS. Note ``report.R`` at the end: for each world None, or the error that
+ended it, or what was wrong. A world that failed is no reason not to meet again.
 """
 
 from __future__ import annotations
@@ -89,10 +88,8 @@ def live(world: int, rounds: int) -> str | None:
 
 
 def main() -> None:
-    worlds, rounds = map(int, sys.argv[1:3])
+    worlds, rounds = map(int, sys.argv[1:])
     rank = int(os.environ["HOROVOD_RANK"])
-    if rank == 0:
-        os.environ.update(setting.split("=", 1) for setting in sys.argv[3:])
     reports = []
     for world in range(worlds):
         reports.append(live(world, rounds))
