@@ -423,6 +423,7 @@ void bind_engine(nb::module_& module) {
             engine.let_waits_end(kExitPatience);
           },
           nb::call_guard<nb::gil_scoped_release>())
+      .def("end_world", &Engine::end_world, "reason"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon",
            [](nb::handle self) {
              nb::cast<Engine&>(self).abandon();

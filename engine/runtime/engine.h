@@ -116,6 +116,10 @@ class Engine {
   // Result of a done handle, which is closed.
   HandleTable::Result take(HandleId handle);
 
+  // Any thread: the program has found that the world cannot go on. Every rank's operations fail
+  // with `reason`.
+  void end_world(const std::string& reason);
+
   // Fails what is pending and tells the peers. May be called again.
   void shutdown();
   // For bindings whose threads must not be inside a wait when their runtime ends: between these two

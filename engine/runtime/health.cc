@@ -55,6 +55,12 @@ void Engine::on_peer_death(int rank) {
   kick_sleeper();
 }
 
+void Engine::end_world(const std::string& reason) {
+  alarms_.raise({.code = ErrorCode::kInternal, .rank = config_.rank, .text = reason});
+  wake_everyone();
+  ring_background();  // which tells the other hosts
+}
+
 void Engine::wake_everyone() {
   presence_.ring_all_bells();
   for_each_lane([](Lane& lane) { lane.peers.wake_sleepers(); });

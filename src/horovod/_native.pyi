@@ -239,6 +239,9 @@ class Engine:
         """Whether GPUs have finished, within the limit, what is done for the engine."""
 
     def shutdown(self) -> None: ...
+    def end_world(self, reason: str) -> None:
+        """Fail all operations of all ranks with this reason."""
+
     def abandon(self) -> None: ...
     @property
     def has_spare_cores(self) -> bool: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from horovod import _native
@@ -19,6 +19,7 @@ from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backen
 from horovod.errors import InitError
 from horovod.gpus import device_plane
 from horovod.process_sets import ConnectSet
+from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.meeting import Identity, Mesh, job_store, meet
 from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.folders import JOB_ID, job_name
@@ -35,13 +36,17 @@ _LEFT = (" has shut down", " has given up")
 
 @dataclass(frozen=True)
 class World:
-    """This process in a world. ``names`` are those of all ranks in messages."""
+    """This process in a world. ``names`` are those of all ranks in messages.
+
+    ``object_key`` is known to its ranks alone, for the codes of objects.
+    """
 
     identity: Identity
     engine: _native.Engine
     data_plane_name: str
     names: tuple[str, ...]
     settings: Settings
+    object_key: bytes = field(repr=False)
     connect_set: ConnectSet | None = None  # where the world spans hosts
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
 
@@ -98,7 +103,9 @@ def assemble(identity: Identity, settings: Settings) -> World:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
             devices = device_plane(settings, identity.local_rank)
             engine = _engine_class(config)(config, devices=devices)
-            return World(identity, engine, plane_name, ("rank 0",), settings)
+            # There is no secret, and nobody to share a key with.
+            key = os.urandom(SECRET_BYTES)
+            return World(identity, engine, plane_name, ("rank 0",), settings, key)
     mesh = meet(
         identity,
         generation,
@@ -149,7 +156,16 @@ def _started(
             data_plane.close()
         raise
     connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
-    return World(identity, engine, plane_name, tuple(names), settings, connect_set, data_plane)
+    return World(
+        identity,
+        engine,
+        plane_name,
+        tuple(names),
+        settings,
+        mesh.object_key,
+        connect_set,
+        data_plane,
+    )
 
 
 def _engine_of(

@@ -5,6 +5,7 @@
     └ SettingError                  an environment variable with a value that cannot be used
     RuntimeError
     ├ HorovodInternalError          a collective failed; elastic training restores and retries
+    │ ├ AlteredObjectError          an object is not the one that its sender sent
     │ ├ MismatchError               ranks disagree about a collective: a bug, never retried
     │ ├ PeerLostError               a rank died, left or stopped answering
     │ ├ StallError                  a rank did not submit within the stall shutdown time
@@ -23,6 +24,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 __all__ = [
+    "AlteredObjectError",
     "ErrorCode",
     "HorovodInternalError",
     "HorovodVersionMismatchError",
@@ -56,6 +58,30 @@ class HorovodInternalError(RuntimeError):
 
 class MismatchError(HorovodInternalError):
     """Ranks submitted one name with different operations, dtypes, shapes, roots or factors."""
+
+
+class AlteredObjectError(HorovodInternalError):
+    """What arrived of an object does not bear its sender's code; nothing of it was unpickled.
+
+    The world is over: the other ranks get a ``HorovodInternalError`` with the same text. Elastic
+    training begins a new one, with new keys, as after a lost connection, which whoever can alter
+    what is sent could have cut instead.
+
+    Attributes:
+        operation: ``broadcast_object`` or ``allgather_object``.
+        name: name of the operation.
+        sender: rank whose object it should have been.
+    """
+
+    def __init__(self, operation: str, name: str, sender: int) -> None:
+        super().__init__(
+            f"{operation} {name!r}: what arrived as the object of rank {sender} is not what it "
+            "sent: its code is wrong, so it was altered, replayed or exchanged on the way; nothing "
+            "of it was used"
+        )
+        self.operation = operation
+        self.name = name
+        self.sender = sender
 
 
 class PeerLostError(HorovodInternalError):

@@ -56,6 +56,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "object_key",
     "port_address",
     "rank",
     "rethrow_interrupt",
@@ -280,6 +281,14 @@ def metrics() -> dict[str, float]:
 def engine() -> _native.Engine:
     """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
     return (_world or _settled()).engine
+
+
+def object_key() -> bytes:
+    """What only ranks of this world know, for the codes of objects. ``ValueError`` before ``init``.
+
+    Meets the others first if ``init`` only had a forecast.
+    """
+    return (_world or _settled()).object_key
 
 
 def has_spare_cores() -> bool:

@@ -15,7 +15,7 @@ NAMES = tuple(f"rank {rank} (pid {100 + rank} on here)" for rank in range(12))
 
 def world_of(rank: int) -> World:
     identity = Identity(rank, 12, rank, 12, 0, 1, "here", "horovodrun")
-    return World(identity, cast("Any", None), "native", NAMES, Settings())
+    return World(identity, cast("Any", None), "native", NAMES, Settings(), b"key")
 
 
 @pytest.mark.parametrize(

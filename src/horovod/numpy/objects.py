@@ -1,23 +1,32 @@
-"""Python objects between ranks, for all frameworks: pickled, and sent as bytes.
+"""Python objects between ranks, for all frameworks: pickled, and sent as bytes with a code.
 
-Peers have authenticated each other before ``init`` returns, so what arrives here comes from this
-job and may be unpickled. An object that does not pickle is an error on every rank, not a wait.
+What arrives is unpickled only if its code (``object_codes``) shows that a rank of this world has
+sent it, for this very operation. If not, the world ends, so that no rank waits for one that has
+given up. An object that does not pickle is an error on every rank, not a wait.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import cloudpickle
 import numpy as np
+from numpy.typing import NDArray
 
+from horovod.errors import AlteredObjectError
 from horovod.numpy.adapter import allgather, broadcast_
+from horovod.numpy.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
+from horovod.operations import make_broadcast
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
-from horovod.world import rank
+from horovod.rendezvous.authentication import CODE_BYTES
+from horovod.world import engine, object_key, rank
 
 __all__ = ["allgather_object", "broadcast_object"]
 
-_PICKLING_FAILED = -1
+_Bytes = NDArray[np.uint8]
 
 
 def broadcast_object(
@@ -41,20 +50,24 @@ def broadcast_object(
     Raises:
         ValueError: there is no such root rank.
         RuntimeError: the root's object cannot be pickled; the root gets the reason itself.
+        AlteredObjectError: what arrived here is not what the root sent; other ranks get a
+            ``HorovodInternalError``. Nothing of it was unpickled.
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
     name = name or "broadcast_object"
+    key = object_key()
+    _check_root(root_rank, name, process_set)
     is_root = rank() == root_rank
-    payload, failure = _try_pickle(obj) if is_root else (b"", None)
-    length = np.array([_PICKLING_FAILED if failure else len(payload)], np.int64)
-    broadcast_(length, root_rank, f"{name}.sz", process_set)
-    if failure is not None:
-        raise failure
-    if length[0] == _PICKLING_FAILED:
-        raise RuntimeError(f"broadcast_object {name!r}: rank {root_rank} could not pickle it")
-    data = bytearray(payload) if is_root else bytearray(int(length[0]))
-    broadcast_(np.frombuffer(data, np.uint8), root_rank, f"{name}.t", process_set)
-    return obj if is_root else cloudpickle.loads(data)
+    data, failure = _try_pickle(obj) if is_root else (_no_object(), None)
+    codes = _codes(key, "broadcast_object", name, process_set, data, failure)
+    with _ending_the_world():
+        _announce(codes, f"{name}.root", failure, process_set)
+        if is_root:
+            _sign(codes, data)
+        else:
+            data = np.empty(codes.length_of(root_rank) + CODE_BYTES, np.uint8)
+        broadcast_(data, root_rank, f"{name}.t", process_set)
+        return obj if is_root else _checked(codes, root_rank, data)
 
 
 def allgather_object(
@@ -72,29 +85,96 @@ def allgather_object(
 
     Raises:
         RuntimeError: the object of some rank cannot be pickled; that rank gets the reason itself.
+        AlteredObjectError: see ``broadcast_object``.
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
     check_process_set(process_set)
     if process_set.included() and process_set.size() == 1:
         return [obj]
     name = name or "allgather_object"
-    payload, failure = _try_pickle(obj)
-    length = np.array([_PICKLING_FAILED if failure else len(payload)], np.int64)
-    lengths = allgather(length, f"{name}.sz", process_set)
+    key = object_key()
+    data, failure = _try_pickle(obj)
+    codes = _codes(key, "allgather_object", name, process_set, data, failure)
+    with _ending_the_world():
+        _announce(codes, f"{name}.sz", failure, process_set)
+        lengths = codes.lengths()
+        _sign(codes, data)
+        return _split(codes, lengths, allgather(data, f"{name}.t", process_set))
+
+
+def _check_root(root_rank: int, name: str, process_set: ProcessSet) -> None:
+    make_broadcast(root_rank, process_set)
+    if root_rank not in (process_set.ranks or []):
+        raise ValueError(
+            f"broadcast_object {name!r}: invalid root rank {root_rank}; the ranks are "
+            f"{process_set.ranks}"
+        )
+
+
+def _codes(
+    key: bytes,
+    operation: str,
+    name: str,
+    process_set: ProcessSet,
+    data: _Bytes,
+    failure: Exception | None,
+) -> ObjectCodes:
+    length = PICKLING_FAILED if failure else data.size - CODE_BYTES
+    return ObjectCodes(key, operation, name, process_set.process_set_id or 0, rank(), length)
+
+
+def _announce(
+    codes: ObjectCodes, name: str, failure: Exception | None, process_set: ProcessSet
+) -> None:
+    """Let ``codes`` hear what all ranks announce; raises on all of them if one cannot go on."""
+    own = np.frombuffer(codes.row, np.uint8).reshape(1, ROW_BYTES)
+    codes.hear(allgather(own, name, process_set).tobytes(), process_set.ranks or [])
     if failure is not None:
         raise failure
-    failed = np.flatnonzero(lengths == _PICKLING_FAILED)
-    if failed.size:
-        members = process_set.ranks or []
-        ranks = ", ".join(str(members[index]) for index in failed)
-        raise RuntimeError(f"allgather_object {name!r}: rank {ranks} could not pickle it")
-    gathered = allgather(np.frombuffer(payload, np.uint8), f"{name}.t", process_set)
-    return [cloudpickle.loads(part) for part in np.split(gathered, np.cumsum(lengths)[:-1])]
+    if failed := codes.failed():
+        raise RuntimeError(f"{codes.title}: rank {', '.join(map(str, failed))} could not pickle it")
 
 
-def _try_pickle(obj: Any) -> tuple[bytes, Exception | None]:
-    # Pickling runs the object's own code, which may raise anything.
+def _sign(codes: ObjectCodes, data: _Bytes) -> None:
+    """Put the code of this rank's object behind it."""
+    code = codes.code(data[:-CODE_BYTES].data)
+    data[-CODE_BYTES:] = np.frombuffer(code, np.uint8)
+
+
+def _checked(codes: ObjectCodes, sender: int, data: _Bytes) -> Any:
+    """The object of ``sender`` in ``data``, unpickled if it is."""
+    payload, code = data[:-CODE_BYTES].data, data[-CODE_BYTES:].data
+    codes.check(sender, payload, code)
+    return cloudpickle.loads(payload)
+
+
+def _split(codes: ObjectCodes, lengths: Mapping[int, int], gathered: _Bytes) -> list[Any]:
+    ends = np.cumsum([length + CODE_BYTES for length in lengths.values()])
+    parts = np.split(gathered, ends[:-1])
+    return [_checked(codes, sender, part) for sender, part in zip(lengths, parts, strict=True)]
+
+
+def _no_object() -> _Bytes:
+    return np.zeros(CODE_BYTES, np.uint8)
+
+
+def _try_pickle(obj: Any) -> tuple[_Bytes, Exception | None]:
+    """The pickled object, with room for its code behind it."""
+    stream = io.BytesIO()
     try:
-        return cloudpickle.dumps(obj), None
-    except Exception as error:
-        return b"", RuntimeError(f"rank {rank()} could not pickle {type(obj).__name__}: {error}")
+        cloudpickle.dump(obj, stream)
+        stream.write(bytes(CODE_BYTES))
+    except Exception as error:  # pickling runs the object's own code, which may raise anything
+        text = f"rank {rank()} could not pickle {type(obj).__name__}: {error}"
+        return _no_object(), RuntimeError(text)
+    return np.frombuffer(stream.getbuffer(), np.uint8), None
+
+
+@contextlib.contextmanager
+def _ending_the_world() -> Iterator[None]:
+    """After an altered object no rank must wait for this one, which does not go on."""
+    try:
+        yield
+    except AlteredObjectError as error:
+        engine().end_world(str(error))
+        raise

@@ -69,7 +69,7 @@ class RecordCodes:
         self._key = key
         self._number = 0
 
-    def next(self, *parts: bytes) -> bytes:
+    def next(self, *parts: bytes | memoryview) -> bytes:
         """The code of the next record, whose bytes are ``parts`` one after the other."""
         code = hmac.new(self._key, self._number.to_bytes(8, "big"), "sha256")
         self._number += 1
@@ -77,6 +77,6 @@ class RecordCodes:
             code.update(part)
         return code.digest()
 
-    def is_next(self, given: bytes, *parts: bytes) -> bool:
+    def is_next(self, given: bytes, *parts: bytes | memoryview) -> bool:
         """Whether ``given`` is the code of the next record; takes the same time if not."""
         return hmac.compare_digest(given, self.next(*parts))

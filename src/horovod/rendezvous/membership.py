@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Deadline", "HostMesh", "Mesh", "SetLinks", "close_all", "ranks_text"]
 
@@ -55,7 +55,8 @@ class Mesh:
     of this rank's own share ``region_fd``, and have a pidfd (see ``HostMesh``) and, where there are
     several hosts, a bell; the others -1. ``bells`` is empty in a world of one host. ``links`` and
     ``news``, (host, descriptor) between the first ranks of all hosts, lead to the other hosts.
-    ``nodes`` are the machines as the launcher names them. All descriptors belong to the caller.
+    ``nodes`` are the machines as the launcher names them. ``object_key`` is known to the ranks of
+    this world alone, for the codes of objects. All descriptors belong to the caller.
     """
 
     region_fd: int
@@ -68,6 +69,7 @@ class Mesh:
     links: SetLinks
     news: tuple[tuple[int, int], ...]
     connector: Callable[[int, Sequence[int]], SetLinks]
+    object_key: bytes = field(repr=False)
 
     def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
         """Connections for a further process set; all ranks of the world call it in the same order.

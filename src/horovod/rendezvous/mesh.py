@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from horovod.errors import InitError
+from horovod.rendezvous.authentication import derive_key
 from horovod.rendezvous.gathering import Gathering
 from horovod.rendezvous.handshake import Claims
 from horovod.rendezvous.identity import Identity
@@ -83,10 +84,12 @@ def connect(
         link_timeout_s=link_timeout_s,
         interfaces=interfaces,
     )
+    # Every card has a token that is new, so that no two worlds have one key.
+    object_key = derive_key(secret, b"objects", key.encode(), *map(encode_card, cards))
     claims = Claims(own.rank, own.size, generation, region_bytes)
     if len(hosts) == 1:
         host = _meet_host(claims, hosts, store, secret, key, deadline)
-        return _mesh(own.rank, cards, hosts, host, linker, SetLinks(), ())
+        return _mesh(own.rank, cards, hosts, host, linker, SetLinks(), (), object_key)
     with linker.world_round(deadline) as attempt:
         host = _meet_host(claims, hosts, store, secret, key, deadline)
         try:
@@ -94,7 +97,7 @@ def connect(
         except BaseException:
             host.close()
             raise
-    return _mesh(own.rank, cards, hosts, host, linker, links, news)
+    return _mesh(own.rank, cards, hosts, host, linker, links, news, object_key)
 
 
 def _meet_all(
@@ -180,6 +183,7 @@ def _mesh(
     linker: Linker,
     links: SetLinks,
     news: tuple[tuple[int, int], ...],
+    object_key: bytes,
 ) -> Mesh:
     members = next(group for group in hosts if rank in group)
     pidfds = dict(zip(members, host.pidfds, strict=True))
@@ -195,4 +199,5 @@ def _mesh(
         links=links,
         news=news,
         connector=linker.connect_set,
+        object_key=object_key,
     )
