@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from enum import Enum, IntEnum, auto
 from pathlib import Path
@@ -58,7 +58,10 @@ _ADDRESS = struct.Struct("!2xH4s8x")  # sockaddr_in
 _READ_BYTES = 64 * 1024
 _MOST_HELD_BYTES = 1024 * 1024
 _END_TIMEOUT_S = 30.0
-_PURPOSE_AT = len(greeting.MAGIC) + NONCE_BYTES
+# In a hello: what the dialer wants, which ends with a digest that is the same for a world's links.
+_CLAIMS_AT = len(greeting.MAGIC) + NONCE_BYTES
+_CLAIMS_END = len(greeting.MAGIC) + greeting.HELLO_REST_BYTES - PROOF_BYTES
+_CONTEXT_BYTES = 32
 _VERSION_BYTES = 1  # of a magic, at its end
 
 
@@ -128,12 +131,12 @@ class _Flow:
 
 
 class Connection:
-    """A connection through the middle; ``number`` counts those of its kind, once that is known."""
+    """A connection through the middle. ``world`` counts the worlds to which links belong."""
 
     def __init__(self, index: int, dialer: socket.socket, listener: socket.socket) -> None:
         self.index = index
         self.kind = Kind.UNKNOWN
-        self.number = -1
+        self.world = -1  # not known, or none
         self.is_connected = False
         self.sockets = {Speaker.DIALER: dialer, Speaker.LISTENER: listener}
         self.flows = {
@@ -159,7 +162,12 @@ class Connection:
         if magic[:-_VERSION_BYTES] != greeting.MAGIC[:-_VERSION_BYTES]:
             return Kind.UNKNOWN
         hello = self.flows[Speaker.DIALER].head
-        return _LINK_KINDS[Purpose(hello[_PURPOSE_AT])] if len(hello) > _PURPOSE_AT else Kind.LINK
+        return _LINK_KINDS[Purpose(hello[_CLAIMS_AT])] if len(hello) >= _CLAIMS_END else Kind.LINK
+
+    @property
+    def context(self) -> bytes:
+        """What the dialer says of the world of a link, once its kind is known."""
+        return bytes(self.flows[Speaker.DIALER].head[_CLAIMS_END - _CONTEXT_BYTES : _CLAIMS_END])
 
 
 class ManInTheMiddle:
@@ -175,7 +183,7 @@ class ManInTheMiddle:
         self.afterwards: Plan = lambda connection, speaker: None
         self.connections: list[Connection] = []
         self._open: set[Connection] = set()
-        self._of_kind: Counter[Kind] = Counter()
+        self._worlds: dict[bytes, int] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._failure: BaseException | None = None
@@ -303,12 +311,11 @@ class ManInTheMiddle:
     def _note(self, connection: Connection, speaker: Speaker, data: bytes) -> None:
         flow = connection.flows[speaker]
         flow.came_bytes += len(data)
-        flow.head += data[: _PURPOSE_AT + 1 - len(flow.head)]
-        if connection.number < 0:
+        flow.head += data[: _CLAIMS_END - len(flow.head)]
+        if connection.kind in (Kind.UNKNOWN, Kind.LINK):
             connection.kind = connection.recognise()
-            if connection.kind not in (Kind.UNKNOWN, Kind.LINK):
-                connection.number = self._of_kind[connection.kind]
-                self._of_kind[connection.kind] += 1
+            if connection.kind in _LINK_KINDS.values():
+                connection.world = self._worlds.setdefault(connection.context, len(self._worlds))
 
     def _tampered(self, connection: Connection, speaker: Speaker, data: bytes) -> list[Piece]:
         flow = connection.flows[speaker]

@@ -16,21 +16,20 @@ __all__ = [
     "Changed",
     "CutOff",
     "End",
+    "Messages",
     "Overheard",
     "Pause",
     "Piece",
-    "Records",
     "Replaced",
     "Slow",
     "Tamper",
+    "come_back",
     "duplicate",
     "flip",
     "patch",
     "replay",
     "swap",
 ]
-
-_LENGTH = struct.Struct("<I")  # of a record on a control or news link, in front of it
 
 
 class End(Enum):
@@ -156,52 +155,44 @@ class Overheard(Tamper):
         return (data,)
 
 
-# What goes on in place of the record with this number, of all that have come up to it.
+# What goes on in place of the message with this number, of all that have come up to it.
 Edit = Callable[[int, Sequence[bytes]], Sequence[bytes]]
 
 
-class Records(Tamper):
-    """Whole records of a control or news link, each with its length and code, go on by ``edit``."""
+class Messages(Tamper):
+    """Messages of a control or news link go on by ``edit``, each whole with whatever protects it.
 
-    def __init__(self, edit: Edit, trailer_bytes: int = 0) -> None:
+    Each is sent at once, so what comes at a time is one of them, or several.
+    """
+
+    def __init__(self, edit: Edit) -> None:
         self._edit = edit
-        self._trailer_bytes = trailer_bytes
         self._come: list[bytes] = []
-        self._held = bytearray()
 
     def feed(self, data: bytes) -> Sequence[Piece]:
-        self._held += data
-        pieces: list[bytes] = []
-        while (record := self._take()) is not None:
-            self._come.append(record)
-            edited = self._edit(len(self._come) - 1, self._come)
-            self.has_struck |= list(edited) != [record]
-            pieces += edited
-        return pieces
-
-    def _take(self) -> bytes | None:
-        if len(self._held) < _LENGTH.size:
-            return None
-        size = _LENGTH.size + _LENGTH.unpack_from(self._held)[0] + self._trailer_bytes
-        if len(self._held) < size:
-            return None
-        record = bytes(self._held[:size])
-        del self._held[:size]
-        return record
+        self._come.append(data)
+        edited = self._edit(len(self._come) - 1, self._come)
+        self.has_struck |= list(edited) != [data]
+        return edited
 
 
 def duplicate(number: int) -> Edit:
-    """Record ``number`` comes twice in a row."""
+    """Message ``number`` comes twice in a row."""
     return lambda index, come: [come[-1], come[-1]] if index == number else [come[-1]]
 
 
 def replay(number: int, later: int) -> Edit:
-    """Record ``number`` comes in the place of record ``later``."""
+    """Message ``number`` comes in the place of message ``later``."""
     return lambda index, come: [come[number] if index == later else come[-1]]
 
 
+def come_back(number: int, later: int) -> Edit:
+    """Message ``number`` comes once more, behind message ``later``."""
+    return lambda index, come: [come[-1], come[number]] if index == later else [come[-1]]
+
+
 def swap(number: int) -> Edit:
-    """Record ``number`` comes after the one that follows it."""
+    """Message ``number`` comes after the one that follows it, so it must not wait for an answer."""
 
     def edit(index: int, come: Sequence[bytes]) -> Sequence[bytes]:
         if index == number:
