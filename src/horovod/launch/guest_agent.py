@@ -19,15 +19,17 @@ from horovod.launch import function_worker
 from horovod.launch.agent import Agent, forget_signal_settings
 from horovod.launch.forks import fork_with_pipes, may_fork, starts_alike
 from horovod.launch.guest import GuestOrders
-from horovod.launch.guest_greeting import GuestGreeting
+from horovod.launch.guest_greeting import REFUSAL, GreetingError, GuestGreeting
 from horovod.launch.host_plan import HostPlan
 from horovod.launch.processes import Pipes, spawn
 from horovod.launch.python_words import runs_module
 from horovod.launch.wakeups import Wakeups
+from horovod.rendezvous.descriptors import accept_some, most_strangers
+from horovod.rendezvous.strangers import Strangers
 
 __all__ = ["main"]
 
-_MOST_STRANGERS = 8
+_TURNS = 8
 _MOST_GREETING_BYTES = 256
 
 
@@ -97,7 +99,8 @@ class _GuestAgent:
         self._listener = listener
         self._lifeline = lifeline
         self._selector = selector
-        self._strangers: dict[socket.socket, GuestGreeting] = {}
+        self._strangers: Strangers[socket.socket] = Strangers(most_strangers())
+        self._greetings: dict[socket.socket, GuestGreeting] = {}
         self._greeting: GuestGreeting | None = None  # the launcher's
         self._has_failed = False
         self._agent = Agent(
@@ -125,30 +128,44 @@ class _GuestAgent:
     # Who comes.
 
     def _accept(self) -> None:
-        try:
-            stranger, _ = self._listener.accept()
-        except OSError:
+        if self._greeting is not None:  # the launcher has come in this turn of the loop
             return
-        if len(self._strangers) >= _MOST_STRANGERS:
-            self._part(next(iter(self._strangers)))  # who has not managed it for the longest time
-        stranger.setblocking(False)
+        try:
+            # So few at once that each of them has many turns to prove itself.
+            for stranger, address in accept_some(self._listener, self._strangers.most // _TURNS):
+                if self._strangers.is_full:
+                    self._make_room()
+                self._welcome(stranger, address[0])
+        except OSError:
+            self._make_room()
+
+    def _welcome(self, stranger: socket.socket, address: str) -> None:
         stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         greeting = GuestGreeting(bytes.fromhex(self._orders.secret))
-        self._strangers[stranger] = greeting
+        self._strangers.add(stranger, address)
+        self._greetings[stranger] = greeting
         self._selector.register(stranger, selectors.EVENT_READ, self._hearing(stranger))
         self._send(stranger, greeting.opening)
+
+    def _make_room(self) -> None:
+        """A launcher that was dropped unheard comes again."""
+        if (stranger := self._strangers.first_to_go()) is not None:
+            self._part(stranger)
 
     def _hearing(self, stranger: socket.socket) -> Callable[[], None]:
         return lambda: self._hear(stranger)
 
     def _hear(self, stranger: socket.socket) -> None:
-        greeting = self._strangers.get(stranger)
+        greeting = self._greetings.get(stranger)
         if greeting is None:  # parted with in this turn of the loop
             return
         try:
             data = stranger.recv(_MOST_GREETING_BYTES)
             answer = greeting.feed(data)
-        except OSError:  # a GreetingError is one, too
+        except GreetingError:
+            self._send(stranger, REFUSAL)
+            data = b""
+        except OSError:
             data = b""
         if not data:
             self._part(stranger)
@@ -164,7 +181,8 @@ class _GuestAgent:
             stranger.sendall(data)
 
     def _part(self, stranger: socket.socket) -> None:
-        del self._strangers[stranger]
+        self._strangers.remove(stranger)
+        del self._greetings[stranger]
         self._selector.unregister(stranger)
         stranger.close()
 
@@ -172,7 +190,7 @@ class _GuestAgent:
         """From now on nobody else is."""
         orders_fd, reports_fd = os.dup(launcher.fileno()), os.dup(launcher.fileno())
         launcher.setblocking(True)
-        for stranger in list(self._strangers):
+        for stranger in list(self._greetings):
             self._part(stranger)
         self._selector.unregister(self._listener)
         self._listener.close()

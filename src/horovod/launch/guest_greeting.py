@@ -2,7 +2,7 @@
 
     guest -> launcher   magic, nonce
     launcher -> guest   nonce, proof
-    guest -> launcher   proof; frames follow (frames.py)
+    guest -> launcher   proof; frames follow (frames.py); or REFUSAL, and the end
 
 Each side is fed with what comes and says what to send; nothing else is parsed before. ``sealed``
 hides a secret that has to follow, from whoever listens; it opens what it has sealed.
@@ -18,7 +18,9 @@ from horovod.rendezvous.authentication import (
     prove,
 )
 
-__all__ = ["GreetingError", "GuestGreeting", "LauncherGreeting"]
+__all__ = ["REFUSAL", "GreetingError", "GuestGreeting", "LauncherGreeting"]
+
+REFUSAL = bytes(PROOF_BYTES)  # no proof, and so an answer: who gets none may come again
 
 _MAGIC = b"hvdguest1\n"
 _LAUNCHER, _GUEST, _SEAL = b"launcher", b"guest", b"seal"

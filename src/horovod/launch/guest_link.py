@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from horovod.launch.channel import FrameWriter
-from horovod.launch.guest_greeting import LauncherGreeting
+from horovod.launch.guest_greeting import GreetingError, LauncherGreeting
 from horovod.launch.host_plan import HostPlan
 
 __all__ = ["GuestAddress", "GuestLink"]
@@ -36,6 +36,8 @@ class GuestLink:
     """See ``SshChild``. ``on_end`` is called when it has ended and nobody here has ended it.
 
     There is no process: ``pid`` is 0, and an ``exit_code`` of 1 says that the connection was lost.
+    ``may_come_again``: it was cut before both sides had proved themselves, by somebody on the way
+    or by a guest that too many strangers had come to.
     """
 
     pid = 0
@@ -48,6 +50,7 @@ class GuestLink:
         on_end: Callable[[], None],
     ) -> None:
         self.exit_code: int | None = None
+        self.may_come_again = False
         self.how_it_ended = ""
         self.last_lines = ""
         self._address = address
@@ -122,12 +125,17 @@ class GuestLink:
                 data = self._greet(data)
                 if not data:
                     return
+        except GreetingError as error:
+            self._end(str(error))
+            return
         except OSError as error:
+            self.may_come_again = not self._greeting.is_over
             self._end(str(error))
             return
         if data:
             self._on_data(data)
         else:
+            self.may_come_again = not self._greeting.is_over
             self._end("its guest was ended, or the process that had it has ended")
 
     def _greet(self, data: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 A worker is the leader of a session of its own: its pid names the process group that its children
 belong to unless they leave it, and Ctrl-C in the terminal reaches the launcher alone. Started with
-posix_spawn, which needs no copy of the launcher and reports a command that cannot run.
+posix_spawn, which needs no copy of the launcher and reports a command that cannot run. What ends
+them imports nothing and needs few descriptors, since then there may be no others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from horovod.rendezvous.descriptors import restore_limit
 
 __all__ = [
     "Pipes",
@@ -78,10 +81,12 @@ def spawn(
     *,
     inherits_stdin: bool,
     descriptors: Mapping[int, int] | None = None,
+    file_limit: tuple[int, int] | None = None,
 ) -> Pipes:
     """Start ``words`` in a new session, found along the launcher's PATH; never blocks.
 
     ``descriptors`` maps numbers in the worker, from 3, to open descriptors of this process.
+    ``file_limit`` is how many it may have open, soft and hard, if not as many as this process.
 
     Raises:
         OSError: the command cannot be run (FileNotFoundError, PermissionError) or the system has
@@ -116,6 +121,8 @@ def spawn(
         for fd in fds:
             os.close(fd)
         raise
+    if file_limit is not None:
+        restore_limit(pid, file_limit)
     for fd in fds:
         if fd not in (stdout_fd, stderr_fd):
             os.close(fd)
@@ -170,18 +177,31 @@ def signal_group(group: int, signum: int) -> bool:
 def descendants(but_not: Collection[int]) -> list[int]:
     """Pids of all living descendants, whatever group or session they have moved to.
 
-    Those in ``but_not`` are left out with their own descendants.
+    Those in ``but_not`` are left out with their own descendants. Linux only; elsewhere there are
+    none to be found.
     """
-    import psutil  # here, because only a job that failed has to pay the 20 ms
-
-    found, left_out = [], set(but_not)
-    for process in psutil.Process().children(recursive=True):  # parents before their children
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.pid in left_out or process.ppid() in left_out:
-                left_out.add(process.pid)
-            elif process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+    children = _living_children()
+    found: list[int] = []
+    waiting = [os.getpid()]
+    while waiting:
+        for pid, is_zombie in children.get(waiting.pop(), ()):
+            if pid not in but_not:
+                waiting.append(pid)
+                found += [] if is_zombie else [pid]
     return found
+
+
+def _living_children() -> dict[int, list[tuple[int, bool]]]:
+    """By parent, the pids of the machine's processes, and whether they are zombies (proc(5))."""
+    children: dict[int, list[tuple[int, bool]]] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            # One that has ended since is none.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                children.setdefault(int(parent), []).append((int(name), state in (b"Z", b"X")))
+    return children
 
 
 def signal_processes(pids: Collection[int], signum: int) -> None:

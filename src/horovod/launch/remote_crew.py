@@ -40,6 +40,7 @@ _LOW_WATER_BYTES = 256 * 1024
 # A machine or a pod whose ssh server is about to start refuses at first; a gateway that many
 # connections pass through drops some of them.
 _MOST_ATTEMPTS = 5
+_MOST_GUEST_ATTEMPTS = 120
 _PAUSE_S = 0.5
 _SSH_FAILED = 255
 _HOPELESS = ("Permission denied", "Host key verification failed")
@@ -245,20 +246,23 @@ class RemoteCrew:
         if pid != self.child.pid or not self.child.is_running:
             return False
         self.child.note_exit(exit_code)
-        if self._may_try_again():
-            self.retry_at = time.monotonic() + _PAUSE_S
-            self._listener.refused(self)
-        else:
-            self._note_end()
+        self._note_end()
         return True
 
     def _note_end(self) -> None:
         """Of the connection, whatever it was."""
-        if not self.is_gone:
+        if self._may_try_again():
+            self.retry_at = time.monotonic() + _PAUSE_S
+            self._listener.refused(self)
+        elif not self.is_gone:
             self._be_lost(self.child.how_it_ended)
 
     def _may_try_again(self) -> bool:
-        if self.is_gone or self.is_greeted or self.child.exit_code != _SSH_FAILED:
+        if self.is_gone or self.is_greeted:
+            return False
+        if isinstance(self.child, GuestLink):
+            return self.child.may_come_again and self._attempts < _MOST_GUEST_ATTEMPTS
+        if self.child.exit_code != _SSH_FAILED:
             return False
         is_hopeless = any(text in self.last_lines for text in _HOPELESS)
         return self._attempts < _MOST_ATTEMPTS and not is_hopeless

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.launch.crew import GRACE_S, Crew, LocalCrew, Worker
@@ -22,10 +23,11 @@ from horovod.launch.guest_link import GuestAddress
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.output import Output, Sink, consoles
-from horovod.launch.processes import adopt_orphans, reaped, signal_group
+from horovod.launch.processes import adopt_orphans, reaped, signal_group, spawn
 from horovod.launch.remote_crew import Listener, RemoteCrew
 from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
+from horovod.rendezvous.descriptors import Reserve, raised_limit
 
 if TYPE_CHECKING:
     from horovod.launch.call import WorkerFiles
@@ -65,11 +67,15 @@ class Manner:
 
 @contextmanager
 def open_stage(logs: Logs, manner: Manner) -> Iterator[Stage]:
-    """A stage that leaves nothing behind. It takes over the signals; main thread only."""
+    """A stage that leaves nothing behind. It takes over the signals; main thread only.
+
+    Meanwhile this process, but no worker of it, may have as many descriptors as the system allows.
+    """
     with (
+        raised_limit() as file_limit,
         Wakeups() as wakeups,
         selectors.DefaultSelector() as selector,
-        closing(Stage(selector, wakeups, logs, manner)) as stage,
+        closing(Stage(selector, wakeups, logs, manner, file_limit)) as stage,
     ):
         yield stage
 
@@ -97,9 +103,12 @@ class Stage:
         wakeups: Wakeups,
         logs: Logs,
         manner: Manner,
+        file_limit: tuple[int, int] | None = None,
     ) -> None:
         self.selector = selector
         self.wakeups = wakeups
+        self._file_limit = file_limit
+        self._reserve = Reserve()
         self.watchdog = Watchdog()
         self._stdout, self._stderr = consoles(selector)
         self._output = Output(selector, is_timestamped=manner.is_timestamped)
@@ -122,6 +131,7 @@ class Stage:
             sinks=self._sinks,
             listener=listener,
             outsiders=self._outsiders,
+            start=partial(spawn, file_limit=self._file_limit),
         )
         return self._here
 
@@ -290,6 +300,7 @@ class Stage:
         if self._ending is not None:
             return
         self._ending = _Ending(outcome, time.monotonic() + GRACE_S)
+        self._reserve.release()
         for pid in self._children:
             signal_group(pid, signal.SIGTERM)
         for crew in self.crews:
@@ -323,6 +334,7 @@ class Stage:
 
     def close(self) -> None:
         """Whatever happened: leave nothing behind. Quick after a complete ``run``."""
+        self._reserve.release()
         if self._here is not None:
             self._here.kill_groups()
         for pid in self._children:

@@ -1,15 +1,19 @@
 """The HTTP server that Prometheus asks; on rank 0 alone.
 
-It answers a few questions at a time, each by a thread that lives for that long, and gives up on who
-is slow, so that nobody who reaches the port can take much from the training.
+It answers a few questions at a time, each by a thread that lives for that long. Who has not asked
+within five seconds, however it spreads its bytes, is given up; where too many come the oldest of
+them go first. So nobody who reaches the port can take much from the training, or silence it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import io
 import logging
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,11 +22,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from horovod.errors import InitError
+from horovod.rendezvous.descriptors import accept_some, most_strangers
+from horovod.rendezvous.strangers import Strangers
 
 __all__ = ["Endpoint"]
 
 _PATIENCE_S = 5.0
-_MOST_AT_A_TIME = 8
+_MOST_AT_A_TIME = 64
+_REST_S = 0.1  # without descriptors, before it accepts again
 _log = logging.getLogger("horovod")
 
 
@@ -75,42 +82,110 @@ class Endpoint:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 1024
 
     def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
         self.address_family = found[0][0]
-        self._free = threading.BoundedSemaphore(_MOST_AT_A_TIME)
+        self._lock = threading.Lock()
+        self._open = 0
+        # Who has yet to ask.
+        most = min(_MOST_AT_A_TIME, most_strangers())
+        self._strangers: Strangers[socket.socket] = Strangers(most)
         super().__init__((address, port), handler)
 
     def server_bind(self) -> None:
         # Without the look-up of the host's name that HTTPServer makes.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
+        self.socket.setblocking(False)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            for accepted, address in accept_some(self.socket, 1):
+                return accepted, address
+        except OSError:
+            with self._lock:
+                has_room = self._make_room()
+            if not has_room:
+                time.sleep(_REST_S)
+            raise
+        raise BlockingIOError  # it has left already
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        with self._lock:
+            has_room = self._open < self._strangers.most or self._make_room()
+            if has_room:
+                self._open += 1
+                self._strangers.add(request, client_address[0])
+        if not has_room:
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the system has no more threads
+            self._forget(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._forget(request)
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            self._open -= 1
+            self._strangers.remove(request)
+
+    def note_question(self, request: socket.socket) -> None:
+        """It has been asked wholly, and is being answered: nobody takes its place."""
+        with self._lock:
+            self._strangers.remove(request)
+
+    def _make_room(self) -> bool:
+        """End one who has yet to ask, if there is one; its thread follows."""
+        stranger = self._strangers.first_to_go()
+        if stranger is None:
+            return False
+        self._strangers.remove(stranger)
+        with contextlib.suppress(OSError):
+            stranger.shutdown(socket.SHUT_RDWR)
+        return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("metrics: a question was broken off", exc_info=True)
 
 
+class _Until(io.RawIOBase):
+    """What comes over a connection until a deadline; TimeoutError from then on."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._connected = connected
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connected.settimeout(max(self._deadline - time.monotonic(), 0.001))
+        return self._connected.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     token: str
-    timeout = _PATIENCE_S
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Until(self.connection, time.monotonic() + _PATIENCE_S))
 
     def do_GET(self) -> None:
+        self.server.note_question(self.connection)
+        self.connection.settimeout(_PATIENCE_S)  # of one call that sends all
         if not self._is_authorised():
             self._answer(401, b"a bearer token is needed\n", ("WWW-Authenticate", "Bearer"))
         elif self.path.partition("?")[0] not in ("/", "/metrics"):

@@ -28,6 +28,8 @@ __all__ = ["Approach", "Dialer"]
 _STAGGER_S = 0.25
 _PATIENCE_S = 2.0  # with somebody who is there, but slow to answer
 _TRIES = 3
+_TRIES_WHEN_LEFT = 12
+_LONGEST_PAUSE_S = 1.0
 _ANSWER_TIMEOUT_S = 3.0
 _MAX_AT_ONCE = 8
 _VERDICTS = {
@@ -119,7 +121,7 @@ class Approach:
     def _start(self, attempt: _Try) -> None:
         self._last_start = time.monotonic()
         self._tries[attempt] += 1
-        patience = Deadline(_ANSWER_TIMEOUT_S * 2 ** (self._tries[attempt] - 1))
+        patience = Deadline(_ANSWER_TIMEOUT_S * 2 ** min(self._tries[attempt] - 1, _TRIES))
         try:
             dialing = dialing_socket(attempt.route)
         except OSError as error:
@@ -151,30 +153,38 @@ class Approach:
             verdict = greeting.read_verdict(answer, dialer.secret, claims, nonce, theirs)
             if verdict != Verdict.WELCOME:
                 raise ProtocolError(_VERDICTS[verdict])
+            self._settle_on(stream)
             stream.send(greeting.TAKE)
+            if (yield len(greeting.TAKE)) != greeting.TAKE:
+                raise ProtocolError("it broke the protocol after its greeting")
 
         return talk
 
     def _on_end(self, stream: Stream, reason: str | None) -> None:
         attempt = self._under_way.pop(stream)
-        if reason is not None:
-            self._note_failure(attempt, reason)
+        if reason is None:
+            self.made[attempt.link] = stream.socket
+        else:
+            self._note_failure(attempt, reason, was_left=stream.was_left)
+
+    def _settle_on(self, stream: Stream) -> None:
+        """The first that has authenticated wins, before it is told so: no other one is kept."""
+        if not self._is_racing:
             return
-        self.made[attempt.link] = stream.socket
-        if self._is_racing:
-            self._settle_on(attempt.route)
+        attempt = self._under_way.pop(stream)
+        self._winner = attempt.route
+        for other in self._under_way:
+            self._dialer.board.drop(other)
+        self._under_way = {stream: attempt}
+        rest = [link for link in self.missing if link != attempt.link]
+        self._waiting = [(Deadline(0.0), _Try(link, attempt.route)) for link in rest]
 
-    def _settle_on(self, route: Route) -> None:
-        self._winner = route
-        for stream in self._under_way:
-            self._dialer.board.drop(stream)
-        self._under_way.clear()
-        self._waiting = [(Deadline(0.0), _Try(link, route)) for link in self.missing]
-
-    def _note_failure(self, attempt: _Try, reason: str) -> None:
+    def _note_failure(self, attempt: _Try, reason: str, *, was_left: bool = False) -> None:
         self.reasons[attempt.route] = reason
-        if self._tries[attempt] < _TRIES:
-            self._waiting.append((Deadline(_STAGGER_S * self._tries[attempt]), attempt))
+        tries = self._tries[attempt]
+        if tries < (_TRIES_WHEN_LEFT if was_left else _TRIES):
+            pause_s = min(_STAGGER_S * tries, _LONGEST_PAUSE_S)
+            self._waiting.append((Deadline(pause_s), attempt))
         self._last_start = 0.0
 
 

@@ -4,11 +4,14 @@
     dialer -> listener   MAGIC, nonce, claims, proof as dialer
     listener -> dialer   verdict, proof as listener                33 bytes
     dialer -> listener   TAKE                                       1 byte
+    listener -> dialer   TAKE                                       1 byte
 
 Lengths are known in advance, and nothing is interpreted before the proof over it holds. Nonces are
 fresh on both sides, roles differ and the claims name both ranks, the link, the address and, as a
 digest, the job's context; so no message can be replayed, reflected or used elsewhere. A dialer may
-try several addresses at once; TAKE says which connection it keeps. Encoding and decoding only.
+try several addresses at once; TAKE says which connection it keeps, and the answer to it that the
+listener knows; a dialer that does not get the answer dials again. Who does not prove that it knows
+the secret gets REFUSAL in place of a verdict. Encoding and decoding only.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ __all__ = [
     "CHALLENGE_BYTES",
     "HELLO_REST_BYTES",
     "MAGIC",
+    "REFUSAL",
     "TAKE",
     "VERDICT_BYTES",
     "Claims",
@@ -40,9 +44,10 @@ __all__ = [
     "read_verdict",
 ]
 
-MAGIC = b"hvdlink1"  # the last character is the protocol's version
+MAGIC = b"hvdlink2"  # the last character is the protocol's version
 CHALLENGE_BYTES = len(MAGIC) + NONCE_BYTES
 VERDICT_BYTES = 1 + PROOF_BYTES
+REFUSAL = bytes(VERDICT_BYTES)
 TAKE = b"\1"
 _DIALER_ROLE = b"horovod link dialer"
 _LISTENER_ROLE = b"horovod link listener"

@@ -32,6 +32,7 @@ from horovod.rendezvous.switchboard import Switchboard
 __all__ = ["LinkRound"]
 
 _POLL_S = 0.05
+_LOOK_S = 0.5  # how soon a rank that awaits nobody sees one whose connection was cut come again
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ class LinkRound:
             next_poll = Deadline(_POLL_S)
             while not (next_poll.has_passed or calls.reception.is_complete):
                 calls.step(next_poll.remaining_s())
-            is_idle = calls.reception.is_complete
-            answers = self._step.wait() if is_idle else self._step.poll(0.0)
+            answers = self._step.poll(_LOOK_S if calls.reception.is_complete else 0.0)
+            calls.step(0.0)
         return [decode_report(answer) for answer in answers]
 
     def _receive_rest(self, calls: Calls) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from horovod import mpi_library
 from horovod.errors import InitError
 from horovod.rendezvous import mpi_identity
+from horovod.rendezvous.descriptors import raise_limit
 from horovod.rendezvous.elastic_member import (
     Member,
     RemovedError,
@@ -146,6 +147,7 @@ def meet(
     # Here, because launchers and their agents need the store alone.
     from horovod.rendezvous.mesh import connect
 
+    raise_limit()  # for links to many hosts, and the strangers who reach where ranks listen
     deadline = Deadline(timeout_s)
     with _lock:
         contact = _find_contact(identity, environ, deadline)

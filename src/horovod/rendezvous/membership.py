@@ -102,16 +102,16 @@ class Deadline:
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._at = time.monotonic() + timeout_s
+        self.at = time.monotonic() + timeout_s
 
     def remaining_s(self) -> float:
         """Seconds that are left; 0 when it has passed."""
-        return max(0.0, self._at - time.monotonic())
+        return max(0.0, self.at - time.monotonic())
 
     @property
     def has_passed(self) -> bool:
         """Whether no time is left."""
-        return time.monotonic() >= self._at
+        return time.monotonic() >= self.at
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from horovod.errors import InitError
 from horovod.rendezvous import handshake
 from horovod.rendezvous.authentication import new_nonce
+from horovod.rendezvous.descriptors import accept_some
 from horovod.rendezvous.handshake import Claims, Hello, Kind, Members, ProtocolError
 from horovod.rendezvous.membership import Deadline, HostMesh, close_all, ranks_text
 from horovod.rendezvous.peer_socket import (
@@ -33,6 +34,7 @@ __all__ = ["host_mesh"]
 
 _MAX_REPORTS = 20
 _HELLO_TIMEOUT_S = 5.0
+_ACCEPTS_AT_ONCE = 64
 _LOOK_S = 0.25  # how often the store is asked whether the meeting still goes on
 # Descriptors in flight count against RLIMIT_NOFILE of the sender's user (unix(7), ETOOMANYREFS).
 _MAX_FDS_IN_FLIGHT = 512
@@ -189,14 +191,14 @@ class _Root:
 
     def _accept(self) -> None:
         try:
-            accepted, _ = self._listener.accept()
-        except BlockingIOError:
-            return
+            for accepted, _ in accept_some(self._listener, _ACCEPTS_AT_ONCE):
+                self._welcome(accepted)
         except OSError as error:
             raise InitError(
                 f"init: rank {self._claims.rank} cannot accept the other ranks: {error}"
             ) from None
-        accepted.setblocking(False)
+
+    def _welcome(self, accepted: socket.socket) -> None:
         who = credentials(accepted)
         peer = _Peer(accepted, who.pid, new_nonce(), Deadline(_HELLO_TIMEOUT_S))
         self._strangers.add(peer)

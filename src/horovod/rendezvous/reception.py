@@ -2,7 +2,8 @@
 
 Whoever connects has a few seconds to prove that it knows the job's secret and that it is the rank
 that is expected for this link; only then is anything that it says believed. Strangers cost one
-bounded buffer each, for a bounded time; they are reported once per address and disturb nobody.
+bounded buffer and a descriptor each, for a bounded time, and are a part of the descriptors at most;
+they are reported once per address and disturb nobody.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from collections.abc import Collection, Sequence
 from horovod.errors import InitError
 from horovod.rendezvous import greeting
 from horovod.rendezvous.authentication import new_nonce
+from horovod.rendezvous.descriptors import accept_some, most_strangers
 from horovod.rendezvous.greeting import Claims, Verdict
 from horovod.rendezvous.handshake import ProtocolError
 from horovod.rendezvous.interfaces import Address, Listening
 from horovod.rendezvous.link_plan import Link, Purpose
 from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.strangers import Strangers
 from horovod.rendezvous.switchboard import Stream, Switchboard, Talk
 from horovod.rendezvous.tcp import listening_socket
 
 __all__ = ["Reception"]
 
 _GREETING_TIMEOUT_S = 10.0
-_MIN_STRANGERS = 256
+_TURNS = 8
 _MAX_REPORTS = 20
-_ACCEPTS_AT_ONCE = 16
 
 
 class Reception:
@@ -53,8 +55,8 @@ class Reception:
         self._friends: Collection[str] = ()
         self._expected: dict[tuple[Purpose, int, int], Link] = {}
         self._listeners: list[socket.socket] = []
-        self._greeting: dict[Stream, str] = {}  # and the addresses of the others
-        self._known: set[Stream] = set()
+        self._strangers: Strangers[Stream] = Strangers(most_strangers())
+        self._known: set[Stream] = set()  # ranks whose link is being made
         self._reported: set[str] = set()
         for address in addresses:
             # One that is still being configured, for example, is left out.
@@ -68,9 +70,10 @@ class Reception:
         self._expected |= {(link.purpose, link.channel, link.peer): link for link in links}
 
     def forgo(self, links: Sequence[Link]) -> None:
-        """Expect these no more."""
+        """Expect these no more, and keep nothing of them."""
         for link in links:
             self._expected.pop((link.purpose, link.channel, link.peer), None)
+            self._close_arrived(link)
 
     @property
     def is_complete(self) -> bool:
@@ -84,9 +87,12 @@ class Reception:
 
     def close(self) -> None:
         """Stop listening and drop whoever has not proved anything yet."""
-        for stream in list(self._greeting):
+        while (stream := self._strangers.first_to_go()) is not None:
+            self._strangers.remove(stream)
             self._board.drop(stream)
-        self._greeting.clear()
+        for stream in self._known:
+            self._board.drop(stream)
+        self._known.clear()
         for listener in self._listeners:
             self._board.ignore(listener)
             listener.close()
@@ -99,38 +105,40 @@ class Reception:
         self.listening.append(Listening(address, listener.getsockname()[1]))
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPTS_AT_ONCE):
-            try:
-                accepted, address = listener.accept()
-            except BlockingIOError:
-                return
-            except ConnectionError:  # it has left already
-                continue
-            except OSError as error:  # too many open files
-                if not self._greeting:
-                    raise InitError(f"init: cannot accept the other ranks: {error}") from None
-                self._drop_oldest()
-                return
-            accepted.setblocking(False)
-            if len(self._greeting) >= max(_MIN_STRANGERS, 2 * len(self._expected)):
-                self._drop_oldest()
-            stream = Stream(accepted, Deadline(_GREETING_TIMEOUT_S), self._greet, self._on_end)
-            self._greeting[stream] = address[0].partition("%")[0]
-            self._board.add(stream)
+        try:
+            # So few at once that each of them has many turns to prove itself.
+            for accepted, address in accept_some(listener, self._strangers.most // _TURNS):
+                if self._strangers.is_full:
+                    self._make_room()
+                stream = Stream(accepted, Deadline(_GREETING_TIMEOUT_S), self._greet, self._on_end)
+                self._strangers.add(stream, address[0].partition("%")[0])
+                self._board.add(stream)
+        except OSError as error:  # too many open files
+            if not self._make_room():
+                raise InitError(
+                    f"init: rank {self._rank} cannot accept the other ranks: {error}"
+                ) from None
 
-    def _drop_oldest(self) -> None:
-        """Many strangers at once: the first goes; a rank of ours would come again."""
-        oldest = next(iter(self._greeting))
-        self._report(self._greeting.pop(oldest), "too many others have come since")
-        self._known.discard(oldest)
-        self._board.drop(oldest)
+    def _make_room(self) -> bool:
+        """One who has not proved anything goes, if there is one; a rank of ours comes again."""
+        stream = self._strangers.first_to_go()
+        if stream is None:
+            return False
+        self._report(self._strangers.remove(stream) or "", "too many others have come since")
+        self._board.drop(stream)
+        return True
 
     def _greet(self, stream: Stream) -> Talk:
         nonce = new_nonce()
         stream.send(greeting.encode_challenge(nonce))
         greeting.check_magic((yield len(greeting.MAGIC)))
         rest = yield greeting.HELLO_REST_BYTES
-        claims, theirs = greeting.read_hello(rest, self._secret, nonce)
+        try:
+            claims, theirs = greeting.read_hello(rest, self._secret, nonce)
+        except ProtocolError:
+            stream.send(greeting.REFUSAL)  # so that it need not come again
+            raise
+        self._strangers.remove(stream)
         self._known.add(stream)
         verdict = self._verdict(claims, stream)
         stream.send(greeting.encode_verdict(self._secret, verdict, claims, theirs, nonce))
@@ -138,10 +146,23 @@ class Reception:
             raise ProtocolError("a rank of this job that is not expected here")
         if (yield len(greeting.TAKE)) != greeting.TAKE:
             raise ProtocolError("it broke the protocol after its greeting")
-        link = self._expected.pop((claims.purpose, claims.channel, claims.dialer), None)
+        stream.send(greeting.TAKE)
+        link = self._link_of(claims)
         if link is None:
-            raise ProtocolError(f"rank {claims.dialer} connected twice")
+            raise ProtocolError(f"rank {claims.dialer} is expected no more")
+        self._expected.pop((link.purpose, link.channel, link.peer), None)
+        self._close_arrived(link)  # which was cut before it knew that it had arrived
         self.arrived[link] = stream.socket
+
+    def _link_of(self, claims: Claims) -> Link | None:
+        """The link that is expected, or has arrived and is made anew."""
+        key = (claims.purpose, claims.channel, claims.dialer)
+        arrived = {(link.purpose, link.channel, link.peer): link for link in self.arrived}
+        return self._expected.get(key) or arrived.get(key)
+
+    def _close_arrived(self, link: Link) -> None:
+        if (earlier := self.arrived.pop(link, None)) is not None:
+            earlier.close()
 
     def _verdict(self, claims: Claims, stream: Stream) -> Verdict:
         host, port = stream.socket.getsockname()[:2]
@@ -158,12 +179,12 @@ class Reception:
             return Verdict.OTHER_RANK
         if claims.encode() != here.encode():
             return Verdict.OTHER_MEETING
-        if (claims.purpose, claims.channel, claims.dialer) not in self._expected:
+        if self._link_of(claims) is None:
             return Verdict.NOT_EXPECTED
         return Verdict.WELCOME
 
     def _on_end(self, stream: Stream, reason: str | None) -> None:
-        peer = self._greeting.pop(stream, "")
+        peer = self._strangers.remove(stream) or ""
         is_known = stream in self._known
         self._known.discard(stream)
         # A rank that finds a better address leaves the others without a word.

@@ -8,16 +8,21 @@ a time and may stay open, silent, for as long as the process lives.
 from __future__ import annotations
 
 import math
-import socket
+import os
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from horovod.errors import InitError
 from horovod.rendezvous import wire
-from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, new_nonce, prove
-from horovod.rendezvous.tcp import shorten_pauses
+from horovod.rendezvous.store_channel import (
+    LostError,
+    SilentError,
+    StoreChannel,
+    StoreUnreachableError,
+)
+from horovod.rendezvous.tcp import address_text
 
 __all__ = [
     "REPORT_KEYS",
@@ -34,11 +39,10 @@ REPORT_KEYS = "report/"
 # How much longer than the server a client waits for an answer: only a stopped server is that late.
 _GRACE_S = 5.0
 
-
-def address_text(address: Sequence[Any]) -> str:
-    """A socket address for messages: ``10.0.0.5:80``, ``[::1]:80``."""
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+_MOST_CERTAIN = 3  # so often in a row one is told the same before it is believed
+_PAUSE_S, _MOST_PAUSE_S = 0.05, 0.5
+_PATIENCE_S, _MOST_PATIENCE_S = 3.0, 30.0
+_AFTERWARDS_S = 5.0  # with a store that was lost when the job had long begun
 
 
 class Store(Protocol):
@@ -63,15 +67,16 @@ class AbandonedError(InitError):
     """What the store was asked for belongs to a world that will not be; the text says why."""
 
 
-class StoreUnreachableError(InitError):
-    """Nobody listens where the store should be, or its name is unknown; that may change."""
-
-
 class StoreClient:
     """A connection to the launcher's ``StoreServer`` at ``(host, port)``.
 
     ``host`` is a name or an IPv4 or IPv6 address; of a name's addresses the first that can be
-    connected to is used. Construction connects and authenticates both sides, within ``timeout_s``.
+    connected to is used. Construction connects and authenticates both sides, within ``timeout_s``:
+    a connection that is cut, or gets no answer, is dialled again until then. What says for certain
+    that there is no store of this job (nobody listens, another secret) is believed the third time.
+
+    A connection that is cut later is dialled again as long, or for a few seconds, and what was
+    asked is asked again; the server does nothing twice.
 
     Raises:
         StoreUnreachableError: nobody listens.
@@ -80,133 +85,128 @@ class StoreClient:
 
     def __init__(self, address: tuple[str, int], secret: bytes, *, timeout_s: float) -> None:
         self.address = address
+        self._secret = secret
         self._name = address_text(address)
         self._lock = threading.Lock()
-        self._deadline = time.monotonic() + timeout_s
-        self._socket = self._connect(address)
-        try:
-            self._authenticate(secret)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._has_ended = threading.Event()
+        self._id = os.urandom(wire.CLIENT_BYTES)
+        self._count = 0
+        self._start_until = time.monotonic() + timeout_s
+        self._channel = self._dial(self._attempts(self._start_until))
 
     @property
     def is_closed(self) -> bool:
         """Whether the connection has ended, by ``close`` or by an error."""
-        return self._socket.fileno() < 0
+        return self._has_ended.is_set()
 
     def set(self, key: str, value: bytes) -> None:
         """See ``Store.set``; ValueError for keys over 255 bytes or values over about 64 KiB."""
-        self._ask(wire.Request(wire.Operation.SET, key.encode(), value), 0.0)
+        self._ask(wire.Operation.SET, key, value, 0.0)
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """See ``Store.get``."""
-        timeout_ms = max(0, math.ceil(timeout_s * 1000))
-        request = wire.Request(wire.Operation.GET, key.encode(), timeout_ms=timeout_ms)
-        status, value = self._ask(request, timeout_s)
+        status, value = self._ask(wire.Operation.GET, key, b"", timeout_s)
         if status != wire.Status.DONE:
             raise TimeoutError(f"store: nobody set {key!r} within {timeout_s:g} s")
         return value
 
     def close(self) -> None:
         """See ``Store.close``."""
-        self._socket.close()
+        self._has_ended.set()
+        self._channel.close()
 
-    def _connect(self, address: tuple[str, int]) -> socket.socket:
-        try:
-            found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise StoreUnreachableError(
-                f"init: cannot find the launcher's store at {self._name}: {error}"
-            ) from None
-        reasons = []
-        for number, (family, kind, protocol, _, target) in enumerate(found):
-            connected = socket.socket(family, kind, protocol)
-            shorten_pauses(connected)
-            try:
-                # What is left is shared with those still to be tried.
-                left_s = self._deadline - time.monotonic()
-                connected.settimeout(max(left_s / (len(found) - number), 0.001))
-                connected.connect(target)
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            except OSError as error:
-                connected.close()
-                reasons.append(f"{address_text(target)}: {error}" if len(found) > 1 else str(error))
-            except BaseException:
-                connected.close()
-                raise
-            else:
-                return connected
-        raise StoreUnreachableError(
-            f"init: cannot reach the launcher's store at {self._name}: {'; '.join(reasons)}; "
-            "is horovodrun still running?"
-        )
-
-    def _authenticate(self, secret: bytes) -> None:
-        challenge = self._receive(wire.CHALLENGE_BYTES)
-        magic, theirs = challenge[: len(wire.MAGIC)], challenge[len(wire.MAGIC) :]
-        if magic != wire.MAGIC:
-            raise InitError(
-                f"init: {self._name} is not a store of this version: it sent {magic!r}, "
-                f"expected {wire.MAGIC!r}; use one version of horovod everywhere"
-            )
-        mine = new_nonce()
-        self._send(wire.MAGIC + mine + prove(secret, wire.CLIENT_ROLE, theirs, mine))
-        try:
-            answer = self._receive(PROOF_BYTES)
-        except InitError as error:
-            raise InitError(
-                f"init: the store at {self._name} refused this process ({error}): "
-                "_HOROVOD_SECRET_KEY is not this job's"
-            ) from None
-        if not is_proof(answer, secret, wire.SERVER_ROLE, mine, theirs):
-            raise InitError(
-                f"init: the store at {self._name} does not know the job's secret "
-                "(_HOROVOD_SECRET_KEY); it may belong to another job"
-            )
-
-    def _ask(self, request: wire.Request, timeout_s: float) -> tuple[int, bytes]:
-        message = wire.frame(wire.encode_request(request))
+    def _ask(
+        self, operation: wire.Operation, key: str, value: bytes, timeout_s: float
+    ) -> tuple[int, bytes]:
         with self._lock:
             if self.is_closed:
                 raise InitError(f"init: the connection to the store at {self._name} has ended")
-            self._deadline = time.monotonic() + timeout_s + _GRACE_S
+            self._count += 1
+            request = wire.Request(operation, key.encode(), value, 0, self._id, self._count)
+            wire.check_size(wire.encode_request(request))
             try:
-                self._send(message)
-                (body_bytes,) = wire.LENGTH.unpack(self._receive(wire.LENGTH.size))
-                if not 1 <= body_bytes <= wire.MAX_BODY_BYTES:
-                    raise InitError(f"init: the store at {self._name} sent {body_bytes} bytes")
-                body = self._receive(body_bytes)
+                body = self._exchange(request, timeout_s)
             except BaseException:
                 # Interrupted between question and answer: the next answer would be the wrong one.
-                self._socket.close()
+                self.close()
                 raise
         if body[0] == wire.Status.ABANDONED:
             raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
+        if body[0] == wire.Status.FULL:
+            raise InitError(f"init: {key!r} cannot be set: {body[1:].decode(errors='replace')}")
         return body[0], body[1:]
 
-    def _send(self, data: bytes) -> None:
-        self._arm()
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            raise InitError(f"init: lost the store at {self._name}: {error}") from None
-
-    def _receive(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            self._arm()
+    def _exchange(self, request: wire.Request, timeout_s: float) -> bytes:
+        """The body of the answer, from whichever connection gets it."""
+        until = time.monotonic() + timeout_s
+        attempts: _Attempts | None = None
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            timed = replace(request, timeout_ms=math.ceil(left_s * 1000))
             try:
-                more = self._socket.recv(count - len(data))
-            except TimeoutError:
-                raise InitError(f"init: the store at {self._name} does not answer") from None
-            except OSError as error:
-                raise InitError(f"init: lost the store at {self._name}: {error}") from None
-            if not more:
-                raise InitError(f"init: the store at {self._name} closed the connection")
-            data += more
-        return data
+                body = self._channel.ask(wire.encode_request(timed), left_s + _GRACE_S)
+            except SilentError:
+                raise
+            except LostError as error:
+                self._channel.close()
+                if attempts is None:
+                    afterwards = time.monotonic() + _AFTERWARDS_S
+                    attempts = self._attempts(max(self._start_until, afterwards))
+                elif not attempts.pause():
+                    raise
+                self._dial_again(error, attempts)
+            else:
+                if not body:
+                    raise InitError(f"init: the store at {self._name} sent an empty answer")
+                return body
 
-    def _arm(self) -> None:
-        self._socket.settimeout(max(self._deadline - time.monotonic(), 0.001))
+    def _dial_again(self, lost: LostError, attempts: _Attempts) -> None:
+        try:
+            channel = self._dial(attempts)
+        except InitError as error:
+            raise InitError(f"{lost}; {str(error).removeprefix('init: ')}") from None
+        if channel.instance != self._channel.instance:
+            channel.close()
+            raise InitError(f"{lost}; another one, which knows nothing of this job, is there now")
+        self._channel = channel
+        if self.is_closed:  # meanwhile, by another thread
+            channel.close()
+
+    def _dial(self, attempts: _Attempts) -> StoreChannel:
+        """A connection, tried for until one comes about; failures that are certain count."""
+        certain = 0
+        while True:
+            try:
+                return StoreChannel(self.address, self._secret, timeout_s=attempts.patience_s)
+            except InitError as error:
+                certain = 0 if isinstance(error, LostError) else certain + 1
+                if certain == _MOST_CERTAIN or not attempts.pause():
+                    raise
+
+    def _attempts(self, until: float) -> _Attempts:
+        return _Attempts(until, 0.5 + self._id[0] / 512, self._has_ended)
+
+
+class _Attempts:
+    """How often a store is dialled, and until when: ever more rarely, not all at one moment."""
+
+    def __init__(self, until: float, haste: float, has_ended: threading.Event) -> None:
+        self._until = until
+        self._haste = haste
+        self._has_ended = has_ended
+        self._pause_s = _PAUSE_S
+        self._patience_s = _PATIENCE_S
+
+    @property
+    def patience_s(self) -> float:
+        """With one connection, until both sides have proved themselves."""
+        return min(max(self._until - time.monotonic(), 0.001), self._patience_s)
+
+    def pause(self) -> bool:
+        """Wait until it is time for the next; False if there is to be none."""
+        pause_s = self._pause_s * self._haste
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        self._patience_s = min(2 * self._patience_s, _MOST_PATIENCE_S)
+        if time.monotonic() + pause_s >= self._until:
+            return False
+        return not self._has_ended.wait(pause_s)

@@ -3,12 +3,14 @@
 Bound to the loopback interface or to the addresses given, never to all. A connection proves that
 it knows the job's secret before anything it sends is interpreted; one that is slow, wrong, too
 large or broken off in the middle is dropped and reported once per address, and the others never
-notice. What strangers and clients can make it keep is bounded. ``get`` of an absent key is parked
-here until it is set.
+notice. What strangers and clients can make it keep is bounded, descriptors included; clients are
+served before strangers, and strangers before who has yet to be accepted. ``get`` of an absent key
+is parked here until it is set.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import sys
@@ -16,18 +18,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from horovod.rendezvous import wire
-from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
+from horovod.rendezvous.descriptors import accept_some, most_strangers
 from horovod.rendezvous.shelf import FullError, Shelf
-from horovod.rendezvous.store import address_text
+from horovod.rendezvous.store_peer import DropError, StorePeer
+from horovod.rendezvous.strangers import Strangers
 from horovod.rendezvous.tcp import shorten_pauses
+from horovod.rendezvous.timers import Timers
 
 __all__ = ["StoreServer"]
 
 _MAX_REPORTS = 20
+_MOST_CLIENTS = 65_536  # whose last request is remembered
+_BACKLOG = 4096  # as far as the system allows (net.core.somaxconn)
+_TURNS = 8
+_REST_S = 0.1  # without descriptors, before it listens again
 _LOOPBACK = (("127.0.0.1", 0),)
 
 
@@ -35,32 +43,14 @@ def _to_stderr(text: str) -> None:
     sys.stderr.write(f"horovod: {text}\n")
 
 
-@dataclass(eq=False)
-class _Connection:
-    """One client. ``deadline`` is set while it owes us bytes or does not take ours."""
-
-    socket: socket.socket
-    peer: str
-    host: str
-    nonce: bytes
-    deadline: float | None
-    is_authentic: bool = False
-    received: bytearray = field(default_factory=bytearray)
-    unsent: bytearray = field(default_factory=bytearray)
-    parked_key: bytes | None = None
-    parked_until: float = 0.0
-
-
-class _DropError(Exception):
-    """The connection must go; the text says why."""
-
-
 class StoreServer:
     """Serves ``StoreClient``s that know ``secret``, at ``addresses`` (port 0: the system chooses).
 
     From construction on, ``addresses`` are where; ``address`` is the first of them. ``start``
     begins to serve on a thread of its own, ``close`` ends that thread and every connection.
-    ``io_timeout_s`` bounds the hello and each frame, not the silence between frames. ``report``
+    ``io_timeout_s`` bounds the hello and each frame, not the silence between frames. At most
+    ``max_strangers``, by default a quarter of the descriptors, have yet to prove that they know the
+    secret; for more of them the oldest go. ``report``
     gets a line for the first connection dropped of each address, ``on_set`` each key and value that
     a client has set, both on the server's thread.
 
@@ -74,25 +64,30 @@ class StoreServer:
         *,
         addresses: Sequence[tuple[str, int]] = _LOOPBACK,
         io_timeout_s: float = 10.0,
-        max_connections: int = 4096,
+        max_strangers: int | None = None,
         report: Callable[[str], None] = _to_stderr,
         on_set: Callable[[str, bytes], None] = lambda key, value: None,
     ) -> None:
         self._secret = secret
         self._io_timeout_s = io_timeout_s
-        self._max_connections = max_connections
         self._report = report
         self._on_set = on_set
         self._reported: set[str] = set()
         self._shelf = Shelf()
         self._orders: deque[Callable[[], None]] = deque()
         self._is_closing = False
-        self._connections: set[_Connection] = set()
+        self._instance = os.urandom(wire.INSTANCE_BYTES)
+        self._peers: set[StorePeer] = set()
+        self._strangers: Strangers[StorePeer] = Strangers(max_strangers or most_strangers())
+        self._parked: dict[bytes, dict[StorePeer, None]] = {}
+        self._done: dict[bytes, int] = {}  # by client, the last value that it has set
+        self._timers: Timers[StorePeer] = Timers()
         self._listen_again_at: float | None = None
+        self._has_rested = False
         self._listeners = _listen(addresses)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        self._watch_listeners()
+        self._watch(self._listeners)
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="horovod-store", daemon=True)
         self.addresses = [_address_of(listener) for listener in self._listeners]
@@ -112,8 +107,8 @@ class StoreServer:
 
         def watch() -> None:
             self._listeners += listeners
-            for listener in listeners:
-                self._selector.register(listener, selectors.EVENT_READ, listener)
+            if self._listen_again_at is None:
+                self._watch(listeners)
 
         self._order(watch)
         added = [_address_of(listener) for listener in listeners]
@@ -156,9 +151,9 @@ class StoreServer:
         if self._thread.is_alive():
             self._wake_writer.send(b"x")
             self._thread.join()
-        for connection in self._connections:
-            connection.socket.close()
-        self._connections.clear()
+        for peer in self._peers:
+            peer.socket.close()
+        self._peers.clear()
         self._selector.close()
         for each in (*self._listeners, self._wake_reader, self._wake_writer):
             each.close()
@@ -177,17 +172,24 @@ class StoreServer:
 
     def _serve(self) -> None:
         while True:
-            for key, events in self._selector.select(self._seconds_to_next_deadline()):
+            events = self._selector.select(self._seconds_to_next_deadline())
+            for key, mask in sorted(events, key=self._turn_of):
                 if key.fileobj is self._wake_reader:
                     self._wake_reader.recv(4096)
                     if self._is_closing:
                         return
                     self._take_orders()
-                if key.fileobj in self._listeners:
+                elif isinstance(key.data, StorePeer):
+                    self._advance(key.data, mask)
+                else:
                     self._accept(key.data)
-                elif key.data in self._connections:
-                    self._advance(key.data, events)
             self._expire(time.monotonic())
+
+    def _turn_of(self, event: tuple[selectors.SelectorKey, int]) -> int:
+        data = event[0].data
+        if isinstance(data, StorePeer):
+            return 1 if data.is_authentic else 2
+        return 0 if data is None else 3
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)
@@ -201,201 +203,176 @@ class StoreServer:
                 self._report(f"store: {error}")
 
     def _seconds_to_next_deadline(self) -> float | None:
-        deadlines = [c.deadline for c in self._connections if c.deadline is not None]
-        deadlines += [c.parked_until for c in self._connections if c.parked_key is not None]
-        deadlines += [] if self._listen_again_at is None else [self._listen_again_at]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        times = [t for t in (self._timers.first(), self._listen_again_at) if t is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _expire(self, now: float) -> None:
         if self._listen_again_at is not None and self._listen_again_at <= now:
             self._listen_again_at = None
-            self._watch_listeners()
-        for connection in list(self._connections):
-            if connection.deadline is not None and connection.deadline <= now:
-                what = "whole message" if connection.is_authentic else "proof of the secret"
-                self._drop(connection, f"no {what} within {self._io_timeout_s:g} s")
-            elif connection.parked_key is not None and connection.parked_until <= now:
-                connection.parked_key = None
-                self._answer(connection, wire.Status.TIMEOUT)
+            self._watch(self._listeners)
+        while (peer := self._timers.take(now)) is not None:
+            if peer.parked_key is not None:
+                self._unpark(peer)
+                self._answer(peer, wire.Status.TIMEOUT)
+            else:
+                what = "whole message" if peer.is_authentic else "proof of the secret"
+                self._drop(peer, f"no {what} within {self._io_timeout_s:g} s")
 
-    def _watch_listeners(self) -> None:
-        for listener in self._listeners:
+    # Who comes.
+
+    def _watch(self, listeners: Sequence[socket.socket]) -> None:
+        for listener in listeners:
             self._selector.register(listener, selectors.EVENT_READ, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        if len(self._connections) >= self._max_connections:
-            self._make_room(f"{len(self._connections)} connections are open")
+        if self._listen_again_at is not None:
             return
         try:
-            accepted, address = listener.accept()
-        except BlockingIOError:
-            return
+            # So few at once that each of them has many turns to prove itself.
+            for accepted, address in accept_some(listener, self._strangers.most // _TURNS):
+                if self._strangers.is_full:
+                    self._make_room(f"{len(self._strangers)} others have none either")
+                self._welcome(accepted, address)
         except OSError as error:
-            self._make_room(str(error))
-            return
-        accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A client whose machine is gone must not be kept for ever.
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        deadline = time.monotonic() + self._io_timeout_s
-        peer = address_text(address)
-        connection = _Connection(accepted, peer, address[0], new_nonce(), deadline)
-        self._connections.add(connection)
-        self._selector.register(accepted, selectors.EVENT_READ, connection)
-        self._send(connection, wire.MAGIC + connection.nonce)
+            # Without strangers what is open is ours or the clients', and waiting is all there is.
+            if not self._make_room(str(error)):
+                self._rest(str(error))
 
-    def _make_room(self, reason: str) -> None:
-        """Too many connections: those that have not proved anything go first, oldest first."""
-        strangers = [c for c in self._connections if not c.is_authentic]
-        if strangers:
-            oldest = min(strangers, key=lambda c: c.deadline or 0.0)
-            self._drop(oldest, f"no proof of the secret yet and {reason}")
-        elif self._listen_again_at is None:
-            self._report(f"store: no new connections for a second: {reason}")
-            for listener in self._listeners:
-                self._selector.unregister(listener)
-            self._listen_again_at = time.monotonic() + 1.0
+    def _welcome(self, accepted: socket.socket, address: Any) -> None:
+        peer = StorePeer(accepted, address, self._secret, self._instance, self._io_timeout_s)
+        self._peers.add(peer)
+        self._strangers.add(peer, peer.host)
+        self._selector.register(accepted, selectors.EVENT_READ, peer)
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A client whose machine is gone must not be kept for ever.
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            peer.flush()
+        except OSError as error:
+            self._drop(peer, str(error))
+        self._time(peer)
 
-    def _advance(self, connection: _Connection, events: int) -> None:
+    def _make_room(self, reason: str) -> bool:
+        """One who has not proved anything goes, if there is one."""
+        stranger = self._strangers.first_to_go()
+        if stranger is not None:
+            self._drop(stranger, f"no proof of the secret yet and {reason}")
+        return stranger is not None
+
+    def _rest(self, reason: str) -> None:
+        if not self._has_rested:
+            self._report(f"store: new connections have to wait: {reason}")
+        self._has_rested = True
+        for listener in self._listeners:
+            self._selector.unregister(listener)
+        self._listen_again_at = time.monotonic() + _REST_S
+
+    # What they say.
+
+    def _advance(self, peer: StorePeer, events: int) -> None:
+        if peer not in self._peers:
+            return  # dropped since the selector returned
         try:
             if events & selectors.EVENT_WRITE:
-                self._flush(connection)
+                peer.flush()
             if events & selectors.EVENT_READ:
-                self._read(connection)
-        except _DropError as reason:
-            self._drop(connection, str(reason))
-        except OSError as error:
-            self._drop(connection, str(error))
+                self._read(peer)
+        except (DropError, OSError) as error:
+            self._drop(peer, str(error))
+        self._time(peer)
 
-    def _read(self, connection: _Connection) -> None:
-        limit = wire.MAX_BODY_BYTES if connection.is_authentic else wire.HELLO_BYTES
-        data = connection.socket.recv(limit)
-        if not data:
-            self._finish(connection)
+    def _read(self, peer: StorePeer) -> None:
+        if not peer.receive():
+            peer.check_goodbye()
+            self._forget(peer)
             return
-        if connection.parked_key is not None:
-            raise _DropError("it asked again before it was answered")
-        connection.received += data
-        while self._take_message(connection):
-            connection.deadline = None
-        self._set_deadline(connection)
+        while (request := peer.next_request()) is not None:
+            self._handle(peer, request)
+        if peer.is_authentic:
+            self._strangers.remove(peer)
 
-    def _finish(self, connection: _Connection) -> None:
-        """End of stream: a goodbye between two frames, else worth a report."""
-        if not connection.is_authentic:
-            raise _DropError("it left without proving that it knows the job's secret")
-        if connection.received:
-            raise _DropError("it left in the middle of a message")
-        self._forget(connection)
-
-    def _take_message(self, connection: _Connection) -> bool:
-        received = connection.received
-        if not connection.is_authentic:
-            if len(received) < wire.HELLO_BYTES:
-                return False
-            hello = bytes(received[: wire.HELLO_BYTES])
-            del received[: wire.HELLO_BYTES]
-            self._authenticate(connection, hello)
-            return True
-        if len(received) < wire.LENGTH.size:
-            return False
-        (body_bytes,) = wire.LENGTH.unpack_from(received)
-        if body_bytes > wire.MAX_BODY_BYTES:
-            raise _DropError(f"a message of {body_bytes} bytes, at most {wire.MAX_BODY_BYTES} fit")
-        end = wire.LENGTH.size + body_bytes
-        if len(received) < end:
-            return False
-        body = bytes(received[wire.LENGTH.size : end])
-        del received[:end]
-        self._handle(connection, body)
-        return True
-
-    def _authenticate(self, connection: _Connection, hello: bytes) -> None:
-        if not hello.startswith(wire.MAGIC):
-            raise _DropError("it does not speak this protocol")
-        nonce_end = len(wire.MAGIC) + NONCE_BYTES
-        theirs, proof = hello[len(wire.MAGIC) : nonce_end], hello[nonce_end:]
-        if not is_proof(proof, self._secret, wire.CLIENT_ROLE, connection.nonce, theirs):
-            raise _DropError("it does not know the job's secret")
-        connection.is_authentic = True
-        self._send(connection, prove(self._secret, wire.SERVER_ROLE, theirs, connection.nonce))
-
-    def _handle(self, connection: _Connection, body: bytes) -> None:
-        if connection.parked_key is not None or connection.unsent:
-            raise _DropError("it asked again before it was answered")
-        try:
-            request = wire.decode_request(body)
-        except ValueError as error:
-            raise _DropError(str(error)) from None
+    def _handle(self, peer: StorePeer, request: wire.Request) -> None:
         if (reason := self._shelf.reason_against(request.key)) is not None:
-            self._answer(connection, wire.Status.ABANDONED, reason)
+            peer.answer(wire.Status.ABANDONED, reason)
         elif request.operation == wire.Operation.SET:
-            try:
-                self._put(request.key, request.value)
-            except FullError as error:
-                raise _DropError(str(error)) from None
-            # Before the client goes on, and perhaps ends.
-            self._on_set(request.key.decode(errors="replace"), request.value)
-            self._answer(connection, wire.Status.DONE)
+            peer.answer(*self._set(request))
         elif (value := self._shelf.get(request.key)) is not None:
-            self._answer(connection, wire.Status.DONE, value)
+            peer.answer(wire.Status.DONE, value)
         else:
-            connection.parked_key = request.key
-            connection.parked_until = time.monotonic() + request.timeout_ms / 1000
+            peer.parked_key = request.key
+            peer.parked_until = time.monotonic() + request.timeout_ms / 1000
+            self._parked.setdefault(request.key, {})[peer] = None
+
+    def _set(self, request: wire.Request) -> tuple[wire.Status, bytes]:
+        """Once, even if a client that has lost its connection says it again; the answer."""
+        if self._done.get(request.client) == request.number:
+            return wire.Status.DONE, b""
+        try:
+            self._put(request.key, request.value)
+        except FullError as error:
+            return wire.Status.FULL, str(error).encode()
+        self._done.pop(request.client, None)
+        self._done[request.client] = request.number
+        if len(self._done) > _MOST_CLIENTS:
+            del self._done[next(iter(self._done))]
+        # Before the client goes on, and perhaps ends.
+        self._on_set(request.key.decode(errors="replace"), request.value)
+        return wire.Status.DONE, b""
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._shelf.put(key, value)
-        for waiting in [c for c in self._connections if c.parked_key == key]:
-            waiting.parked_key = None
+        for waiting in list(self._parked.get(key, ())):
+            self._unpark(waiting)
             self._answer(waiting, wire.Status.DONE, value)
 
     def _abandon(self, scope: bytes, reason: bytes) -> None:
         self._shelf.abandon(scope, reason)
-        for waiting in [c for c in self._connections if (c.parked_key or b"").startswith(scope)]:
-            waiting.parked_key = None
-            self._answer(waiting, wire.Status.ABANDONED, reason)
+        for key in [key for key in self._parked if key.startswith(scope)]:
+            for waiting in list(self._parked[key]):
+                self._unpark(waiting)
+                self._answer(waiting, wire.Status.ABANDONED, reason)
 
-    def _answer(self, connection: _Connection, status: wire.Status, value: bytes = b"") -> None:
-        self._send(connection, wire.frame(bytes((status,)) + value))
+    def _unpark(self, peer: StorePeer) -> None:
+        if peer.parked_key is not None:
+            waiting = self._parked[peer.parked_key]
+            del waiting[peer]
+            if not waiting:
+                del self._parked[peer.parked_key]
+            peer.parked_key = None
 
-    def _send(self, connection: _Connection, data: bytes) -> None:
-        connection.unsent += data
+    def _answer(self, peer: StorePeer, status: wire.Status, value: bytes = b"") -> None:
         try:
-            self._flush(connection)
+            peer.answer(status, value)
         except OSError as error:
-            self._drop(connection, str(error))
+            self._drop(peer, str(error))
+        self._time(peer)
 
-    def _flush(self, connection: _Connection) -> None:
-        try:
-            while connection.unsent:
-                del connection.unsent[: connection.socket.send(connection.unsent)]
-        except BlockingIOError:
-            pass
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
-        self._selector.modify(connection.socket, events, connection)
-        self._set_deadline(connection)
-
-    def _set_deadline(self, connection: _Connection) -> None:
-        """A deadline runs from the first byte of a message, and is not moved by later ones."""
-        if connection.is_authentic and not connection.received and not connection.unsent:
-            connection.deadline = None
-        elif connection.deadline is None:
-            connection.deadline = time.monotonic() + self._io_timeout_s
-
-    def _drop(self, connection: _Connection, reason: str) -> None:
-        if connection not in self._connections:
+    def _time(self, peer: StorePeer) -> None:
+        """After anything has been done with it: when and what comes next."""
+        if peer not in self._peers:
             return
-        self._forget(connection)
-        if connection.host not in self._reported and len(self._reported) < _MAX_REPORTS:
-            self._reported.add(connection.host)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.is_slow else 0)
+        if self._selector.get_key(peer.socket).events != events:
+            self._selector.modify(peer.socket, events, peer)
+        self._timers.set(peer, peer.due)
+
+    def _drop(self, peer: StorePeer, reason: str) -> None:
+        if peer not in self._peers:
+            return
+        self._forget(peer)
+        if peer.host not in self._reported and len(self._reported) < _MAX_REPORTS:
+            self._reported.add(peer.host)
             is_last = len(self._reported) == _MAX_REPORTS
             last = "; other addresses are not reported" if is_last else ""
-            self._report(f"store: dropped the connection from {connection.peer}: {reason}{last}")
+            self._report(f"store: dropped the connection from {peer.name}: {reason}{last}")
 
-    def _forget(self, connection: _Connection) -> None:
-        self._connections.discard(connection)
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
+    def _forget(self, peer: StorePeer) -> None:
+        self._unpark(peer)
+        self._peers.discard(peer)
+        self._strangers.remove(peer)
+        self._timers.set(peer, None)
+        self._selector.unregister(peer.socket)
+        peer.socket.close()
 
 
 def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
@@ -411,7 +388,7 @@ def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(target)
-            listener.listen(1024)
+            listener.listen(_BACKLOG)
             listener.setblocking(False)
     except BaseException:
         for listener in listeners:

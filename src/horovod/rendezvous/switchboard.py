@@ -11,12 +11,14 @@ import errno
 import os
 import selectors
 import socket
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
 from horovod.rendezvous.handshake import ProtocolError
 from horovod.rendezvous.interfaces import Route
 from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.timers import Timers
 
 __all__ = ["Stream", "Switchboard", "Talk"]
 
@@ -62,6 +64,7 @@ class Switchboard:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._streams: dict[int, Stream] = {}
+        self._timers: Timers[Stream] = Timers()
 
     def listen(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
         """Call ``on_ready`` whenever somebody has come."""
@@ -91,15 +94,18 @@ class Switchboard:
 
     def step(self, wait_s: float) -> None:
         """Go on with whatever can; wait for the first thing that happens, or ``wait_s``."""
-        waits = [stream.deadline.remaining_s() for stream in self._streams.values()]
-        for key, _ in self._selector.select(min([wait_s, *waits])):
-            if isinstance(key.data, Stream):
-                self._advance(key.data)
-            else:
-                key.data()
-        for stream in [s for s in self._streams.values() if s.deadline.has_passed]:
-            what = "answer" if stream.is_connected else "connection"
-            self._end(stream, f"no {what} within {stream.deadline.timeout_s:g} s")
+        first = self._timers.first()
+        if first is not None:
+            wait_s = min(wait_s, max(0.0, first - time.monotonic()))
+        events = [key.data for key, _ in self._selector.select(wait_s)]
+        # Who has come already has its say before more come, for whom it may have to make room.
+        for stream in [data for data in events if isinstance(data, Stream)]:
+            self._advance(stream)
+        for on_ready in [data for data in events if not isinstance(data, Stream)]:
+            on_ready()
+        while (late := self._timers.take(time.monotonic())) is not None:
+            what = "answer" if late.is_connected else "connection"
+            self._end(late, f"no {what} within {late.deadline.timeout_s:g} s")
 
     def close(self) -> None:
         """Drop all connections and forget all listeners."""
@@ -111,12 +117,14 @@ class Switchboard:
         fd = stream.socket.fileno()
         self._streams[fd] = stream
         self._selector.register(fd, events, stream)
+        self._timers.set(stream, stream.deadline.at)
 
     def _forget(self, stream: Stream) -> bool:
         fd = stream.socket.fileno()
         if self._streams.get(fd) is not stream:
             return False
         del self._streams[fd]
+        self._timers.set(stream, None)
         self._selector.unregister(fd)
         return True
 

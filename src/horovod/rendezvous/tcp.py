@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from horovod.rendezvous.interfaces import Address, Route
 
-__all__ = ["dialing_socket", "listening_socket", "shorten_pauses", "tune"]
+__all__ = ["address_text", "dialing_socket", "listening_socket", "shorten_pauses", "tune"]
 
 _BACKLOG = 1024
 _TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
 _LONGEST_PAUSE_MS = 2000
+
+
+def address_text(address: Sequence[Any]) -> str:
+    """A socket address for messages: ``10.0.0.5:80``, ``[::1]:80``."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def shorten_pauses(made: socket.socket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import queue
 import socket
 import struct
@@ -15,7 +16,13 @@ from hypothesis import strategies as st
 
 from horovod.errors import InitError
 from horovod.rendezvous import shelf, wire
-from horovod.rendezvous.authentication import NONCE_BYTES, is_proof, new_nonce, prove
+from horovod.rendezvous.authentication import (
+    NONCE_BYTES,
+    derive_key,
+    is_proof,
+    new_nonce,
+    prove,
+)
 from horovod.rendezvous.store import StoreClient
 from horovod.rendezvous.store_server import StoreServer
 
@@ -62,15 +69,36 @@ def read_exactly(connected: socket.socket, count: int) -> bytes:
     return data
 
 
-def authentic(reported: Reported) -> socket.socket:
+class Raw:
     """A raw connection past the handshake, written out here so that it pins the protocol."""
-    connected = stranger(reported)
-    challenge = read_exactly(connected, 40)
-    assert challenge.startswith(b"hvdstor1")
-    theirs, mine = challenge[8:], new_nonce()
-    connected.sendall(b"hvdstor1" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine))
-    assert is_proof(read_exactly(connected, 32), SECRET, wire.SERVER_ROLE, mine, theirs)
-    return connected
+
+    def __init__(self, reported: Reported) -> None:
+        self.socket = connected = stranger(reported)
+        challenge = read_exactly(connected, 40)
+        assert challenge.startswith(b"hvdstor2")
+        theirs, mine = challenge[8:], new_nonce()
+        connected.sendall(b"hvdstor2" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine))
+        instance, proof = read_exactly(connected, 16), read_exactly(connected, 32)
+        assert is_proof(proof, SECRET, wire.SERVER_ROLE, mine, theirs, instance)
+        self._key = derive_key(SECRET, b"horovod store client", theirs, mine)
+        self._number = 0
+
+    def frame(self, body: bytes) -> bytes:
+        """The next one, with its code."""
+        framed = struct.pack("!I", len(body)) + body
+        code = hmac.digest(self._key, struct.pack("!Q", self._number) + framed, "sha256")
+        self._number += 1
+        return framed + code
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+
+def get_body(key: bytes, timeout_ms: int = 60_000) -> bytes:
+    return wire.encode_request(wire.Request(wire.Operation.GET, key, b"", timeout_ms))
 
 
 def is_closed_by_peer(connected: socket.socket) -> bool:
@@ -101,14 +129,14 @@ def test_silence_is_dropped_after_a_deadline(reported: Reported) -> None:
 
 @pytest.mark.usefixtures("bystander")
 def test_a_trickle_does_not_move_the_deadline(reported: Reported) -> None:
-    with authentic(reported) as slow:
-        slow.sendall(wire.LENGTH.pack(1000))
+    with Raw(reported) as slow:
+        slow.socket.sendall(wire.LENGTH.pack(1000))
         try:
             while True:
-                slow.sendall(b"x")
-                slow.settimeout(0.02)
+                slow.socket.sendall(b"x")
+                slow.socket.settimeout(0.02)
                 try:
-                    if not slow.recv(1):
+                    if not slow.socket.recv(1):
                         break
                 except TimeoutError:
                     continue
@@ -120,36 +148,41 @@ def test_a_trickle_does_not_move_the_deadline(reported: Reported) -> None:
 @pytest.mark.usefixtures("bystander")
 @pytest.mark.parametrize("length", [wire.MAX_BODY_BYTES + 1, 2**32 - 1])
 def test_an_oversized_frame_is_dropped_unread(reported: Reported, length: int) -> None:
-    with authentic(reported) as large:
-        large.sendall(wire.LENGTH.pack(length))
-        assert is_closed_by_peer(large)
+    with Raw(reported) as large:
+        large.socket.sendall(wire.LENGTH.pack(length))
+        assert is_closed_by_peer(large.socket)
     assert f"a message of {length} bytes" in reported.line()
 
 
 @pytest.mark.usefixtures("bystander")
 def test_half_a_message_is_reported_when_its_sender_leaves(reported: Reported) -> None:
-    with authentic(reported) as half:
-        half.sendall(wire.LENGTH.pack(10) + b"abc")
+    with Raw(reported) as half:
+        half.socket.sendall(wire.LENGTH.pack(10) + b"abc")
     assert "in the middle" in reported.line()
 
 
 @pytest.mark.usefixtures("bystander")
 @pytest.mark.parametrize(
-    "body", [b"", b"\x01", struct.pack("!BIB", 9, 0, 0), struct.pack("!BIB", 1, 0, 200)]
+    "body",
+    [
+        b"",
+        b"\x01",
+        struct.pack("!B16sQIB", 9, b"", 0, 0, 0),
+        struct.pack("!B16sQIB", 1, b"", 0, 0, 200),
+    ],
 )
 def test_a_body_that_is_no_request_is_dropped(reported: Reported, body: bytes) -> None:
-    with authentic(reported) as odd:
-        odd.sendall(wire.frame(body))
-        assert is_closed_by_peer(odd)
+    with Raw(reported) as odd:
+        odd.socket.sendall(odd.frame(body))
+        assert is_closed_by_peer(odd.socket)
     assert "dropped the connection" in reported.line()
 
 
 @pytest.mark.usefixtures("bystander")
 def test_asking_while_parked_is_dropped(reported: Reported) -> None:
-    question = wire.frame(wire.encode_request(wire.Request(wire.Operation.GET, b"x", b"", 60_000)))
-    with authentic(reported) as impatient:
-        impatient.sendall(question + question)
-        assert is_closed_by_peer(impatient)
+    with Raw(reported) as impatient:
+        impatient.socket.sendall(impatient.frame(get_body(b"x")) + impatient.frame(get_body(b"x")))
+        assert is_closed_by_peer(impatient.socket)
     assert "before it was answered" in reported.line()
 
 
@@ -158,9 +191,9 @@ def test_a_proof_cannot_be_replayed(reported: Reported) -> None:
     with stranger(reported) as first:
         theirs = read_exactly(first, 40)[8:]
         mine = new_nonce()
-        hello = b"hvdstor1" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine)
+        hello = b"hvdstor2" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine)
         first.sendall(hello)
-        read_exactly(first, 32)
+        read_exactly(first, 48)
     with stranger(reported) as second:
         second.sendall(hello)
         assert is_closed_by_peer(second)
@@ -168,19 +201,22 @@ def test_a_proof_cannot_be_replayed(reported: Reported) -> None:
 
 
 def impostor(answer: Callable[[bytes], bytes]) -> tuple[socket.socket, Callable[[], None]]:
+    """Who says something is certainly no store of this job is believed the third time."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
-        with listener, listener.accept()[0] as connected:
-            connected.sendall(wire.MAGIC + b"n" * NONCE_BYTES)
-            connected.sendall(answer(read_exactly(connected, wire.HELLO_BYTES)))
-            is_closed_by_peer(connected)
+        with listener:
+            for _ in range(3):
+                with listener.accept()[0] as connected:
+                    connected.sendall(wire.MAGIC + b"n" * NONCE_BYTES)
+                    connected.sendall(answer(read_exactly(connected, wire.HELLO_BYTES)))
+                    is_closed_by_peer(connected)
 
     return listener, serve
 
 
 def test_a_client_refuses_a_server_that_reflects_its_proof() -> None:
-    listener, serve = impostor(lambda hello: hello[-32:])
+    listener, serve = impostor(lambda hello: hello[-wire.WELCOME_BYTES :])
     thread = threading.Thread(target=serve)
     address = listener.getsockname()
     thread.start()
@@ -199,14 +235,14 @@ def test_a_client_gives_up_on_a_server_that_says_nothing() -> None:
 
 def test_strangers_make_room_for_members() -> None:
     lines: queue.Queue[str] = queue.Queue()
-    with StoreServer(SECRET, max_connections=4, report=lines.put) as server:
+    with StoreServer(SECRET, max_strangers=4, report=lines.put) as server:
         crowd = [socket.create_connection(server.address) for _ in range(12)]
         member = StoreClient(server.address, SECRET, timeout_s=30)
         member.set("key", b"value")
         member.close()
         for each in crowd:
             each.close()
-    assert "4 connections are open" in lines.get(timeout=30)
+    assert "4 others have none either" in lines.get(timeout=30)
 
 
 def test_each_address_is_reported_once_and_some_at_most() -> None:
@@ -227,10 +263,8 @@ def test_what_clients_leave_is_bounded(monkeypatch: pytest.MonkeyPatch, reported
     client = StoreClient(reported.server.address, SECRET, timeout_s=30)
     for _ in range(3):
         client.set("same", b"x" * 900)
-    with pytest.raises(InitError):
+    with pytest.raises(InitError, match="'other' cannot be set: the store is full"):
         client.set("other", b"x" * 100)
-    assert "the store is full" in reported.line()
-    client = StoreClient(reported.server.address, SECRET, timeout_s=30)
     assert len(client.get("same", 30)) == 900
     client.close()
 
