@@ -85,11 +85,11 @@ class Kind(Enum):
 
 _LINK_BYTES = {
     Speaker.DIALER: len(greeting.MAGIC) + greeting.HELLO_REST_BYTES + len(greeting.TAKE),
-    Speaker.LISTENER: greeting.CHALLENGE_BYTES + greeting.VERDICT_BYTES,
+    Speaker.LISTENER: greeting.CHALLENGE_BYTES + greeting.VERDICT_BYTES + len(greeting.TAKE),
 }
 _STORE_BYTES = {
     Speaker.DIALER: wire.HELLO_BYTES,
-    Speaker.LISTENER: wire.CHALLENGE_BYTES + PROOF_BYTES,
+    Speaker.LISTENER: wire.CHALLENGE_BYTES + wire.WELCOME_BYTES,
 }
 HANDSHAKE_BYTES = {
     Kind.STORE: _STORE_BYTES,
