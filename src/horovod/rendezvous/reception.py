@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from horovod.errors import InitError
 from horovod.rendezvous import greeting
 from horovod.rendezvous.authentication import new_nonce
-from horovod.rendezvous.greeting import Claims, Verdict
+from horovod.rendezvous.greeting import Claims, Connected, Verdict
 from horovod.rendezvous.handshake import ProtocolError
 from horovod.rendezvous.interfaces import Address, Listening
 from horovod.rendezvous.link_plan import Link, Purpose
@@ -34,7 +34,7 @@ _ACCEPTS_AT_ONCE = 16
 class Reception:
     """Listens at ``addresses``; ``listening`` says where, and ``arrived`` who has come.
 
-    ``close`` ends it; the sockets in ``arrived`` belong to the caller.
+    ``close`` ends it; the connections in ``arrived`` are the caller's.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Reception:
         secret: bytes,
         addresses: Sequence[Address],
     ) -> None:
-        self.arrived: dict[Link, socket.socket] = {}
+        self.arrived: dict[Link, Connected] = {}
         self.listening: list[Listening] = []
         self._board = board
         self._rank = rank
@@ -141,7 +141,8 @@ class Reception:
         link = self._expected.pop((claims.purpose, claims.channel, claims.dialer), None)
         if link is None:
             raise ProtocolError(f"rank {claims.dialer} connected twice")
-        self.arrived[link] = stream.socket
+        keys = greeting.keys_of_listener(self._secret, claims, theirs, nonce)
+        self.arrived[link] = Connected(stream.socket, keys)
 
     def _verdict(self, claims: Claims, stream: Stream) -> Verdict:
         host, port = stream.socket.getsockname()[:2]
