@@ -16,6 +16,7 @@
 
 #include "bindings/external_backend_py.h"
 #include "bindings/output_py.h"
+#include "bindings/seals_py.h"
 #include "bindings/submission_py.h"
 #include "kernels/reduce.h"
 #include "runtime/engine.h"
@@ -92,19 +93,24 @@ std::vector<WatchedProcess> watched(const std::vector<int>& pidfds, const std::v
   return processes;
 }
 
-using LeaderLinks = std::vector<std::tuple<int, int>>;     // host, descriptor
-using DataLinks = std::vector<std::tuple<int, int, int>>;  // host, channel, descriptor
+// Host, descriptor, seals.
+using LeaderLinks = std::vector<std::tuple<int, int, const HeldSeals*>>;
+// Host, channel, descriptor, seals; None for these: tensors travel as they are.
+using DataLinks = std::vector<std::tuple<int, int, int, std::optional<HeldSeals>>>;
 
 std::vector<LeaderLink> leader_links(const LeaderLinks& given) {
   std::vector<LeaderLink> links;
-  for (const auto& [host, fd] : given) links.push_back({.host = host, .fd = fd});
+  for (const auto& [host, fd, seals] : given) {
+    links.push_back({.host = host, .fd = fd, .seals = seals_of(seals)});
+  }
   return links;
 }
 
 SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object carrier) {
   std::vector<DataLink> links;
-  for (const auto& [host, channel, fd] : data) {
-    links.push_back({.host = host, .channel = channel, .fd = fd});
+  for (const auto& [host, channel, fd, held] : data) {
+    links.push_back(
+        {.host = host, .channel = channel, .fd = fd, .seals = held ? held->seals : nullptr});
   }
   SetLinks result(leader_links(control), std::move(links));
   result.carrier = carrier_of(carrier);

@@ -1,6 +1,7 @@
 // The extension module horovod._native.
 #include <nanobind/nanobind.h>
 
+#include "bindings/seals_py.h"
 #include "core/error.h"
 
 namespace nb = nanobind;
@@ -44,6 +45,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);
   module.attr("VERSION") = HOROVOD_VERSION;
   hvd::bind_devices(module);  // what others refer to
+  hvd::bind_seals(module);
   hvd::bind_dump_signal(module);
   hvd::bind_engine(module);
   hvd::bind_port(module);

@@ -8,7 +8,7 @@ Links::Links(const HostMap& map, const std::vector<DataLink>& links)
     : channels_(map.channels()), links_(map.hosts.size() * static_cast<std::size_t>(channels_)) {
   for (const DataLink& link : links) {
     auto& place = links_[link.host * channels_ + link.channel];
-    place = std::make_unique<Link>(link.fd, map.owner(link.channel, link.host));
+    place = std::make_unique<Link>(link.fd, map.owner(link.channel, link.host), link.seals);
     all_.push_back(place.get());
   }
 }

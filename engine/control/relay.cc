@@ -5,6 +5,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "transport/posts.h"
 
 namespace hvd {
 
@@ -24,6 +25,7 @@ bool Relay::pump() {
     moved |= child.link.receive([&](auto message) { hear_child(child, message); });
   }
   if (parent_) moved |= parent_->receive([&](auto message) { hear_parent(message); });
+  refuse_altered();
   if (has_work()) {
     moved = true;
     parent_ ? forward() : announce();
@@ -32,6 +34,14 @@ bool Relay::pump() {
   if (parent_) parent_->flush();
   note_unsent();
   return moved;
+}
+
+void Relay::refuse_altered() const {
+  const auto check = [](const MessageLink& link) {
+    if (link.is_altered()) throw LinkLost(link.rank(), link.loss(), true);
+  };
+  if (parent_) check(*parent_);
+  for (const Child& child : children_) check(child.link);
 }
 
 bool Relay::has_work() const {

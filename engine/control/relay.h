@@ -31,7 +31,8 @@ class Relay {
 
   Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children);
 
-  // Reads, merges, forwards, announces. True when anything moved.
+  // Reads, merges, forwards, announces. True when anything moved. Throws LinkLost where a record
+  // was altered on its way; other losses matter once the link is needed.
   bool pump();
   // Tells the boards below of buckets that were cut here, before this rank runs them.
   void announce();
@@ -63,6 +64,7 @@ class Relay {
   void spell(std::span<const std::uint32_t> ids);
   void append_bucket(std::span<const std::byte> message);
   void forward();
+  void refuse_altered() const;
   void note_unsent();
   std::optional<std::uint32_t> slot_of(std::uint32_t id) const;
   void name_slot(std::uint32_t id, std::uint32_t slot);

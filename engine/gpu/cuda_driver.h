@@ -11,7 +11,7 @@
 #include <mutex>
 #include <string>
 
-#include "gpu/shared_library.h"
+#include "core/shared_library.h"
 
 namespace hvd {
 

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <string>
 
+#include "core/shared_library.h"
 #include "gpu/cuda_driver.h"
-#include "gpu/shared_library.h"
 
 namespace hvd {
 

@@ -12,13 +12,15 @@
 #include "backend/carrier.h"
 #include "backend/device_plane.h"
 #include "transport/link.h"
+#include "transport/seal.h"
 
 namespace hvd {
 
-// A connection between leaders.
+// A connection between leaders, with what seals its messages.
 struct LeaderLink {
   int host = 0;
   int fd = -1;
+  std::shared_ptr<LinkSeals> seals = nullptr;
 };
 
 // Of one process set.

@@ -192,6 +192,7 @@ class Engine {
   void watch_devices();
   Step run_or_form(Lane& lane, bool may_form);
   bool relay(Lane& lane);
+  bool pump(Lane& lane);
   bool advance(Lane& lane, PeerWait& blocked);
   void begin_bucket(Lane& lane);
   void resolve(Lane& lane, const BucketItem& item, std::int64_t now, Recorder::Batch& events);
@@ -207,7 +208,7 @@ class Engine {
   bool hear_link(std::size_t index);
   void hear(int leader, const NewsItem& item);
   void connect_tracer();
-  [[noreturn]] void lose(const Lane& lane, int set_rank, const std::string& reason);
+  [[noreturn]] void lose(const Lane& lane, const LinkLost& lost);
   void lose_host(int leader, const std::string& reason);
   bool speaks_for_host() const;
   bool is_over_for(const Lane& lane, int departed) const;

@@ -59,7 +59,8 @@ std::unique_ptr<Relay> make_relay(Board& board, const HostMap& map, SetLinks& li
   std::optional<MessageLink> parent;
   std::vector<Relay::Child> children;
   for (const LeaderLink& link : std::exchange(links.control, {})) {
-    MessageLink messages(link.fd, map.hosts[static_cast<std::size_t>(link.host)][0]);
+    MessageLink messages(link.fd, map.hosts[static_cast<std::size_t>(link.host)][0], link.seals,
+                         "control link");
     if (link.host == tree_parent(map.own)) {
       parent.emplace(std::move(messages));
     } else {

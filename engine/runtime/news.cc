@@ -43,7 +43,8 @@ NewsItem read(std::span<const std::byte> message) {
 
 News::News(const std::vector<LeaderLink>& links, const std::vector<int>& leaders) {
   for (const LeaderLink& link : links) {
-    links_.emplace_back(link.fd, leaders[static_cast<std::size_t>(link.host)]);
+    links_.emplace_back(link.fd, leaders[static_cast<std::size_t>(link.host)], link.seals,
+                        "news link");
   }
 }
 

@@ -102,21 +102,23 @@ void Engine::lose_host(int leader, const std::string& reason) {
   wake_everyone();
 }
 
-// In the progress role: a connection is needed and broken. Why is news that may just be arriving.
-void Engine::lose(const Lane& lane, int set_rank, const std::string& reason) {
-  const int rank = lane.members[static_cast<std::size_t>(set_rank)];
-  const std::int64_t deadline_ns = now_ns() + kNewsPatience.count();
+// In the progress role: a connection is needed and broken. Why is news that may just be arriving,
+// unless its bytes were altered, which nobody has news of.
+void Engine::lose(const Lane& lane, const LinkLost& lost) {
+  const int rank = lane.members[static_cast<std::size_t>(lost.rank())];
+  const std::int64_t deadline_ns = now_ns() + (lost.is_altered() ? 0 : kNewsPatience.count());
   while (now_ns() < deadline_ns && !alarms_.first() &&
          presence_.liveness(rank) == Liveness::kRunning && !stopping_.load()) {
     std::this_thread::sleep_for(kNewsInterval);
   }
   const bool has_failed = presence_.liveness(rank) == Liveness::kFailed;
   if (alarms_.first() || (has_failed && alarms_.first_departure())) throw cause();
-  if (presence_.liveness(rank) != Liveness::kRunning) {
+  if (presence_.liveness(rank) != Liveness::kRunning && !lost.is_altered()) {
     throw Error(ErrorCode::kPeerLost, loss_text(rank));
   }
   const Error error(ErrorCode::kPeerLost, "lost the connection to " + peer_name(rank) + ": " +
-                                              reason + "; no further operation can complete");
+                                              lost.reason() +
+                                              "; no further operation can complete");
   alarms_.raise({.code = error.code(), .rank = rank, .text = error.what()});
   throw error;
 }

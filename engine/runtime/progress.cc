@@ -118,17 +118,25 @@ bool Engine::advance(Lane& lane, PeerWait& blocked) {
   try {
     return lane.backend->advance(blocked);
   } catch (const LinkLost& lost) {
-    lose(lane, lost.rank(), lost.reason());
+    lose(lane, lost);
+  }
+}
+
+bool Engine::pump(Lane& lane) {
+  try {
+    return lane.relay->pump();
+  } catch (const LinkLost& lost) {
+    lose(lane, lost);
   }
 }
 
 // The leader passes on what other hosts need to know and what they say. True when anything moved.
 bool Engine::relay(Lane& lane) {
-  if (lane.relay == nullptr || !lane.relay->pump()) {
+  if (lane.relay == nullptr || !pump(lane)) {
     const bool is_waiting = lane.flights.load() != 0 && !lane.is_running &&
                             !lane.board.has_bucket(lane.cursor) && !lane.board.has_ready();
     if (lane.relay != nullptr && is_waiting) {
-      if (const auto loss = lane.relay->loss()) lose(lane, loss->first, loss->second);
+      if (const auto loss = lane.relay->loss()) lose(lane, LinkLost(loss->first, loss->second));
     }
     return false;
   }

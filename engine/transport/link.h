@@ -4,18 +4,15 @@
 // collective posts, in stream order, what it sends and where it wants what comes; pump() moves what
 // the socket takes and has, never blocks, and touches nothing that was not posted, so bytes of a
 // bucket that this rank has not begun stay in the socket. Positions count the bytes of a stream
-// since the link was made.
+// since the link was made. With seals the bytes travel in records (transport/record_stream.h),
+// which nobody else sees.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
+#include <memory>
 
-#include "core/error.h"
+#include "transport/posts.h"
+#include "transport/record_stream.h"
 
 namespace hvd {
 
@@ -25,45 +22,13 @@ struct DataLink {
   int host = 0;
   int channel = 0;
   int fd = -1;
-};
-
-// The connection to `rank` (of the set that runs the bucket) broke.
-class LinkLost : public Error {
- public:
-  LinkLost(int rank, std::string reason);
-
-  int rank() const { return rank_; }
-  const std::string& reason() const { return reason_; }
-
- private:
-  int rank_;
-  std::string reason_;
-};
-
-// Buffers in the order of a stream, of which the first may be moved in part.
-class Posts {
- public:
-  void add(std::byte* data, std::size_t size_bytes);
-  bool empty() const { return parts_.size() == head_; }
-  // What one system call should be offered.
-  std::span<iovec> front();
-  // `size_bytes` of them were moved.
-  void take(std::size_t size_bytes);
-
-  std::uint64_t end() const { return end_; }      // position behind all that was posted
-  std::uint64_t moved() const { return moved_; }  // position of the first byte not moved
-
- private:
-  std::vector<iovec> parts_;
-  std::size_t head_ = 0;
-  std::uint64_t end_ = 0;
-  std::uint64_t moved_ = 0;
+  std::shared_ptr<LinkSeals> seals = nullptr;  // null: tensors travel as they are
 };
 
 class Link {
  public:
-  // Owns `fd`. `peer`: set rank at the other end.
-  Link(int fd, int peer) : fd_(fd), peer_(peer) {}
+  // Owns `fd`. `peer`: set rank at the other end. `seals`: null for none.
+  Link(int fd, int peer, std::shared_ptr<LinkSeals> seals = nullptr);
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -93,6 +58,7 @@ class Link {
   const int peer_;
   Posts sends_;
   Posts receives_;
+  const std::unique_ptr<RecordStream> records_;
 };
 
 }  // namespace hvd

@@ -3,18 +3,32 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
 namespace hvd {
 
 namespace {
 
 constexpr std::size_t kReadBytes = 16 * 1024;
+// What is read before a record is opened; the rest stays in the socket.
+constexpr std::size_t kReadAtOnce = 1U << 20;
 // Larger ones are a broken promise at the other end, not a message.
 constexpr std::uint32_t kMaxMessageBytes = 256U << 20;
+// Of a message, what its first record carries, behind the length.
+constexpr std::size_t kFirstBytes = 28;
+
+struct First {
+  std::uint32_t size_bytes;
+  std::byte bytes[kFirstBytes];
+};
 
 }  // namespace
+
+MessageLink::MessageLink(int fd, int rank, std::shared_ptr<LinkSeals> seals, std::string_view name)
+    : fd_(fd), rank_(rank), seals_(std::move(seals)), name_(name) {}
 
 MessageLink::~MessageLink() { close(); }
 
@@ -36,22 +50,38 @@ void MessageLink::close_copy() { ::close(std::exchange(fd_, -1)); }
 MessageLink::MessageLink(MessageLink&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       rank_(other.rank_),
+      seals_(std::move(other.seals_)),
+      name_(other.name_),
       unsent_(std::move(other.unsent_)),
       sent_(other.sent_),
       received_(std::move(other.received_)),
+      opened_(other.opened_),
+      message_(std::move(other.message_)),
+      message_bytes_(other.message_bytes_),
+      is_in_message_(other.is_in_message_),
       can_send_(other.can_send_),
+      is_altered_(other.is_altered_),
       loss_(std::move(other.loss_)),
       messages_sent_(other.messages_sent_),
       bytes_sent_(other.bytes_sent_) {}
 
 void MessageLink::post(std::span<const std::byte> message) {
   if (!can_send_) return;
-  const auto size = static_cast<std::uint32_t>(message.size());
-  const auto* head = reinterpret_cast<const std::byte*>(&size);
-  unsent_.insert(unsent_.end(), head, head + sizeof size);
-  unsent_.insert(unsent_.end(), message.begin(), message.end());
+  const auto front = message.first(std::min(message.size(), kFirstBytes));
+  First first{.size_bytes = static_cast<std::uint32_t>(message.size()), .bytes = {}};
+  std::ranges::copy(front, first.bytes);
+  seal(std::as_bytes(std::span(&first, 1)));
+  if (front.size() < message.size()) seal(message.subspan(front.size()));
   ++messages_sent_;
   flush();
+}
+
+void MessageLink::seal(std::span<const std::byte> bytes) {
+  const std::size_t at = unsent_.size();
+  unsent_.resize(at + bytes.size() + kTagBytes);
+  seals_->sealer.begin();
+  seals_->sealer.encrypt(bytes.data(), unsent_.data() + at, bytes.size());
+  seals_->sealer.end(unsent_.data() + at + bytes.size());
 }
 
 void MessageLink::flush() {
@@ -73,28 +103,64 @@ void MessageLink::flush() {
 bool MessageLink::receive(const std::function<void(std::span<const std::byte>)>& use) {
   if (loss_.empty()) fill();
   bool found = false;
-  std::size_t used = 0;
-  for (std::uint32_t size = 0; received_.size() - used >= sizeof size;) {
-    std::memcpy(&size, received_.data() + used, sizeof size);
-    if (size > kMaxMessageBytes) loss_ = "it sent what is not a message";
-    if (received_.size() - used - sizeof size < size) break;
-    use({received_.data() + used + sizeof size, size});
-    used += sizeof size + size;
+  for (std::span<const std::byte> message; !is_altered_ && open_next(message);) {
+    use(message);
     found = true;
   }
-  received_.erase(received_.begin(), received_.begin() + static_cast<std::ptrdiff_t>(used));
+  received_.erase(received_.begin(), received_.begin() + static_cast<std::ptrdiff_t>(opened_));
+  opened_ = 0;
   return found;
 }
 
+// True when a message has come as a whole.
+bool MessageLink::open_next(std::span<const std::byte>& message) {
+  if (!is_in_message_) {
+    First first;
+    if (!open(sizeof first, reinterpret_cast<std::byte*>(&first))) return false;
+    if (first.size_bytes > kMaxMessageBytes) {
+      loss_ = "it sent a message of " + std::to_string(first.size_bytes) + " bytes on the " +
+              std::string(name_);
+      is_altered_ = true;
+      return false;
+    }
+    message_bytes_ = first.size_bytes;
+    message_.assign(first.bytes, first.bytes + std::min<std::size_t>(message_bytes_, kFirstBytes));
+    is_in_message_ = true;
+  }
+  if (const std::size_t rest = message_bytes_ - message_.size(); rest != 0) {
+    if (received_.size() - opened_ < rest + kTagBytes) return false;
+    const std::size_t at = message_.size();
+    message_.resize(message_bytes_);
+    if (!open(rest, message_.data() + at)) return false;
+  }
+  is_in_message_ = false;
+  message = message_;
+  return true;
+}
+
+// True when a record has come, and is what was sent.
+bool MessageLink::open(std::size_t size_bytes, std::byte* to) {
+  if (received_.size() - opened_ < size_bytes + kTagBytes) return false;
+  const std::byte* const record = received_.data() + opened_;
+  opened_ += size_bytes + kTagBytes;
+  seals_->opener.begin();
+  seals_->opener.decrypt(record, to, size_bytes);
+  if (seals_->opener.end(record + size_bytes)) return true;
+  is_altered_ = true;
+  loss_ = altered_text(name_);
+  return false;
+}
+
 void MessageLink::fill() {
-  for (;;) {
+  for (const std::size_t begin = received_.size(); received_.size() - begin < kReadAtOnce;) {
     const std::size_t size = received_.size();
     received_.resize(size + kReadBytes);
     const ssize_t count = recv(fd_, received_.data() + size, kReadBytes, MSG_DONTWAIT);
     const int error = errno;
     received_.resize(size + static_cast<std::size_t>(count < 0 ? 0 : count));
     if (count == 0) {
-      loss_ = "it closed the connection";
+      const bool is_whole = received_.empty() && !is_in_message_;
+      loss_ = is_whole ? "it closed the connection" : "it closed the connection within a message";
       return;
     }
     if (count > 0 && static_cast<std::size_t>(count) < kReadBytes) return;

@@ -12,6 +12,21 @@ def request_signal() -> int: ...
 def watch_dump_signal(engine: Engine) -> bool: ...
 def leave_dump_signal() -> None: ...
 
+class LinkSeals:
+    """What seals one link between hosts, on its way to the engine."""
+
+class LinkCipher:
+    """AES-256-GCM of the first libcrypto of ``candidates`` that this process has, or can load."""
+
+    def __init__(self, candidates: list[str]) -> None: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    def seals(self, send_key: bytes, receive_key: bytes, is_encrypting: bool) -> LinkSeals: ...
+    def time_record(self, size_bytes: int, is_encrypting: bool, count: int) -> float:
+        """Seconds to seal and open a record, in memory; the mean of ``count``."""
+
 class Carrier(Protocol):
     """What the engine calls where another one moves the data; addresses, counts and numbers."""
 
@@ -146,9 +161,9 @@ class Engine:
         carrier: Carrier | None = ...,
         hosts: list[list[int]] = ...,
         bells: list[int] = ...,
-        control: list[tuple[int, int]] = ...,
-        data: list[tuple[int, int, int]] = ...,
-        news: list[tuple[int, int]] = ...,
+        control: list[tuple[int, int, LinkSeals]] = ...,
+        data: list[tuple[int, int, int, LinkSeals | None]] = ...,
+        news: list[tuple[int, int, LinkSeals]] = ...,
         devices: DevicePlane | None = ...,
     ) -> None: ...
     def submit(
@@ -224,8 +239,8 @@ class Engine:
         process_set: int,
         ranks: list[int],
         carrier: Carrier | None = ...,
-        control: list[tuple[int, int]] = ...,
-        data: list[tuple[int, int, int]] = ...,
+        control: list[tuple[int, int, LinkSeals]] = ...,
+        data: list[tuple[int, int, int, LinkSeals | None]] = ...,
     ) -> None: ...
     def remove_process_set(self, process_set: int) -> None: ...
     def discard_process_set(self, process_set: int) -> None: ...

@@ -113,6 +113,7 @@ def assemble(identity: Identity, settings: Settings) -> World:
         settings.start_timeout_s,
         os.environ,
         settings.gloo_timeout_s,
+        settings.link_protection,
     )
     identity = identity.placed(mesh.nodes)
     data_plane = None

@@ -20,6 +20,7 @@ from horovod.setting import Flag, Setting
 
 __all__ = [
     "GPU_OPERATIONS",
+    "LINK_PROTECTIONS",
     "LOG_LEVELS",
     "SETTINGS",
     "Settings",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 GPU_OPERATIONS = ("auto", "nccl", "host")
+LINK_PROTECTIONS = ("control", "integrity", "encrypted")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
@@ -249,6 +251,15 @@ class Settings:
         unit="s",
         minimum=1,
         flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
+    )
+    link_protection: str = _setting(
+        "HOROVOD_LINK_PROTECTION",
+        "control",
+        "what tensors get on the engine's connections between machines, where control messages are "
+        "always encrypted: control, nothing; integrity, a code that shows changes; encrypted, "
+        "AES-256-GCM; the same on all ranks",
+        choices=LINK_PROTECTIONS,
+        flag=Flag("--link-protection", "start"),
     )
     start_timeout_s: float = _setting(
         "HOROVOD_START_TIMEOUT",

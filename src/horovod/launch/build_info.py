@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from horovod import gpus, mpi_library
+from horovod.rendezvous.protection import find_cipher
 
 __all__ = ["build_table", "problems"]
 
@@ -30,6 +31,7 @@ def build_table(version: str) -> str:
         _block("Available Frameworks:", frameworks),
         _block("Available Controllers:", controllers),
         _block("Available Tensor Operations:", operations),
+        _block("Available Connections Between Hosts:", (_link_row(),)),
     )
     return f"Horovod v{version}:\n\n" + "\n".join(blocks)
 
@@ -39,7 +41,17 @@ def problems() -> list[str]:
     missing = [("NCCL", gpus.nccl_problem()), ("MPI", mpi_library.why_not_built())]
     if not _is_installed("torch"):
         missing.append(("Gloo", "it comes with PyTorch; pip install torch"))
+    if isinstance(problem := find_cipher(), str):
+        missing.append(("OpenSSL", problem))
     return [f"{name}: {reason}" for name, reason in missing if reason is not None]
+
+
+def _link_row() -> tuple[str, bool]:
+    """What seals them, and where it is."""
+    cipher = find_cipher()
+    if isinstance(cipher, str):
+        return "OpenSSL", False
+    return f"{cipher.version} ({cipher.path})", True
 
 
 def _block(title: str, rows: _Rows) -> str:

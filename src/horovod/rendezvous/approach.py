@@ -7,7 +7,6 @@ then use it. What was refused or got no answer is tried again a few times.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,11 +14,12 @@ from dataclasses import dataclass
 
 from horovod.rendezvous import greeting
 from horovod.rendezvous.authentication import new_nonce
-from horovod.rendezvous.greeting import Claims, Verdict
+from horovod.rendezvous.greeting import Claims, Connected, Verdict
 from horovod.rendezvous.handshake import ProtocolError
 from horovod.rendezvous.interfaces import Route
 from horovod.rendezvous.link_plan import Link
 from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous.protection import LinkKeys
 from horovod.rendezvous.switchboard import Stream, Switchboard, Talk
 from horovod.rendezvous.tcp import dialing_socket
 
@@ -58,18 +58,19 @@ class _Try:
 class Approach:
     """Connects ``links``, all to one peer. ``advance`` starts what is due; the board does the rest.
 
-    ``made`` are the sockets, which belong to the caller; ``reasons`` why addresses failed.
+    ``made`` are the connections, which belong to the caller; ``reasons`` why addresses failed.
     """
 
     def __init__(self, dialer: Dialer, links: Sequence[Link], routes: Sequence[Route]) -> None:
         self.peer = links[0].peer
-        self.made: dict[Link, socket.socket] = {}
+        self.made: dict[Link, Connected] = {}
         self.reasons: dict[Route, str] = {}
         self._dialer = dialer
         self._links = links
         self._tries: Counter[_Try] = Counter()
         self._waiting: list[tuple[Deadline, _Try]] = []
         self._under_way: dict[Stream, _Try] = {}
+        self._keys: dict[Stream, LinkKeys] = {}
         self._winner: Route | None = None
         self._last_start = 0.0
         for route in routes:
@@ -105,6 +106,7 @@ class Approach:
             self.reasons.setdefault(attempt.route, _unanswered(stream))
             self._dialer.board.drop(stream)
         self._under_way.clear()
+        self._keys.clear()
         self._waiting.clear()
 
     def _hold_s(self) -> float:
@@ -157,15 +159,17 @@ class Approach:
             stream.send(greeting.TAKE)
             if (yield len(greeting.TAKE)) != greeting.TAKE:
                 raise ProtocolError("it broke the protocol after its greeting")
+            self._keys[stream] = greeting.keys_of_dialer(dialer.secret, claims, nonce, theirs)
 
         return talk
 
     def _on_end(self, stream: Stream, reason: str | None) -> None:
         attempt = self._under_way.pop(stream)
-        if reason is None:
-            self.made[attempt.link] = stream.socket
+        keys = self._keys.pop(stream, None)
+        if reason is not None or keys is None:
+            self._note_failure(attempt, reason or _unanswered(stream), was_left=stream.was_left)
         else:
-            self._note_failure(attempt, reason, was_left=stream.was_left)
+            self.made[attempt.link] = Connected(stream.socket, keys)
 
     def _settle_on(self, stream: Stream) -> None:
         """The first that has authenticated wins, before it is told so: no other one is kept."""

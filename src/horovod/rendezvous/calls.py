@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 
 from horovod.rendezvous.approach import Approach
+from horovod.rendezvous.greeting import Connected
 from horovod.rendezvous.link_plan import Link
 from horovod.rendezvous.reachability import Report, Unreached
 from horovod.rendezvous.reception import Reception
@@ -21,7 +21,7 @@ class Calls:
         self.board = board
         self.reception = reception
         self._current: list[Approach] = []
-        self._made: dict[Link, socket.socket] = {}
+        self._made: dict[Link, Connected] = {}
 
     def dial(self, links: Sequence[Link], approach: Callable[[Sequence[Link]], Approach]) -> None:
         """Start to connect to the peers of these links, after what was dialled before."""
@@ -67,8 +67,8 @@ class Calls:
                 report.reached.append(approach.peer)
         return report
 
-    def take_over(self) -> dict[Link, socket.socket]:
-        """All sockets, which are the caller's now."""
+    def take_over(self) -> dict[Link, Connected]:
+        """All connections, which are the caller's now."""
         self._collect()
         made, self._made = self._made | self.reception.arrived, {}
         self.reception.arrived.clear()
@@ -80,7 +80,7 @@ class Calls:
         self.reception.close()
         self.board.close()
         for connected in self.take_over().values():
-            connected.close()
+            connected.socket.close()
 
     def _collect(self) -> None:
         for approach in self._current:

@@ -11,20 +11,29 @@ fresh on both sides, roles differ and the claims name both ranks, the link, the 
 digest, the job's context; so no message can be replayed, reflected or used elsewhere. A dialer may
 try several addresses at once; TAKE says which connection it keeps, and the answer to it that the
 listener knows; a dialer that does not get the answer dials again. Who does not prove that it knows
-the secret gets REFUSAL in place of a verdict. Encoding and decoding only.
+the secret gets REFUSAL in place of a verdict. What follows is sealed with keys that come from the
+secret, both nonces and the claims. Encoding and decoding only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, is_proof, prove
+from horovod.rendezvous.authentication import (
+    NONCE_BYTES,
+    PROOF_BYTES,
+    derive_key,
+    is_proof,
+    prove,
+)
 from horovod.rendezvous.handshake import ProtocolError
 from horovod.rendezvous.link_plan import Purpose
+from horovod.rendezvous.protection import LinkKeys
 
 __all__ = [
     "CHALLENGE_BYTES",
@@ -34,12 +43,15 @@ __all__ = [
     "TAKE",
     "VERDICT_BYTES",
     "Claims",
+    "Connected",
     "Verdict",
     "check_magic",
     "digest_of",
     "encode_challenge",
     "encode_hello",
     "encode_verdict",
+    "keys_of_dialer",
+    "keys_of_listener",
     "read_hello",
     "read_verdict",
 ]
@@ -51,6 +63,8 @@ REFUSAL = bytes(VERDICT_BYTES)
 TAKE = b"\1"
 _DIALER_ROLE = b"horovod link dialer"
 _LISTENER_ROLE = b"horovod link listener"
+_FROM_DIALER = b"horovod link, dialer to listener"
+_FROM_LISTENER = b"horovod link, listener to dialer"
 # Purpose, channel, dialer, listener, port, address, digest of the context.
 _CLAIMS = struct.Struct("!BIIIH16s32s")
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as an IPv6 one (RFC 4291)
@@ -92,6 +106,14 @@ class Claims:
             _packed(self.host),
             self.context,
         )
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A connection behind its greeting, and the keys that it alone has."""
+
+    socket: socket.socket
+    keys: LinkKeys
 
 
 def digest_of(*parts: str) -> bytes:
@@ -142,6 +164,21 @@ def read_verdict(message: bytes, secret: bytes, claims: Claims, *nonces: bytes) 
     if not is_proof(proof, secret, _LISTENER_ROLE, MAGIC, *nonces, claims.encode(), stated):
         raise ProtocolError("it does not know the job's secret")
     return Verdict(stated[0])
+
+
+def keys_of_dialer(secret: bytes, claims: Claims, *nonces: bytes) -> LinkKeys:
+    """The connection's keys at the dialer's end; ``nonces`` are the dialer's and the listener's."""
+    keys = keys_of_listener(secret, claims, *nonces)
+    return LinkKeys(send=keys.receive, receive=keys.send)
+
+
+def keys_of_listener(secret: bytes, claims: Claims, *nonces: bytes) -> LinkKeys:
+    """The same keys at the listener's end."""
+    agreed = (MAGIC, *nonces, claims.encode())
+    return LinkKeys(
+        send=derive_key(secret, _FROM_LISTENER, *agreed),
+        receive=derive_key(secret, _FROM_DIALER, *agreed),
+    )
 
 
 def _packed(host: str) -> bytes:

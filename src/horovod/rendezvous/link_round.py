@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from horovod import __version__
 from horovod.errors import InitError
 from horovod.rendezvous.approach import Approach, Dialer
 from horovod.rendezvous.calls import Calls
 from horovod.rendezvous.gathering import Gathering
-from horovod.rendezvous.greeting import digest_of
+from horovod.rendezvous.greeting import Connected, digest_of
 from horovod.rendezvous.interfaces import Address, Listening, routes_between
 from horovod.rendezvous.link_plan import Link, plan_links
 from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.protection import find_cipher
 from horovod.rendezvous.reachability import Report, decode_report, encode_report, failure_text
 from horovod.rendezvous.reception import Reception
 from horovod.rendezvous.roster import Card
 from horovod.rendezvous.store import Store
 from horovod.rendezvous.switchboard import Switchboard
+
+if TYPE_CHECKING:
+    from horovod._native import LinkCipher
 
 __all__ = ["LinkRound"]
 
@@ -37,9 +41,11 @@ _LOOK_S = 0.5  # how soon a rank that awaits nobody sees one whose connection wa
 
 @dataclass(frozen=True)
 class _Member:
-    """What one member published."""
+    """What one member published; ``cipher_problem`` says why it cannot seal links, if so."""
 
     build: str
+    protection: str
+    cipher_problem: str
     listening: list[Listening]
 
 
@@ -58,6 +64,7 @@ class LinkRound:
         secret: bytes,
         key: str,
         deadline: Deadline,
+        protection: str,
         *,
         with_news: bool = False,
     ) -> None:
@@ -68,6 +75,8 @@ class LinkRound:
         self._secret = secret
         self._key = key
         self._deadline = deadline
+        self._protection = protection
+        self._cipher = find_cipher()
         self._ranks = sorted(member for host in hosts for member in host)
         self._links = plan_links(rank, hosts, with_news)
         self._context = digest_of(key, _build(), json.dumps([list(host) for host in hosts]))
@@ -83,7 +92,14 @@ class LinkRound:
                 str(error) if is_known else f"init: rank {self._rank} gave up: {error!r}"
             )
 
-    def connect(self, addresses: Sequence[Address]) -> dict[Link, socket.socket]:
+    @property
+    def cipher(self) -> LinkCipher:
+        """What seals the links, once they are made."""
+        if isinstance(self._cipher, str):
+            raise InitError(self._no_cipher(self._rank, self._cipher))
+        return self._cipher
+
+    def connect(self, addresses: Sequence[Address]) -> dict[Link, Connected]:
         """All links of this rank, which listens at ``addresses`` while they are made.
 
         Raises:
@@ -103,17 +119,36 @@ class LinkRound:
         return Gathering(self._store, self._secret, key, self._rank, self._ranks, self._deadline)
 
     def _publish(self, listening: list[Listening]) -> dict[int, _Member]:
-        own = _Member(_build(), listening)
+        lack = self._cipher if isinstance(self._cipher, str) else ""
+        own = _Member(_build(), self._protection, lack, listening)
         answers = self._step.exchange(json.dumps(dataclasses.asdict(own)).encode())
         members = dict(zip(self._ranks, map(_decode_member, answers), strict=True))
-        first = members[self._ranks[0]]
         for rank, member in members.items():
-            if member.build != first.build:
-                raise InitError(
-                    f"init: rank {rank} runs {member.build}, rank {self._ranks[0]} {first.build}; "
-                    "all hosts need the same version of horovod"
-                )
+            if problem := self._problem_of(rank, member, members[self._ranks[0]]):
+                raise InitError(problem)
         return members
+
+    def _problem_of(self, rank: int, member: _Member, first: _Member) -> str | None:
+        """Why there can be no link to ``rank``; ``first`` is what the first of all ranks said."""
+        if member.build != first.build:
+            return (
+                f"init: rank {rank} runs {member.build}, rank {self._ranks[0]} {first.build}; "
+                "all hosts need the same version of horovod"
+            )
+        if member.protection != first.protection:
+            return (
+                f"init: HOROVOD_LINK_PROTECTION is {member.protection} on rank {rank} and "
+                f"{first.protection} on rank {self._ranks[0]}; all ranks need the same"
+            )
+        return self._no_cipher(rank, member.cipher_problem) if member.cipher_problem else None
+
+    def _no_cipher(self, rank: int, problem: str) -> str:
+        return (
+            f"init: rank {rank} on {self._cards[rank].hostname} finds no libcrypto of OpenSSL 1.1 "
+            f"or 3, which seals connections between hosts ({problem}); install the system's "
+            "package (libssl3 on Debian and Ubuntu, openssl-libs on Fedora and RHEL), or "
+            "conda's openssl"
+        )
 
     def _connect(
         self, calls: Calls, members: dict[int, _Member], addresses: Sequence[Address]
@@ -200,4 +235,4 @@ def _decode_member(text: bytes) -> _Member:
     listening = [
         Listening(Address(**there["address"]), there["port"]) for there in fields["listening"]
     ]
-    return _Member(fields["build"], listening)
+    return _Member(fields["build"], fields["protection"], fields["cipher_problem"], listening)

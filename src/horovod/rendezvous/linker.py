@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from horovod.rendezvous.greeting import Connected
 from horovod.rendezvous.interfaces import Address, local_addresses
 from horovod.rendezvous.link_plan import Link, Purpose, hosts_with
 from horovod.rendezvous.link_round import LinkRound
 from horovod.rendezvous.membership import Deadline, SetLinks
+from horovod.rendezvous.protection import data_seals, leader_seals
 from horovod.rendezvous.roster import Card
 from horovod.rendezvous.store import Store
 from horovod.rendezvous.tcp import tune
+
+if TYPE_CHECKING:
+    from horovod._native import LinkSeals
 
 __all__ = ["Linker"]
 
@@ -33,6 +38,7 @@ class Linker:
         start_timeout_s: float,
         link_timeout_s: float,
         interfaces: Sequence[str],
+        protection: str,
     ) -> None:
         self._rank = rank
         self._cards = cards
@@ -43,16 +49,19 @@ class Linker:
         self._start_timeout_s = start_timeout_s
         self._link_timeout_s = link_timeout_s
         self._interfaces = interfaces
+        self._protection = protection
         self._sets = 0  # asked for so far, the same number on every rank
 
     def world_round(self, deadline: Deadline) -> LinkRound:
         """The attempt to connect the world; for ``connect_world``."""
         return self._round(self._hosts, "world", deadline, with_news=True)
 
-    def connect_world(self, attempt: LinkRound) -> tuple[SetLinks, tuple[tuple[int, int], ...]]:
+    def connect_world(
+        self, attempt: LinkRound
+    ) -> tuple[SetLinks, tuple[tuple[int, int, LinkSeals], ...]]:
         """Links and news of the world."""
         made = attempt.connect(self._own_addresses())
-        return self._hand_over(made)
+        return self._hand_over(attempt, made)
 
     def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
         """See ``Mesh.connect_set``."""
@@ -62,7 +71,7 @@ class Linker:
             return SetLinks()
         name = f"set/{self._sets}/{set_id}"
         with self._round(hosts, name, Deadline(self._start_timeout_s)) as attempt:
-            return self._hand_over(attempt.connect(self._own_addresses()))[0]
+            return self._hand_over(attempt, attempt.connect(self._own_addresses()))[0]
 
     def _round(
         self,
@@ -80,6 +89,7 @@ class Linker:
             self._secret,
             f"{self._key}/{name}",
             deadline,
+            self._protection,
             with_news=with_news,
         )
 
@@ -95,14 +105,20 @@ class Linker:
         return sorted(useful, key=lambda a: a.ip.is_link_local)[:_MAX_ADDRESSES]
 
     def _hand_over(
-        self, made: dict[Link, socket.socket]
-    ) -> tuple[SetLinks, tuple[tuple[int, int], ...]]:
-        """The descriptors, in the order of hosts and channels."""
-        fds: dict[Purpose, list[tuple[Link, int]]] = {purpose: [] for purpose in Purpose}
-        for connected in made.values():
-            tune(connected, self._link_timeout_s)
+        self, attempt: LinkRound, made: dict[Link, Connected]
+    ) -> tuple[SetLinks, tuple[tuple[int, int, LinkSeals], ...]]:
+        """The descriptors, in the order of hosts and channels, and what seals each of them."""
+        data: list[tuple[int, int, int, LinkSeals | None]] = []
+        leaders: dict[Purpose, list[tuple[int, int, LinkSeals]]]
+        leaders = {Purpose.CONTROL: [], Purpose.NEWS: []}
         for link in sorted(made, key=lambda link: (link.host, link.channel)):
-            fds[link.purpose].append((link, made[link].detach()))
-        control = tuple((link.host, fd) for link, fd in fds[Purpose.CONTROL])
-        data = tuple((link.host, link.channel, fd) for link, fd in fds[Purpose.DATA])
-        return SetLinks(control, data), tuple((link.host, fd) for link, fd in fds[Purpose.NEWS])
+            connected = made[link]
+            tune(connected.socket, self._link_timeout_s)
+            if link.purpose == Purpose.DATA:
+                seals = data_seals(attempt.cipher, connected.keys, self._protection)
+                data.append((link.host, link.channel, connected.socket.detach(), seals))
+            else:
+                sealed = leader_seals(attempt.cipher, connected.keys)
+                leaders[link.purpose].append((link.host, connected.socket.detach(), sealed))
+        control, news = leaders[Purpose.CONTROL], leaders[Purpose.NEWS]
+        return SetLinks(tuple(control), tuple(data)), tuple(news)

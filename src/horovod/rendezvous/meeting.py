@@ -134,6 +134,7 @@ def meet(
     timeout_s: float,
     environ: Mapping[str, str],
     link_timeout_s: float = 30.0,
+    protection: str = "control",
 ) -> Mesh:
     """Meet the other ranks through the store that this job's launcher keeps; see ``mesh.connect``.
 
@@ -160,6 +161,7 @@ def meet(
             timeout_s,
             link_timeout_s=link_timeout_s,
             interfaces=_interfaces_of(environ),
+            protection=protection,
         )
 
 

@@ -7,6 +7,10 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from horovod._native import LinkSeals
 
 __all__ = ["Deadline", "HostMesh", "Mesh", "SetLinks", "close_all", "ranks_text"]
 
@@ -34,17 +38,17 @@ class HostMesh:
 class SetLinks:
     """This rank's TCP connections for one process set: non-blocking, authenticated both ways.
 
-    ``control``: (host, descriptor) along a binomial tree over the set's hosts, between the first
-    ranks of each. ``data``: (host, channel, descriptor). A host is counted among the set's own, in
-    the order of their lowest ranks.
+    ``control``: (host, descriptor, seals) along a binomial tree over the set's hosts, between the
+    first ranks of each. ``data``: (host, channel, descriptor, seals), None for no seals. A host is
+    counted among the set's own, in the order of their lowest ranks.
     """
 
-    control: tuple[tuple[int, int], ...] = ()
-    data: tuple[tuple[int, int, int], ...] = ()
+    control: tuple[tuple[int, int, LinkSeals], ...] = ()
+    data: tuple[tuple[int, int, int, LinkSeals | None], ...] = ()
 
     def close(self) -> None:
         """Close every descriptor."""
-        close_all((*(fd for _, fd in self.control), *(fd for _, _, fd in self.data)))
+        close_all((*(link[1] for link in self.control), *(link[2] for link in self.data)))
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Mesh:
     ``hosts`` are the groups of ranks that share memory, in the order of their lowest ranks; those
     of this rank's own share ``region_fd``, and have a pidfd (see ``HostMesh``) and, where there are
     several hosts, a bell; the others -1. ``bells`` is empty in a world of one host. ``links`` and
-    ``news``, (host, descriptor) between the first ranks of all hosts, lead to the other hosts.
+    ``news``, like its ``control`` between the first ranks of all hosts, lead to the other hosts.
     ``nodes`` are the machines as the launcher names them. ``object_key`` is known to the ranks of
     this world alone, for the codes of objects. All descriptors belong to the caller.
     """
@@ -67,7 +71,7 @@ class Mesh:
     hosts: tuple[tuple[int, ...], ...]
     bells: tuple[int, ...]
     links: SetLinks
-    news: tuple[tuple[int, int], ...]
+    news: tuple[tuple[int, int, LinkSeals], ...]
     connector: Callable[[int, Sequence[int]], SetLinks]
     object_key: bytes = field(repr=False)
 
@@ -93,7 +97,7 @@ class Mesh:
     def close(self) -> None:
         """Close every descriptor; call it once, and not if an engine owns them."""
         close_all((self.region_fd, *self.pidfds, *self.bells))
-        close_all(fd for _, fd in self.news)
+        close_all(link[1] for link in self.news)
         self.links.close()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from horovod.errors import InitError
 from horovod.rendezvous.authentication import derive_key
@@ -31,6 +32,9 @@ from horovod.rendezvous.roster import (
 )
 from horovod.rendezvous.store import Store
 
+if TYPE_CHECKING:
+    from horovod._native import LinkSeals
+
 __all__ = ["Mesh", "connect"]
 
 
@@ -44,6 +48,7 @@ def connect(
     *,
     link_timeout_s: float = 30.0,
     interfaces: Sequence[str] = (),
+    protection: str = "control",
     place: Place | None = None,
 ) -> Mesh:
     """Meet all ranks of this world: share ``region_bytes`` with those who can, link to the others.
@@ -52,7 +57,8 @@ def connect(
     ``region_bytes``. Blocks until all have come and each holds everything, or none does; for up to
     ``timeout_s``, or twice that on a rank that came long before rank 0. Links to other hosts go
     over ``interfaces`` only, if any are named, and end ``link_timeout_s`` after the other end last
-    answered. ``place`` is where this process is, if not as ``this_place`` finds it.
+    answered; ``protection`` is what those for tensors get (HOROVOD_LINK_PROTECTION). ``place`` is
+    where this process is, if not as ``this_place`` finds it.
 
     Raises:
         InitError: ranks are missing, died, disagree, do not know the secret or cannot reach each
@@ -83,6 +89,7 @@ def connect(
         start_timeout_s=timeout_s,
         link_timeout_s=link_timeout_s,
         interfaces=interfaces,
+        protection=protection,
     )
     # Every card has a token that is new, so that no two worlds have one key.
     object_key = derive_key(secret, b"objects", key.encode(), *map(encode_card, cards))
@@ -182,7 +189,7 @@ def _mesh(
     host: HostMesh,
     linker: Linker,
     links: SetLinks,
-    news: tuple[tuple[int, int], ...],
+    news: tuple[tuple[int, int, LinkSeals], ...],
     object_key: bytes,
 ) -> Mesh:
     members = next(group for group in hosts if rank in group)

@@ -17,7 +17,7 @@ from horovod.errors import InitError
 from horovod.rendezvous import greeting
 from horovod.rendezvous.authentication import new_nonce
 from horovod.rendezvous.descriptors import accept_some, most_strangers
-from horovod.rendezvous.greeting import Claims, Verdict
+from horovod.rendezvous.greeting import Claims, Connected, Verdict
 from horovod.rendezvous.handshake import ProtocolError
 from horovod.rendezvous.interfaces import Address, Listening
 from horovod.rendezvous.link_plan import Link, Purpose
@@ -36,7 +36,7 @@ _MAX_REPORTS = 20
 class Reception:
     """Listens at ``addresses``; ``listening`` says where, and ``arrived`` who has come.
 
-    ``close`` ends it; the sockets in ``arrived`` belong to the caller.
+    ``close`` ends it; the connections in ``arrived`` are the caller's.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Reception:
         secret: bytes,
         addresses: Sequence[Address],
     ) -> None:
-        self.arrived: dict[Link, socket.socket] = {}
+        self.arrived: dict[Link, Connected] = {}
         self.listening: list[Listening] = []
         self._board = board
         self._rank = rank
@@ -152,7 +152,8 @@ class Reception:
             raise ProtocolError(f"rank {claims.dialer} is expected no more")
         self._expected.pop((link.purpose, link.channel, link.peer), None)
         self._close_arrived(link)  # which was cut before it knew that it had arrived
-        self.arrived[link] = stream.socket
+        keys = greeting.keys_of_listener(self._secret, claims, theirs, nonce)
+        self.arrived[link] = Connected(stream.socket, keys)
 
     def _link_of(self, claims: Claims) -> Link | None:
         """The link that is expected, or has arrived and is made anew."""
@@ -162,7 +163,7 @@ class Reception:
 
     def _close_arrived(self, link: Link) -> None:
         if (earlier := self.arrived.pop(link, None)) is not None:
-            earlier.close()
+            earlier.socket.close()
 
     def _verdict(self, claims: Claims, stream: Stream) -> Verdict:
         host, port = stream.socket.getsockname()[:2]

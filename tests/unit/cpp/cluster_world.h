@@ -15,6 +15,7 @@
 #include "bucket.h"
 #include "cuts.h"
 #include "data_world.h"
+#include "seals.h"
 
 namespace hvd::test {
 
@@ -94,9 +95,13 @@ inline void limit_sends(const std::vector<DataLink>& links, int size_bytes) {
   }
 }
 
+enum class Sealing { kNone, kCovered, kEncrypted };
+
 struct ClusterWorld {
   // `socket_bytes`: of each socket's buffers; 0: as they are.
-  ClusterWorld(const HostMap& map, std::vector<Bucket>& buckets, int socket_bytes = 0) : map(map) {
+  ClusterWorld(const HostMap& map, std::vector<Bucket>& buckets, int socket_bytes = 0,
+               Sealing sealing = Sealing::kNone)
+      : map(map), sealing_(sealing) {
     for (const auto& host : map.hosts) {
       hosts.push_back(std::make_unique<DataWorld>(static_cast<int>(host.size())));
     }
@@ -133,12 +138,18 @@ struct ClusterWorld {
         for (int channel = 0; channel < map.channels(); ++channel) {
           int fds[2];
           REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
-          links[map.owner(channel, a)].push_back({.host = b, .channel = channel, .fd = fds[0]});
-          links[map.owner(channel, b)].push_back({.host = a, .channel = channel, .fd = fds[1]});
+          SealsPair seals;
+          if (sealing_ != Sealing::kNone) seals = seals_pair(sealing_ == Sealing::kEncrypted);
+          links[map.owner(channel, a)].push_back(
+              {.host = b, .channel = channel, .fd = fds[0], .seals = seals.first});
+          links[map.owner(channel, b)].push_back(
+              {.host = a, .channel = channel, .fd = fds[1], .seals = seals.second});
         }
       }
     }
   }
+
+  const Sealing sealing_;
 };
 
 // What a rank that cannot go on says it waits for must make sense.
@@ -293,7 +304,7 @@ inline void run_threads(ClusterWorld& world) {
 
 inline void check_threaded(const HostMap& map, std::vector<Bucket> buckets) {
   wipe(buckets);
-  ClusterWorld world(map, buckets);
+  ClusterWorld world(map, buckets, 0, Sealing::kCovered);
   run_threads(world);
   check_results(buckets);
 }
@@ -302,7 +313,7 @@ inline void check_stepped(const HostMap& map, std::vector<Bucket> buckets, unsig
                           int socket_bytes = 0) {
   std::mt19937 random(seed);
   wipe(buckets);
-  ClusterWorld world(map, buckets, socket_bytes);
+  ClusterWorld world(map, buckets, socket_bytes, static_cast<Sealing>(seed % 3));
   run_stepped(world, random);
   check_results(buckets);
 }

@@ -13,6 +13,7 @@
 #include "control/tree.h"
 #include "runtime/connections.h"
 #include "runtime/lane.h"
+#include "seals.h"
 
 namespace hvd::test {
 
@@ -62,8 +63,9 @@ inline std::vector<SetLinks> link_set(const Hosts& world, const std::vector<int>
       }
       if (tree_parent(b) != a) continue;
       const Pair pair = connected_pair();
-      of(map.owner(0, a)).control.push_back({.host = b, .fd = pair.first});
-      of(map.owner(0, b)).control.push_back({.host = a, .fd = pair.second});
+      const auto [up, down] = seals_pair();
+      of(map.owner(0, a)).control.push_back({.host = b, .fd = pair.first, .seals = up});
+      of(map.owner(0, b)).control.push_back({.host = a, .fd = pair.second, .seals = down});
     }
   }
   return links;
@@ -101,8 +103,9 @@ inline std::vector<Connections> link_world(const Hosts& hosts, int size) {
       const auto leader = [&](std::size_t host) -> Connections& {
         return world[static_cast<std::size_t>(hosts[host].front())];
       };
-      leader(a).news.push_back({.host = static_cast<int>(b), .fd = pair.first});
-      leader(b).news.push_back({.host = static_cast<int>(a), .fd = pair.second});
+      const auto [left, right] = seals_pair();
+      leader(a).news.push_back({.host = static_cast<int>(b), .fd = pair.first, .seals = left});
+      leader(b).news.push_back({.host = static_cast<int>(a), .fd = pair.second, .seals = right});
     }
   }
   return world;

@@ -10,6 +10,7 @@
 
 #include "boards.h"
 #include "control/tree.h"
+#include "seals.h"
 
 namespace hvd {
 namespace {
@@ -97,7 +98,7 @@ class Tree {
       boards_[static_cast<std::size_t>(rank)] =
           std::make_unique<Board>(regions_.back()->data(), config);
     }
-    up_.push_back(-1);
+    up_.emplace_back(-1, nullptr);
     down_.emplace_back();
   }
 
@@ -116,12 +117,17 @@ class Tree {
     for (const int child : tree_children(host, count())) {
       int pair[2];
       REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
-      up_[static_cast<std::size_t>(child)] = pair[1];
+      const auto [down, up] = test::seals_pair();
+      up_[static_cast<std::size_t>(child)] = {pair[1], up};
       children.push_back(
-          {MessageLink(pair[0], hosts_[static_cast<std::size_t>(child)][0]), ranks_below(child)});
+          {MessageLink(pair[0], hosts_[static_cast<std::size_t>(child)][0], down, "control link"),
+           ranks_below(child)});
     }
     std::optional<MessageLink> parent;
-    if (host != 0) parent.emplace(up_[static_cast<std::size_t>(host)], hosts_[0][0]);
+    if (host != 0) {
+      const auto& [fd, seals] = up_[static_cast<std::size_t>(host)];
+      parent.emplace(fd, hosts_[0][0], seals, "control link");
+    }
     relays_.push_back(std::make_unique<Relay>(board(hosts_[static_cast<std::size_t>(host)][0]),
                                               std::move(parent), std::move(children)));
   }
@@ -131,7 +137,7 @@ class Tree {
   std::vector<std::shared_ptr<Region>> regions_;
   std::vector<std::unique_ptr<Board>> boards_;
   std::vector<std::map<std::string, SlotRef>> refs_;
-  std::vector<int> up_;
+  std::vector<std::pair<int, std::shared_ptr<LinkSeals>>> up_;
   std::vector<std::vector<int>> down_;
   std::vector<std::unique_ptr<Relay>> relays_;
   std::uint32_t next_ = 0;

@@ -6,11 +6,14 @@
 
 namespace hvd {
 
+// Whether a library that this process does not have yet is loaded, or is an error.
+enum class Loading { kIfNeeded, kNever };
+
 class SharedLibrary {
  public:
   // `path`: a file, or a name that the system's loader finds. Throws Error(kSystem) with the
   // loader's own text.
-  explicit SharedLibrary(const std::string& path);
+  explicit SharedLibrary(const std::string& path, Loading loading = Loading::kIfNeeded);
   ~SharedLibrary();
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
