@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "control/alarms.h"
+#include "core/bad_message.h"
 #include "core/log.h"
 #include "runtime/counters.h"
 #include "runtime/handle_table.h"
@@ -188,6 +189,7 @@ class Engine {
   void watch_devices();
   Step run_or_form(Lane& lane, bool may_form);
   bool relay(Lane& lane);
+  bool pump(Lane& lane);
   bool advance(Lane& lane, PeerWait& blocked);
   void begin_bucket(Lane& lane);
   void resolve(Lane& lane, const BucketItem& item, std::int64_t now, Recorder::Batch& events);
@@ -205,6 +207,9 @@ class Engine {
   void connect_tracer();
   [[noreturn]] void lose(const Lane& lane, int set_rank, const std::string& reason);
   void lose_host(int leader, const std::string& reason);
+  Error alarm_about(const BadMessage& bad, int rank);
+  [[noreturn]] void refuse(const BadMessage& bad, int rank);
+  void refuse_irreducible(const Lane& lane, const Request& request);
   bool speaks_for_host() const;
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();
