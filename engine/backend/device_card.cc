@@ -4,10 +4,16 @@
 #include <map>
 
 #include "core/text.h"
+#include "core/wire_reader.h"
 
 namespace hvd {
 
 namespace {
+
+constexpr std::size_t kProblemBytes = 160;
+constexpr int kRoutes = 3;
+constexpr std::int32_t kMostVersion = 1'000'000;
+constexpr std::int32_t kMostStreams = 1024;  // the setting's most is less
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
@@ -23,12 +29,41 @@ int release_of(std::int32_t version) { return version / 100; }
 }  // namespace
 
 DeviceCard card_of(const Gpu& gpu, const DeviceConfig& config, int device) {
-  DeviceCard card{.nccl_version = gpu.nccl() == nullptr ? 0 : gpu.nccl()->version(),
-                  .streams = config.streams,
-                  .routes = config.routes,
-                  .is_hierarchical = config.is_hierarchical,
-                  .uuid = gpu.driver().uuid_of(device)};
-  copy_text(card.problem, gpu.nccl_problem());
+  return {.nccl_version = gpu.nccl() == nullptr ? 0 : gpu.nccl()->version(),
+          .streams = config.streams,
+          .routes = config.routes,
+          .is_hierarchical = config.is_hierarchical,
+          .uuid = gpu.driver().uuid_of(device),
+          .problem = gpu.nccl_problem()};
+}
+
+std::vector<std::byte> write_card(const DeviceCard& card) {
+  std::vector<std::byte> bytes;
+  const auto put = [&](const auto& value) {
+    const auto raw = std::as_bytes(std::span(&value, 1));
+    bytes.insert(bytes.end(), raw.begin(), raw.end());
+  };
+  put(card.nccl_version);
+  put(card.streams);
+  put(card.routes);
+  put(card.is_hierarchical);
+  put(card.uuid.bytes);
+  char problem[kProblemBytes] = {};
+  copy_text(problem, card.problem);
+  put(problem);
+  return bytes;
+}
+
+DeviceCard read_card(std::span<const std::byte> bytes) {
+  WireReader reader("device card", bytes);
+  DeviceCard card;
+  card.nccl_version = reader.get<std::int32_t>("nccl_version", 0, kMostVersion);
+  card.streams = reader.get<std::int32_t>("streams", 1, kMostStreams);
+  for (DeviceRoute& route : card.routes) route = reader.get_enum<DeviceRoute>("routes", kRoutes);
+  for (bool& is : card.is_hierarchical) is = reader.get_flag("is_hierarchical");
+  for (auto& byte : card.uuid.bytes) byte = reader.get<std::uint8_t>("uuid");
+  card.problem = reader.get_cells("problem", kProblemBytes);
+  reader.end();
   return card;
 }
 

@@ -11,15 +11,20 @@
 
 namespace hvd {
 
-// Of one rank; travels as it is.
+// Of one rank.
 struct DeviceCard {
   std::int32_t nccl_version = 0;  // 0: it has none
   std::int32_t streams = 1;
   std::array<DeviceRoute, kKindCount> routes{};
   std::array<bool, kKindCount> is_hierarchical{};
-  cuda::Uuid uuid{};       // of its GPU
-  char problem[160] = {};  // why it has no NCCL
+  cuda::Uuid uuid{};    // of its GPU
+  std::string problem;  // why it has no NCCL
 };
+
+// As it travels, with as many bytes from every rank; a long problem is cut.
+std::vector<std::byte> write_card(const DeviceCard& card);
+// Throws BadMessage.
+DeviceCard read_card(std::span<const std::byte> bytes);
 
 DeviceCard card_of(const Gpu& gpu, const DeviceConfig& config, int device);
 

@@ -16,7 +16,7 @@ DeviceMeeting::DeviceMeeting(const Gpu& gpu, const DeviceConfig& config, Backend
 void DeviceMeeting::begin(int device) {
   device_ = device;
   const DeviceCard own = card_of(gpu_, config_, device);
-  gather_.begin(host_, std::as_bytes(std::span(&own, 1)), place_.size);
+  gather_.begin(host_, write_card(own), place_.size);
   step_ = Step::kCards;
 }
 
@@ -35,7 +35,7 @@ bool DeviceMeeting::advance(PeerWait& blocked) {
 
 void DeviceMeeting::read_cards() {
   for (int rank = 0; rank < place_.size; ++rank) {
-    cards_.push_back(read_as<DeviceCard>(gather_.of(rank)));
+    cards_.push_back(gather_.read(rank, read_card));
   }
   obstacle_ = nccl_obstacle(cards_, names_);
   const bool is_wanted = std::ranges::any_of(cards_.front().routes, [&](const auto& route) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/bad_message.h"
 
 namespace hvd {
 
@@ -15,6 +16,15 @@ class HostGather {
  public:
   void begin(Backend& host, std::span<const std::byte> own, int size);
   std::span<const std::byte> of(int rank) const;
+  // What `decode` makes of it. What it finds wrong, this says from whom it is: throws BadMessage.
+  template <typename Decode>
+  auto read(int rank, Decode&& decode) const {
+    try {
+      return decode(of(rank));
+    } catch (const BadMessage& bad) {
+      throw bad.from(rank);
+    }
+  }
 
  private:
   Request request_;
@@ -23,7 +33,7 @@ class HostGather {
   std::vector<std::byte> all_;
 };
 
-// What travels as it is.
+// What travels as it is, where any bits will do.
 template <typename Value>
 Value read_as(std::span<const std::byte> bytes) {
   Value value;

@@ -1,14 +1,19 @@
 #include "backend/verdicts.h"
 
 #include "core/text.h"
+#include "core/wire_reader.h"
 
 namespace hvd {
 
+std::string Verdicts::read_problem(std::span<const std::byte> bytes) {
+  return WireReader("verdict", bytes).get_cells("problem", kProblemBytes);
+}
+
 void Verdicts::send(Backend& host, const std::string& problem, int size,
                     std::span<const std::byte> shown) {
-  Verdict own;
-  copy_text(own.problem, problem);
-  const auto verdict = std::as_bytes(std::span(&own, 1));
+  char own[kProblemBytes] = {};
+  copy_text(own, problem);
+  const auto verdict = std::as_bytes(std::span(own));
   std::vector<std::byte> bytes(verdict.begin(), verdict.end());
   bytes.insert(bytes.end(), shown.begin(), shown.end());
   gather_.begin(host, bytes, size);
@@ -16,14 +21,14 @@ void Verdicts::send(Backend& host, const std::string& problem, int size,
 
 std::optional<std::string> Verdicts::obstacle(const std::vector<std::string>& names) const {
   for (std::size_t rank = 0; rank < names.size(); ++rank) {
-    const auto verdict = read_as<Verdict>(gather_.of(static_cast<int>(rank)));
-    if (verdict.problem[0] != '\0') return names[rank] + ": " + verdict.problem;
+    const std::string problem = gather_.read(static_cast<int>(rank), read_problem);
+    if (!problem.empty()) return names[rank] + ": " + problem;
   }
   return std::nullopt;
 }
 
 std::span<const std::byte> Verdicts::shown_by(int rank) const {
-  return gather_.of(rank).subspan(sizeof(Verdict));
+  return gather_.of(rank).subspan(kProblemBytes);
 }
 
 }  // namespace hvd

@@ -18,15 +18,14 @@ class Verdicts {
   // bucket does.
   void send(Backend& host, const std::string& problem, int size,
             std::span<const std::byte> shown = {});
-  // The first problem, with the name of its rank; none if nobody had one.
+  // The first problem, with the name of its rank; none if nobody had one. Throws BadMessage.
   std::optional<std::string> obstacle(const std::vector<std::string>& names) const;
   std::span<const std::byte> shown_by(int rank) const;
+  // What a rank's bytes begin with. Throws BadMessage.
+  static std::string read_problem(std::span<const std::byte> bytes);
 
  private:
-  // Travels as it is.
-  struct Verdict {
-    char problem[256] = {};
-  };
+  static constexpr std::size_t kProblemBytes = 256;  // of which the last is a zero
 
   HostGather gather_;
 };

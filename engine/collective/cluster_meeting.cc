@@ -1,5 +1,9 @@
 #include "collective/cluster_meeting.h"
 
+#include <string>
+
+#include "core/bad_message.h"
+
 namespace hvd {
 
 namespace {
@@ -16,7 +20,18 @@ std::uint32_t ClusterMeeting::begin(BlockNumber first_block) {
 
 // The links carry nothing else meanwhile, so when they rest, all have been heard.
 bool ClusterMeeting::make_ready(std::uint32_t block) {
-  return block == kCome || !is_first() || (has_used(kCome) && links_.is_idle());
+  if (block == kCome || !is_first()) return true;
+  if (!has_used(kCome) || !links_.is_idle()) return false;
+  check_heard();
+  return true;
+}
+
+void ClusterMeeting::check_heard() const {
+  map_.for_each_other([&](int host) {
+    const auto found = std::to_integer<int>(heard_[host]);
+    if (heard_[host] == kWord) return;
+    throw BadMessage({"meeting", "word", std::to_string(found), "1"}, links_.at(host, 0).peer());
+  });
 }
 
 void ClusterMeeting::use(std::uint32_t block) {

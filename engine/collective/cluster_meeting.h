@@ -23,6 +23,7 @@ class ClusterMeeting final : public ClusterStages {
 
   bool is_first() const { return peers_.rank() == 0; }
   bool make_ready(std::uint32_t block) override;
+  void check_heard() const;
   void stage(std::uint32_t /*block*/) override {}
   bool wants(int rank, std::uint32_t block) const override { return block == kCome || rank == 0; }
   void use(std::uint32_t block) override;

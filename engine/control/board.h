@@ -135,6 +135,9 @@ class Board {
   // Whether some ranks have arrived there of which the board above cannot know. What has gone up
   // already may be decided there: sent again, it would count for the next round.
   bool is_partial(std::uint32_t slot) const;
+  // What comes from other hosts has been read with its values checked; the methods from here on
+  // throw BadMessage where it is not what this board knows.
+  //
   // Ranks below have arrived. True when something became ready, here or for the board above.
   bool merge(const Arrivals& arrival);
   // The same for all of `ranks` and the last round once more. False when the slot has another name
@@ -159,6 +162,9 @@ class Board {
   // Without lock: is there something in the outbox?
   bool has_outgoing() const;
 
+  int size() const { return config_.size; }
+  const std::vector<int>& members() const { return config_.members; }
+
   // Ranks that are awaited at a slot where this rank has arrived; under lock.
   std::vector<int> missing_ranks(const SlotRef& ref) const;
 
@@ -179,6 +185,13 @@ class Board {
                  std::vector<std::int64_t>& rows) const;
   void write_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
                   std::span<const std::int64_t> rows);
+  void check_repeatable(std::uint32_t index, const char* message) const;
+  void check_repeated(std::uint32_t index) const;
+  void check_decision(const Decision& decision) const;
+  bool is_alike(const Slot& slot, std::uint32_t parity, std::uint64_t signature,
+                std::span<const Request> requests) const;
+  void check_own_rows(std::uint32_t index, std::uint32_t parity, const Decision& decision) const;
+  void check_bucket(std::uint32_t count) const;
   std::uint32_t begin_decided(std::uint32_t index);
   void push_outgoing(std::uint32_t index);
   void push_item(std::uint32_t item);

@@ -97,7 +97,7 @@ bool Board::merge(const Arrivals& arrival) {
   record(index, arrival.requests, arrival.signature, ranks.front(), moved_bytes(arrival));
   slot.is_spelled[parity] = true;
   if (!arrival.error.empty() && !slot.has_error[parity]) set_error(slot, parity, arrival.error);
-  if (slot.signature[parity] == arrival.signature) {
+  if (is_alike(slot, parity, arrival.signature, arrival.requests)) {
     write_rows(index, parity, arrival.ranks, arrival.rows);
   }
   for (const int rank : ranks) count_arrival(slot, rank);
@@ -110,6 +110,7 @@ bool Board::merge(const Arrivals& arrival) {
 bool Board::merge_repeated(std::uint32_t index, std::uint32_t wire_id, std::span<const int> ranks) {
   Slot& slot = slots_[index];
   if (wire_id == 0 || slot.wire_id != wire_id) return false;
+  check_repeatable(index, "arrived ids");
   if (slot.is_resting) slots_.wake_up(index);
   std::vector<Request> requests;
   read_requests(index, slot.round & 1, requests);
@@ -170,6 +171,7 @@ Decision Board::decision_of(const BucketItem& item) const {
 }
 
 std::uint32_t Board::append(const Decision& decision) {
+  check_decision(decision);
   const std::uint32_t index = slots_.find_or_create(decision.key);
   const Kind kind = decision.requests.front().kind;
   prepare_slot(index, kind == Kind::kAlltoall ? static_cast<std::size_t>(config_.size)
@@ -192,6 +194,7 @@ std::uint32_t Board::append(const Decision& decision) {
 }
 
 void Board::append_repeated(std::uint32_t index) {
+  check_repeated(index);
   if (slots_[index].is_resting) slots_.wake_up(index);
   const std::uint32_t parity = begin_decided(index);
   slots_[index].has_absent[parity] = slots_[index].has_error[parity] = false;
@@ -210,6 +213,7 @@ std::uint32_t Board::begin_decided(std::uint32_t index) {
 }
 
 void Board::close_bucket(std::uint32_t count, const BucketTuning& tuning) {
+  check_bucket(count);
   add_bucket(header_->bucketed.load(std::memory_order_relaxed), count, tuning);
 }
 

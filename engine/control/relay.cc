@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/bad_message.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "transport/posts.h"
@@ -14,6 +15,27 @@ namespace {
 // An answer may cross a slow or lossy network before its silence says anything.
 constexpr auto kAnswerTime = std::chrono::milliseconds(500);
 
+[[noreturn]] void refuse(const char* message, const char* field, std::string found,
+                         std::string expected) {
+  throw BadMessage({message, field, std::move(found), std::move(expected)});
+}
+
+[[noreturn]] void refuse_kind(MessageKind kind, const char* expected) {
+  refuse(name_of(kind), "kind", std::to_string(static_cast<int>(kind)), expected);
+}
+
+// Whatever it finds wrong, it says who has sent it.
+template <typename Use>
+bool receive(MessageLink& link, Use&& use) {
+  return link.receive([&](std::span<const std::byte> message) {
+    try {
+      use(message);
+    } catch (const BadMessage& bad) {
+      throw bad.from(link.rank());
+    }
+  });
+}
+
 }  // namespace
 
 Relay::Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children)
@@ -22,9 +44,9 @@ Relay::Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child>
 bool Relay::pump() {
   bool moved = false;
   for (Child& child : children_) {
-    moved |= child.link.receive([&](auto message) { hear_child(child, message); });
+    moved |= receive(child.link, [&](auto message) { hear_child(child, message); });
   }
-  if (parent_) moved |= parent_->receive([&](auto message) { hear_parent(message); });
+  if (parent_) moved |= receive(*parent_, [&](auto message) { hear_parent(message); });
   refuse_altered();
   if (has_work()) {
     moved = true;
@@ -83,15 +105,15 @@ void Relay::hear_child(Child& child, std::span<const std::byte> message) {
     case MessageKind::kArrived:
       return merge_ids(child, message);
     case MessageKind::kSpelled: {
-      const Arrivals arrival = read_arrival(message);
+      const Arrivals arrival = read_arrival(message, scope(child.ranks));
       const SharedLock lock = board_.lock();
       board_.merge(arrival);
       return;
     }
     case MessageKind::kWhoLacks:
-      return answer_who_lacks(child, read_lacking(message).key);
+      return answer_who_lacks(child, read_lacking(message, scope()).key);
     default:
-      throw Error(ErrorCode::kInternal, "a host sent up what only goes down");
+      refuse_kind(kind_of(message), "what goes up: arrivals and questions");
   }
 }
 
@@ -110,25 +132,33 @@ void Relay::merge_ids(Child& child, std::span<const std::byte> message) {
 
 void Relay::hear_parent(std::span<const std::byte> message) {
   switch (kind_of(message)) {
-    case MessageKind::kBucket:
-      for (Child& child : children_) child.link.post(message);
-      return append_bucket(message);
+    case MessageKind::kBucket: {
+      const std::vector<BucketEntry> entries = read_bucket(message, scope());
+      pass_down(message);
+      return append_bucket(entries);
+    }
     case MessageKind::kTuning:
-      for (Child& child : children_) child.link.post(message);
       tuning_ = read_tuning(message);
-      return;
+      return pass_down(message);
     case MessageKind::kAskFor:
       return spell(read_ids(message));
-    case MessageKind::kLacking: {
-      Lacking lacking = read_lacking(message);
-      Inquiry& inquiry = inquiries_[lacking.key];
-      inquiry.is_answered = true;
-      inquiry.ranks = std::move(lacking.ranks);
-      return;
-    }
+    case MessageKind::kLacking:
+      return keep_answer(read_lacking(message, scope()));
     default:
-      throw Error(ErrorCode::kInternal, "a host sent down what only goes up");
+      refuse_kind(kind_of(message), "what goes down: buckets, tuning, requests and answers");
   }
+}
+
+void Relay::pass_down(std::span<const std::byte> message) {
+  for (Child& child : children_) child.link.post(message);
+}
+
+// No more of them than names can wait here.
+void Relay::keep_answer(Lacking lacking) {
+  if (inquiries_.size() >= kMaxSlots && !inquiries_.contains(lacking.key)) return;
+  Inquiry& inquiry = inquiries_[lacking.key];
+  inquiry.is_answered = true;
+  inquiry.ranks = std::move(lacking.ranks);
 }
 
 // The board above has forgotten these names, or never knew them.
@@ -137,26 +167,45 @@ void Relay::spell(std::span<const std::uint32_t> ids) {
     std::optional<Arrivals> arrival;
     {
       const SharedLock lock = board_.lock();
-      if (const auto slot = slot_of(id)) arrival = board_.arrival_of(*slot);
+      const auto slot = slot_of(id);
+      if (!slot) refuse(name_of(MessageKind::kAskFor), "ids", std::to_string(id), "known ids");
+      arrival = board_.arrival_of(*slot);
     }
     if (arrival) parent_->post(write_arrival(*arrival));
   }
 }
 
-void Relay::append_bucket(std::span<const std::byte> message) {
-  const std::vector<BucketEntry> entries = read_bucket(message);
+void Relay::append_bucket(std::span<const BucketEntry> entries) {
   inquiries_.clear();
   const SharedLock lock = board_.lock();
+  std::uint32_t count = 0;
   for (const BucketEntry& entry : entries) {
-    if (const auto* decision = std::get_if<Decision>(&entry)) {
-      name_slot(decision->wire_id, board_.append(*decision));
-      continue;
+    if (const auto* run = std::get_if<IdRun>(&entry)) {
+      append_run(*run);
+      count += run->count;
+    } else {
+      append_decision(std::get<Decision>(entry));
+      ++count;
     }
-    const auto slot = slot_of(std::get<std::uint32_t>(entry));
-    if (!slot) throw Error(ErrorCode::kInternal, "a bucket names a tensor unknown on this host");
+  }
+  board_.close_bucket(count, tuning_);
+}
+
+void Relay::append_run(const IdRun& run) {
+  for (std::uint32_t i = 0; i < run.count; ++i) {
+    const auto slot = slot_of(run.first + i);
+    if (!slot) refuse("bucket", "ids", std::to_string(run.first + i), "ids that this host knows");
     board_.append_repeated(*slot);
   }
-  board_.close_bucket(static_cast<std::uint32_t>(entries.size()), tuning_);
+}
+
+// An id has one name: another one that it had before is forgotten here.
+void Relay::append_decision(const Decision& decision) {
+  const auto known = slot_of(decision.wire_id);
+  if (known && known != board_.find(decision.key)) {
+    refuse("bucket", "wire_id", std::to_string(decision.wire_id), "an id of no other name");
+  }
+  name_slot(decision.wire_id, board_.append(decision));
 }
 
 void Relay::forward() {
@@ -183,14 +232,14 @@ void Relay::announce() {
     entries_.clear();
     const BucketTuning tuning = board_.tuning_of(board_.next_unannounced());
     if (std::exchange(tuning_, tuning) != tuning) {
-      for (Child& child : children_) child.link.post(write_tuning(tuning));
+      pass_down(write_tuning(tuning));
     }
     {
       const SharedLock lock = board_.lock();
       board_.bucket_items(board_.next_unannounced(), items_);
       for (const BucketItem& item : items_) {
         if (board_.is_repeated(item)) {
-          entries_.emplace_back(board_.wire_id(item.slot));
+          add_id(entries_, board_.wire_id(item.slot));
           continue;
         }
         if (board_.wire_id(item.slot) == 0) {
@@ -201,8 +250,7 @@ void Relay::announce() {
       }
       board_.announced();
     }
-    const Message message = write_bucket(entries_);
-    for (Child& child : children_) child.link.post(message);
+    pass_down(write_bucket(entries_));
   }
   note_unsent();
 }

@@ -32,7 +32,8 @@ class Relay {
   Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children);
 
   // Reads, merges, forwards, announces. True when anything moved. Throws LinkLost where a record
-  // was altered on its way; other losses matter once the link is needed.
+  // was altered on its way; other losses matter once the link is needed. Throws BadMessage, with the
+  // set rank that sent it, where a message is not what it must be: the world is over then.
   bool pump();
   // Tells the boards below of buckets that were cut here, before this rank runs them.
   void announce();
@@ -62,7 +63,14 @@ class Relay {
   void merge_ids(Child& child, std::span<const std::byte> message);
   void answer_who_lacks(Child& child, const NameKey& key);
   void spell(std::span<const std::uint32_t> ids);
-  void append_bucket(std::span<const std::byte> message);
+  void append_bucket(std::span<const BucketEntry> entries);
+  void append_run(const IdRun& run);
+  void append_decision(const Decision& decision);
+  void keep_answer(Lacking lacking);
+  void pass_down(std::span<const std::byte> message);
+  TreeScope scope(std::span<const int> speakers = {}) const {
+    return {.size = board_.size(), .members = board_.members(), .speakers = speakers};
+  }
   void forward();
   void refuse_altered() const;
   void note_unsent();

@@ -118,6 +118,15 @@ std::size_t Request::row_count() const {
   return count;
 }
 
+std::optional<std::int64_t> bytes_of(std::span<const std::int64_t> dims, Dtype dtype) {
+  auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (const std::int64_t dim : dims) {
+    if (dim < 0 || dim > kMaxTensorBytes) return std::nullopt;
+    if (__builtin_mul_overflow(bytes, dim, &bytes) || bytes > kMaxTensorBytes) return std::nullopt;
+  }
+  return bytes;
+}
+
 std::string name_of(const Request& request) {
   return (request.is_grouped ? "grouped_" : "") + std::string(name_of(request.kind));
 }

@@ -60,6 +60,12 @@ struct Request {
   std::size_t row_count() const;
 };
 
+// More than any address space has: what a request may claim, and rows of it may add up to.
+inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 47;
+// Bytes of a tensor of these dimensions, or of rows of it; none where that is more than a tensor
+// can have, or a dimension is negative.
+std::optional<std::int64_t> bytes_of(std::span<const std::int64_t> dims, Dtype dtype);
+
 // "grouped_allreduce": names, messages.
 std::string name_of(const Request& request);
 // Does each rank bring its own number of rows?

@@ -1,6 +1,9 @@
 // What leaders of hosts send each other about submissions, as bytes. All hosts run the same build
 // (the handshake sees to it), so integers travel as they lie in memory.
 //
+// The readers are pure. They check every value against what the set is and throw BadMessage; what
+// only the board can know, such as who has arrived, the board checks (see board_checks.cc).
+//
 // In the steady state a message names tensors by their wire ids: runs of ids, or a bit for each in
 // the range where that is shorter. So its length does not grow with names, shapes or requests.
 #pragma once
@@ -27,26 +30,46 @@ enum class MessageKind : std::uint8_t {
   kTuning = 7,    // down: how the buckets from here on are run
 };
 
-// An item of a bucket: known by its id, or told in full.
-using BucketEntry = std::variant<std::uint32_t, Decision>;
+// Ids that follow one another.
+struct IdRun {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+};
+
+// Items of a bucket: known by their ids, or one told in full.
+using BucketEntry = std::variant<IdRun, Decision>;
+// Adds one by its id.
+void add_id(std::vector<BucketEntry>& entries, std::uint32_t id);
+
+enum class IdForm : std::uint8_t { kRuns = 0, kBits = 1 };
+enum class EntryForm : std::uint8_t { kRun = 0, kDecision = 1 };
 
 struct Lacking {
   NameKey key;
   std::vector<int> ranks;  // that have not submitted it
 };
 
+// What a message is checked against: the process set, and who sent it.
+struct TreeScope {
+  int size = 1;
+  std::span<const int> members;   // world rank by set rank, rising; empty: the same
+  std::span<const int> speakers;  // set ranks that a child speaks for, rising; empty: the parent
+};
+
 MessageKind kind_of(std::span<const std::byte> message);
+// "arrival": for errors.
+const char* name_of(MessageKind kind);
 
 // kArrived, kAskFor: `ids` rising.
 Message write_ids(MessageKind kind, std::span<const std::uint32_t> ids);
 std::vector<std::uint32_t> read_ids(std::span<const std::byte> message);
 Message write_arrival(const Arrivals& arrival);
-Arrivals read_arrival(std::span<const std::byte> message);
+Arrivals read_arrival(std::span<const std::byte> message, const TreeScope& scope);
 Message write_bucket(std::span<const BucketEntry> entries);
-std::vector<BucketEntry> read_bucket(std::span<const std::byte> message);
+std::vector<BucketEntry> read_bucket(std::span<const std::byte> message, const TreeScope& scope);
 Message write_tuning(const BucketTuning& tuning);
 BucketTuning read_tuning(std::span<const std::byte> message);
 Message write_lacking(MessageKind kind, const Lacking& lacking);
-Lacking read_lacking(std::span<const std::byte> message);
+Lacking read_lacking(std::span<const std::byte> message, const TreeScope& scope);
 
 }  // namespace hvd

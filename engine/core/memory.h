@@ -6,6 +6,7 @@
 namespace hvd {
 
 enum class Memory : std::uint8_t { kHost = 0, kCuda = 1 };
+inline constexpr int kMemoryCount = 2;
 
 // Of a tensor's device: the host, else CUDA's number of a GPU.
 inline constexpr int kHostDevice = -1;

@@ -13,6 +13,7 @@ enum class ReduceOp : std::uint8_t {
   kMax = 4,
   kProduct = 5,
 };
+inline constexpr int kReduceOpCount = 6;
 
 constexpr const char* name_of(ReduceOp op) {
   switch (op) {

@@ -1,10 +1,11 @@
-// Text in memory of a fixed size, as it lies in shared memory, and numbers as text.
+// Text in memory of a fixed size, as it lies in shared memory, numbers as text, and text of others.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 namespace hvd {
 
@@ -22,5 +23,9 @@ inline std::string seconds_text(double value) {
   if (text.back() == '.') text.pop_back();
   return text + " s";
 }
+
+// Text of another process, fit for a terminal: bytes that are not UTF-8, and control characters but
+// for ends of lines, as "\x1b".
+std::string printable(std::string_view text);
 
 }  // namespace hvd

@@ -7,6 +7,11 @@
 
 namespace hvd {
 
+// Least and most of what is staged at a time, and most of what is small.
+inline constexpr std::uint16_t kLeastBlockKib = 64;
+inline constexpr std::uint16_t kMostBlockKib = 1024;
+inline constexpr std::uint16_t kMostSmallKib = 32768;
+
 // How an allreduce is cut. Every bucket has its own, so that all ranks cut it alike.
 struct AllreduceCut {
   std::uint16_t block_kib = 512;  // most that a rank stages at a time

@@ -2,11 +2,15 @@
 
 namespace hvd {
 
+bool may_share(const FusionItem& first, const FusionItem& item) {
+  return item.fusion_class == first.fusion_class && item.root == first.root &&
+         item.memory == first.memory;
+}
+
 bool BucketPlan::accepts(const FusionItem& item) {
   if (count_ != 0) {
     if (item.is_alone || first_.is_alone) return false;
-    if (item.fusion_class != first_.fusion_class || item.root != first_.root) return false;
-    if (item.memory != first_.memory) return false;
+    if (!may_share(first_, item)) return false;
     if (size_bytes_ + item.size_bytes > threshold_bytes_) return false;
   } else {
     first_ = item;

@@ -26,6 +26,9 @@ struct FusionItem {
   Memory memory = Memory::kHost;
 };
 
+// Can both be in one bucket, if it is large enough?
+bool may_share(const FusionItem& first, const FusionItem& item);
+
 // The longest run of one class whose bytes stay within the threshold, at least one item: offer
 // items from the front until one is refused.
 class BucketPlan {

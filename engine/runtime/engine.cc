@@ -33,11 +33,19 @@ const Eagerness& eagerness_of(const EngineConfig& config, bool is_unattended) {
   return config.has_spare_cores() || is_unattended ? kOverlap : kTakeTurns;
 }
 
+static_assert(kLeastBlockKib * 1024 == kLeastBlockBytes);
+
 void refuse_cut(const AllreduceCut& cut) {
-  const std::size_t most = staging_sizes(1).staging_cell_bytes / 1024;
-  if (cut.block_kib >= kLeastBlockBytes / 1024 && cut.block_kib <= most) return;
+  const std::size_t most =
+      std::min<std::size_t>(kMostBlockKib, staging_sizes(1).staging_cell_bytes / 1024);
+  if (cut.block_kib >= kLeastBlockKib && cut.block_kib <= most) {
+    if (cut.small_kib <= kMostSmallKib && cut.small_between_hosts_kib <= kMostSmallKib) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "a small allreduce has at most " + std::to_string(kMostSmallKib) + " KiB, not " +
+                    std::to_string(std::max(cut.small_kib, cut.small_between_hosts_kib)));
+  }
   throw Error(ErrorCode::kInvalidArgument,
-              "a block of an allreduce has " + std::to_string(kLeastBlockBytes / 1024) + " to " +
+              "a block of an allreduce has " + std::to_string(kLeastBlockKib) + " to " +
                   std::to_string(most) + " KiB, not " + std::to_string(cut.block_kib));
 }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "control/alarms.h"
+#include "core/bad_message.h"
 #include "core/log.h"
 #include "runtime/counters.h"
 #include "runtime/handle_table.h"
@@ -210,6 +211,9 @@ class Engine {
   void connect_tracer();
   [[noreturn]] void lose(const Lane& lane, const LinkLost& lost);
   void lose_host(int leader, const std::string& reason);
+  Error alarm_about(const BadMessage& bad, int rank);
+  [[noreturn]] void refuse(const BadMessage& bad, int rank);
+  void refuse_irreducible(const Lane& lane, const Request& request);
   bool speaks_for_host() const;
   bool is_over_for(const Lane& lane, int departed) const;
   bool fail_if_lost();

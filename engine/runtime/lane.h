@@ -62,6 +62,10 @@ class Lane {
   std::string suffix() const;
   // The last running number of unnamed operations like this one.
   std::uint64_t& auto_name(const Request& request);
+  // Of a rank of the set; -1 for -1.
+  int world_rank(int set_rank) const {
+    return set_rank < 0 ? -1 : members[static_cast<std::size_t>(set_rank)];
+  }
   // The world rank that `wait` is about; this one's where nobody knows.
   int awaited(const PeerWait& wait) const;
   // Ends what is under way on GPUs: together with the other ranks, if the world is well.

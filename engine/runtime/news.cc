@@ -1,50 +1,112 @@
 #include "runtime/news.h"
 
-#include <cstring>
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "core/wire_reader.h"
 
 namespace hvd {
 
 namespace {
 
-struct Head {
-  std::uint32_t liveness;
-  std::int32_t code;
-  std::int32_t rank;
-  std::uint32_t note;
-};
+constexpr int kLivenessCount = 4;
+constexpr int kNoteCount = 6;
+constexpr int kErrorCodes = static_cast<int>(ErrorCode::kInternal);
 
 // Of notes, to one leader; what matters more must not wait behind them.
 constexpr std::uint64_t kMostOnTheWay = 4U << 20;
+// What alarms keep of a text; an answer has a line or two and a stack; a chunk all of a recorder.
+constexpr std::size_t kMostAlarmBytes = 1024;
+constexpr std::size_t kMostAnswerBytes = 64U << 10;
+constexpr std::size_t kMostTraceBytes = 16U << 20;
 
-std::vector<std::byte> write(const NewsItem& item) {
-  const Head head{.liveness = static_cast<std::uint32_t>(item.liveness),
-                  .code = static_cast<std::int32_t>(item.alarm.code),
-                  .rank = item.alarm.rank,
-                  .note = static_cast<std::uint32_t>(item.note)};
-  std::vector<std::byte> message(sizeof head + item.alarm.text.size());
-  std::memcpy(message.data(), &head, sizeof head);
-  std::memcpy(message.data() + sizeof head, item.alarm.text.data(), item.alarm.text.size());
-  return message;
+std::size_t most_bytes(const NewsItem& item) {
+  switch (item.note) {
+    case NoteKind::kNone:
+      return item.liveness == Liveness::kRunning ? kMostAlarmBytes : 0;
+    case NoteKind::kAnswer:
+      return kMostAnswerBytes;
+    case NoteKind::kTrace:
+      return kMostTraceBytes;
+    default:
+      return 0;
+  }
 }
 
-NewsItem read(std::span<const std::byte> message) {
-  Head head{};
-  if (message.size() < sizeof head) return {};
-  std::memcpy(&head, message.data(), sizeof head);
-  const auto text = message.subspan(sizeof head);
-  return {.liveness = static_cast<Liveness>(head.liveness),
-          .alarm = {.code = static_cast<ErrorCode>(head.code),
-                    .rank = head.rank,
-                    .text = {reinterpret_cast<const char*>(text.data()), text.size()}},
-          .note = static_cast<NoteKind>(head.note)};
+void check_rank(const WireReader& reader, int rank, const std::vector<int>& ranks,
+                const char* expected) {
+  if (std::ranges::find(ranks, rank) != ranks.end()) return;
+  reader.refuse("rank", "rank " + std::to_string(rank), expected);
+}
+
+void check_subject(const WireReader& reader, const NewsItem& item, const NewsScope& scope) {
+  const int rank = item.alarm.rank;
+  switch (item.note) {
+    case NoteKind::kNone:
+      if (item.liveness != Liveness::kRunning) break;
+      if (rank >= 0 && rank < scope.size) return;
+      reader.refuse("rank", "rank " + std::to_string(rank),
+                    "a rank of a world of " + std::to_string(scope.size));
+    case NoteKind::kQuestion:
+      return check_rank(reader, rank, scope.own, "a rank of the host that is asked");
+    case NoteKind::kBeginTrace:
+    case NoteKind::kEndTrace:
+      if (scope.sender.front() != 0) reader.refuse("note", "a wish for traces", "one of rank 0");
+      if (rank == 0 || rank == 1) return;
+      reader.refuse("rank", std::to_string(rank), "0 or 1: from now on");
+    default:
+      break;
+  }
+  check_rank(reader, rank, scope.sender, "a rank of its own host");
 }
 
 }  // namespace
 
-News::News(const std::vector<LeaderLink>& links, const std::vector<int>& leaders) {
+std::vector<std::byte> write_news(const NewsItem& item) {
+  std::vector<std::byte> message;
+  const auto put = [&](const void* data, std::size_t size) {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    message.insert(message.end(), bytes, bytes + size);
+  };
+  put(&item.liveness, sizeof item.liveness);
+  put(&item.note, sizeof item.note);
+  put(&item.alarm.code, sizeof item.alarm.code);
+  put(&item.alarm.rank, sizeof item.alarm.rank);
+  put(item.alarm.text.data(), item.alarm.text.size());
+  return message;
+}
+
+NewsItem read_news(std::span<const std::byte> message, const NewsScope& scope) {
+  WireReader reader("news", message);
+  NewsItem item;
+  item.liveness = reader.get_enum<Liveness>("liveness", kLivenessCount);
+  item.note = reader.get_enum<NoteKind>("note", kNoteCount);
+  item.alarm.code = static_cast<ErrorCode>(reader.get<std::int32_t>("code", 1, kErrorCodes));
+  item.alarm.rank = reader.get<std::int32_t>("rank");
+  check_subject(reader, item, scope);
+  if (reader.rest_bytes() > most_bytes(item)) {
+    reader.refuse("text", std::to_string(reader.rest_bytes()) + " bytes",
+                  "at most " + std::to_string(most_bytes(item)));
+  }
+  const auto text = reader.get_bytes("text", reader.rest_bytes());
+  const std::string_view view(reinterpret_cast<const char*>(text.data()), text.size());
+  item.alarm.text = item.note == NoteKind::kTrace ? std::string(view) : printable(view);
+  return item;
+}
+
+News::News(const std::vector<LeaderLink>& links, const std::vector<std::vector<int>>& hosts,
+           int rank) {
+  const auto is_own = [rank](const auto& host) {
+    return std::ranges::find(host, rank) != host.end();
+  };
+  const auto own = std::ranges::find_if(hosts, is_own);
+  int size = 0;
+  for (const std::vector<int>& host : hosts) size += static_cast<int>(host.size());
   for (const LeaderLink& link : links) {
-    links_.emplace_back(link.fd, leaders[static_cast<std::size_t>(link.host)], link.seals,
-                        "news link");
+    const std::vector<int>& sender = hosts[static_cast<std::size_t>(link.host)];
+    links_.emplace_back(link.fd, sender.front(), link.seals, "news link");
+    scopes_.push_back({.size = size, .sender = sender, .own = *own});
   }
 }
 
@@ -61,7 +123,7 @@ void News::tell_alarm(const Alarm& alarm) {
 }
 
 void News::tell(const NewsItem& item) {
-  const std::vector<std::byte> message = write(item);
+  const std::vector<std::byte> message = write_news(item);
   for (MessageLink& link : links_) link.post(message);
 }
 
@@ -71,7 +133,7 @@ bool News::send_note(int leader, NoteKind kind, int rank, const std::string& tex
     if (link.rank() != leader) continue;
     link.flush();
     if (link.unsent_bytes() > kMostOnTheWay || !link.loss().empty()) return false;
-    link.post(write({.alarm = {.rank = rank, .text = text}, .note = kind}));
+    link.post(write_news({.alarm = {.rank = rank, .text = text}, .note = kind}));
     return true;
   }
   return false;
@@ -89,13 +151,21 @@ std::vector<int> News::descriptors() const {
 
 bool News::hear(std::size_t index, const std::function<void(const NewsItem&)>& use,
                 std::string& loss) {
+  // What came before a bad one is still news.
   std::vector<NewsItem> items;
+  std::optional<BadMessage> bad;
   {
     const std::lock_guard guard(mutex_);
-    links_[index].receive([&](auto message) { items.push_back(read(message)); });
+    try {
+      links_[index].receive(
+          [&](auto message) { items.push_back(read_news(message, scopes_[index])); });
+    } catch (const BadMessage& found) {
+      bad = found.from(leader(index));
+    }
     loss = links_[index].loss();
   }
   for (const NewsItem& item : items) use(item);
+  if (bad) throw *bad;
   return loss.empty();
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,22 @@ struct NewsItem {
   NoteKind note = NoteKind::kNone;         // its text is that of `alarm`
 };
 
+// What an item is checked against: world ranks, by host.
+struct NewsScope {
+  int size = 1;
+  std::vector<int> sender;  // of the host whose leader sent it
+  std::vector<int> own;     // of this host
+};
+
+std::vector<std::byte> write_news(const NewsItem& item);
+// Throws BadMessage: a leader speaks for the ranks of its host, asks about those of this one, and
+// only rank 0 wants traces.
+NewsItem read_news(std::span<const std::byte> message, const NewsScope& scope);
+
 class News {
  public:
-  // `leaders`: world rank of each host's.
-  News(const std::vector<LeaderLink>& links, const std::vector<int>& leaders);
+  // `hosts`: world ranks of each, the leader first; `rank` is this one.
+  News(const std::vector<LeaderLink>& links, const std::vector<std::vector<int>>& hosts, int rank);
 
   // Any thread; each rank's departure, and the first alarm, once.
   void tell_departure(int rank, Liveness liveness);
@@ -50,7 +63,8 @@ class News {
 
   // For one thread, which watches the links.
   std::vector<int> descriptors() const;
-  // Reads link `index`. False when it broke: then `loss` says why.
+  // Reads link `index`. False when it broke: then `loss` says why. Throws BadMessage, after which
+  // the link is of no use.
   bool hear(std::size_t index, const std::function<void(const NewsItem&)>& use, std::string& loss);
   int leader(std::size_t index) const { return links_[index].rank(); }
 
@@ -59,6 +73,7 @@ class News {
 
   std::mutex mutex_;
   std::vector<MessageLink> links_;
+  std::vector<NewsScope> scopes_;  // by link
   std::set<int> told_;
   bool has_told_alarm_ = false;
 };

@@ -29,9 +29,7 @@ void Engine::start_watching(std::vector<WatchedProcess> processes,
                             const std::vector<LeaderLink>& links) {
   std::vector<int> descriptors;
   if (!links.empty()) {
-    std::vector<int> leaders;
-    for (const std::vector<int>& host : hosts_) leaders.push_back(host.front());
-    news_ = std::make_unique<News>(links, leaders);
+    news_ = std::make_unique<News>(links, hosts_, config_.rank);
     descriptors = news_->descriptors();
     connect_tracer();
   }
@@ -71,8 +69,14 @@ void Engine::tell_other_hosts() {
 bool Engine::hear_link(std::size_t index) {
   std::string loss;
   const int leader = news_->leader(index);
-  if (news_->hear(index, [&](const NewsItem& item) { hear(leader, item); }, loss)) return true;
-  lose_host(news_->leader(index), loss);
+  try {
+    if (news_->hear(index, [&](const NewsItem& item) { hear(leader, item); }, loss)) return true;
+    lose_host(leader, loss);
+  } catch (const BadMessage& bad) {
+    alarm_about(bad, leader);
+    tell_other_hosts();
+    wake_everyone();
+  }
   return false;
 }
 
@@ -101,6 +105,18 @@ void Engine::lose_host(int leader, const std::string& reason) {
                          "; no further operation can complete"});
   wake_everyone();
 }
+
+// Any thread: what `rank` has sent must not be used, so nothing that it sends can be, and the world
+// is over. All ranks hear it as an alarm.
+Error Engine::alarm_about(const BadMessage& bad, int rank) {
+  const std::string sender = rank < 0 ? "another rank" : peer_name(rank);
+  const Error error(bad.code(), bad.text_from(sender) + "; no further operation can complete");
+  alarms_.raise(
+      {.code = error.code(), .rank = rank < 0 ? config_.rank : rank, .text = error.what()});
+  return error;
+}
+
+void Engine::refuse(const BadMessage& bad, int rank) { throw alarm_about(bad, rank); }
 
 // In the progress role: a connection is needed and broken. Why is news that may just be arriving,
 // unless its bytes were altered, which nobody has news of.

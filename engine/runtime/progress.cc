@@ -119,20 +119,24 @@ bool Engine::advance(Lane& lane, PeerWait& blocked) {
     return lane.backend->advance(blocked);
   } catch (const LinkLost& lost) {
     lose(lane, lost);
+  } catch (const BadMessage& bad) {
+    refuse(bad, lane.world_rank(bad.rank()));
   }
 }
 
 bool Engine::pump(Lane& lane) {
   try {
-    return lane.relay->pump();
+    return lane.relay != nullptr && lane.relay->pump();
   } catch (const LinkLost& lost) {
     lose(lane, lost);
+  } catch (const BadMessage& bad) {
+    refuse(bad, lane.world_rank(bad.rank()));
   }
 }
 
 // The leader passes on what other hosts need to know and what they say. True when anything moved.
 bool Engine::relay(Lane& lane) {
-  if (lane.relay == nullptr || !pump(lane)) {
+  if (!pump(lane)) {
     const bool is_waiting = lane.flights.load() != 0 && !lane.is_running &&
                             !lane.board.has_bucket(lane.cursor) && !lane.board.has_ready();
     if (lane.relay != nullptr && is_waiting) {
@@ -209,6 +213,7 @@ void Engine::resolve_absent(Lane& lane, const BucketItem& item) {
   const Request& request = lane.board.request_of(item);
   if (request.is_unnamed) ++lane.auto_name(request);
   if (lane.board.error_of(item)) return;
+  refuse_irreducible(lane, request);
   lane.board.tensors_of(item, lane.tensor_items);
   for (const BucketItem& tensor : lane.tensor_items) {
     if (Work* work = add_work(lane, lane.board.request_of(tensor), tensor)) {
@@ -218,6 +223,15 @@ void Engine::resolve_absent(Lane& lane, const BucketItem& item) {
       work->flight = nullptr;
     }
   }
+}
+
+// Its requests are another rank's, which has been asked whether the kernels can do it; this one
+// not.
+void Engine::refuse_irreducible(const Lane& lane, const Request& request) {
+  const auto reason =
+      is_reduction(request.kind) ? reduction_refusal(request, lane.size()) : std::nullopt;
+  if (!reason) return;
+  refuse(BadMessage({"bucket", "op", std::string(name_of(request.op)), *reason}), -1);
 }
 
 Output Engine::make_output(const Tensor& tensor, const Request& request, std::int64_t rows) {

@@ -15,20 +15,6 @@ std::optional<std::string> root_refusal(const Request& request, const std::vecto
   return "invalid root rank " + std::to_string(request.root) + "; the ranks are " + list(members);
 }
 
-std::optional<std::string> reduction_refusal(const Request& request, int size) {
-  const char* reason = unsupported_reason({.dtype = request.dtype,
-                                           .op = request.op,
-                                           .prescale = request.prescale,
-                                           .postscale = request.postscale,
-                                           .divisor = size});
-  if (reason != nullptr) return reason;
-  if (request.kind != Kind::kReducescatter) return std::nullopt;
-  if (request.op == ReduceOp::kAdasum) return "Adasum needs whole tensors; use allreduce";
-  if (request.dims_count > 0) return std::nullopt;
-  return "reducescatter does not support scalar tensors: it divides the first dimension among the "
-         "ranks, so reshape the tensor to [1]";
-}
-
 // Ranks are told in int32 how many rows they received.
 constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
 
@@ -76,6 +62,20 @@ std::optional<std::string> memory_refusal(const Submission& submission) {
 }
 
 }  // namespace
+
+std::optional<std::string> reduction_refusal(const Request& request, int size) {
+  const char* reason = unsupported_reason({.dtype = request.dtype,
+                                           .op = request.op,
+                                           .prescale = request.prescale,
+                                           .postscale = request.postscale,
+                                           .divisor = size});
+  if (reason != nullptr) return reason;
+  if (request.kind != Kind::kReducescatter) return std::nullopt;
+  if (request.op == ReduceOp::kAdasum) return "Adasum needs whole tensors; use allreduce";
+  if (request.dims_count > 0) return std::nullopt;
+  return "reducescatter does not support scalar tensors: it divides the first dimension among the "
+         "ranks, so reshape the tensor to [1]";
+}
 
 std::optional<std::string> refusal_of(const Submission& submission,
                                       const std::vector<int>& members) {

@@ -35,6 +35,9 @@ enum class Intent : int {
 std::optional<std::string> refusal_of(const Submission& submission,
                                       const std::vector<int>& members);
 
+// The same of a reduction's request, which may be another rank's.
+std::optional<std::string> reduction_refusal(const Request& request, int size);
+
 // "0, 2, 5", for messages.
 std::string list(const std::vector<int>& ranks);
 

@@ -23,8 +23,10 @@ TimelineCollector::TimelineCollector(TimelineConfig config, std::vector<TraceSou
                                      std::vector<Host> others)
     : timeline_(std::move(config)), own_(std::move(own)) {
   for (Host& host : others) {
-    remotes_[host.leader].name = std::move(host.name);
-    running_.insert(host.leader);
+    const int leader = host.ranks.front();
+    remotes_[leader].name = std::move(host.name);
+    remotes_[leader].ranks = std::move(host.ranks);
+    running_.insert(leader);
   }
 }
 
@@ -36,13 +38,13 @@ double TimelineCollector::collect() {
     write(chunk, 0);
     fill = std::max(fill, static_cast<double>(chunk.events.size()) / source.capacity());
   }
-  std::vector<std::pair<int, std::string>> inbox;
+  std::vector<std::pair<int, TraceChunk>> inbox;
   {
     const std::lock_guard guard(mutex_);
     inbox.swap(inbox_);
     inbox_bytes_ = 0;
   }
-  for (const auto& [leader, bytes] : inbox) take_in(leader, read_chunk(bytes));
+  for (auto& [leader, chunk] : inbox) take_in(leader, std::move(chunk));
   for (auto& [leader, remote] : remotes_) use_estimate(remote);
   timeline_.flush();
   return fill;
@@ -89,14 +91,19 @@ void TimelineCollector::write(const TraceChunk& chunk, std::int64_t shift_ns) {
   for (const Event& event : chunk.events) timeline_.add(chunk.rank, event, shift_ns);
 }
 
-void TimelineCollector::receive(int leader, std::string bytes) {
-  const std::lock_guard guard(mutex_);
+void TimelineCollector::receive(int leader, std::string_view bytes) {
+  const auto remote = remotes_.find(leader);
+  if (remote == remotes_.end()) return;
   if (bytes.empty()) {
+    const std::lock_guard guard(mutex_);
     running_.erase(leader);
-  } else if (inbox_bytes_ < kMostInboxBytes) {
-    inbox_bytes_ += bytes.size();
-    inbox_.emplace_back(leader, std::move(bytes));
+    return;
   }
+  TraceChunk chunk = read_chunk(bytes, remote->second.ranks);
+  const std::lock_guard guard(mutex_);
+  if (inbox_bytes_ >= kMostInboxBytes) return;
+  inbox_bytes_ += bytes.size();
+  inbox_.emplace_back(leader, std::move(chunk));
 }
 
 bool TimelineCollector::have_all_ended() {

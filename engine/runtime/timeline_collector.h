@@ -23,7 +23,7 @@ namespace hvd {
 class TimelineCollector {
  public:
   struct Host {
-    int leader = 0;  // its first rank
+    std::vector<int> ranks;  // the leader first
     std::string name;
   };
 
@@ -35,12 +35,13 @@ class TimelineCollector {
   bool is_full() const { return timeline_.is_full(); }
   // Is something begun here whose end will come soon?
   bool has_open_bucket() const { return timeline_.has_open_bucket(); }
-  // Any thread: what a host's leader sent; empty for its last message.
-  void receive(int leader, std::string bytes);
+  // Any thread: what a host's leader sent; empty for its last message. Throws BadMessage.
+  void receive(int leader, std::string_view bytes);
   bool have_all_ended();
 
  private:
   struct Remote {
+    std::vector<int> ranks;
     std::string name;
     ClockAlignment clocks;
     std::optional<ClockAlignment::Estimate> used;
@@ -58,7 +59,7 @@ class TimelineCollector {
   std::map<int, Remote> remotes_;                       // by leader
   std::map<std::pair<int, std::uint32_t>, int> kinds_;  // of labels, by rank
   std::mutex mutex_;
-  std::vector<std::pair<int, std::string>> inbox_;  // under mutex_
+  std::vector<std::pair<int, TraceChunk>> inbox_;  // under mutex_
   std::size_t inbox_bytes_ = 0;
   std::set<int> running_;  // leaders that will send more
 };

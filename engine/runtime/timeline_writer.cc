@@ -34,8 +34,8 @@ TimelineWriter::TimelineWriter(const TraceConfig& config, const TracePlace& plac
                                const TraceMemory& memory)
     : config_(config), place_(place), memory_(memory) {}
 
-void TimelineWriter::connect(std::vector<int> other_leaders, SendNote send) {
-  other_leaders_ = std::move(other_leaders);
+void TimelineWriter::connect(std::vector<std::vector<int>> other_hosts, SendNote send) {
+  other_hosts_ = std::move(other_hosts);
   send_ = std::move(send);
 }
 
@@ -57,7 +57,7 @@ void TimelineWriter::stop() {
 
 void TimelineWriter::begin(const std::string& path, bool mark_cycles, bool from_now) {
   std::vector<TimelineCollector::Host> others;
-  for (const int leader : other_leaders_) others.push_back({leader, place_.name_of(leader)});
+  for (const auto& ranks : other_hosts_) others.push_back({ranks, place_.name_of(ranks.front())});
   timeline_ =
       std::make_shared<TimelineCollector>(TimelineConfig{.path = path,
                                                          .max_bytes = config_.timeline_max_bytes,
@@ -88,13 +88,19 @@ std::vector<TraceSource> TimelineWriter::sources(bool from_now) const {
 // Whether all of them can hear it.
 bool TimelineWriter::tell_others(NoteKind kind, int value) const {
   bool could_all = true;
-  for (const int leader : other_leaders_) could_all = send_(leader, kind, value, {}) && could_all;
+  for (const auto& ranks : other_hosts_) {
+    could_all = send_(ranks.front(), kind, value, {}) && could_all;
+  }
   return could_all;
 }
 
 void TimelineWriter::receive(int leader, const std::string& bytes) {
-  const std::lock_guard guard(receiver_mutex_);
-  if (receiver_ != nullptr) receiver_->receive(leader, bytes);
+  std::shared_ptr<TimelineCollector> receiver;
+  {
+    const std::lock_guard guard(receiver_mutex_);
+    receiver = receiver_;
+  }
+  if (receiver != nullptr) receiver->receive(leader, bytes);
 }
 
 Nanoseconds TimelineWriter::work(Nanoseconds last_nap) {

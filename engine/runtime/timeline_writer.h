@@ -22,8 +22,8 @@ class TimelineWriter {
   TimelineWriter(const TimelineWriter&) = delete;
   TimelineWriter& operator=(const TimelineWriter&) = delete;
 
-  // The leaders of the other hosts.
-  void connect(std::vector<int> other_leaders, SendNote send);
+  // The ranks of each of the other hosts, the leader first.
+  void connect(std::vector<std::vector<int>> other_hosts, SendNote send);
 
   // Rank 0. An error is logged, and there is no timeline.
   void start(const std::string& path, bool mark_cycles, bool from_now);
@@ -31,7 +31,7 @@ class TimelineWriter {
   // Another host's leader: for the timeline of rank 0.
   void begin_sending(bool from_now);
   void end_sending();
-  // Rank 0: what another host's leader sent.
+  // Rank 0: what another host's leader sent. Throws BadMessage.
   void receive(int leader, const std::string& bytes);
 
   // Whether there is something to write or to send.
@@ -51,7 +51,7 @@ class TimelineWriter {
   const TraceConfig& config_;
   const TracePlace& place_;
   const TraceMemory& memory_;
-  std::vector<int> other_leaders_;
+  std::vector<std::vector<int>> other_hosts_;
   SendNote send_;
 
   std::mutex mutex_;

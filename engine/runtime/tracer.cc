@@ -287,9 +287,11 @@ void Tracer::end_traces() {
 void Tracer::connect(std::map<int, int> leaders, SendNote send) {
   leaders_ = std::move(leaders);
   send_ = std::move(send);
-  std::vector<int> others;
-  for (const auto& [rank, leader] : leaders_) {
-    if (rank == leader && rank != place_.rank) others.push_back(leader);
+  std::map<int, std::vector<int>> hosts;
+  for (const auto& [rank, leader] : leaders_) hosts[leader].push_back(rank);
+  std::vector<std::vector<int>> others;
+  for (auto& [leader, ranks] : hosts) {
+    if (leader != place_.rank) others.push_back(std::move(ranks));
   }
   timeline_.connect(std::move(others), send_);
 }

@@ -116,7 +116,7 @@ void Timeline::put(const Begin& begin, const Row& row, std::int64_t time_ns, std
 }
 
 bool Timeline::knows_label(int rank, std::uint32_t id) const {
-  if (static_cast<std::size_t>(rank) >= ranks_.size()) return false;
+  if (static_cast<std::size_t>(rank) >= ranks_.size() || id == Recorder::kNoLabel) return false;
   const std::vector<Row>& rows = ranks_[static_cast<std::size_t>(rank)].rows;
   return !rows.empty() && rows[id % Recorder::kLabels].id == id;
 }

@@ -1,41 +1,69 @@
 #include "trace/trace_chunk.h"
 
+#include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
+#include "control/request.h"
+#include "core/wire_reader.h"
 
 namespace hvd {
 
 namespace {
 
-struct Head {
-  std::uint64_t lost;
-  std::uint32_t rank;
-  std::uint32_t labels;
-  std::uint32_t events;
-  std::uint32_t reserved;
-};
+// 73 years: sums and differences of a few of them are numbers, too.
+constexpr std::int64_t kMostTimeNs = std::int64_t{1} << 61;
 
 void append(std::string& to, const void* data, std::size_t bytes) {
   to.append(static_cast<const char*>(data), bytes);
 }
 
-void take(std::string_view& from, void* to, std::size_t bytes) {
-  if (from.size() < bytes) throw Error(ErrorCode::kInternal, "a host sent a broken trace");
-  std::memcpy(to, from.data(), bytes);
-  from.remove_prefix(bytes);
+Label get_label(WireReader& reader) {
+  Label label;
+  const auto bytes = reader.get_bytes("label", sizeof label);
+  std::memcpy(static_cast<void*>(&label), bytes.data(), sizeof label);
+  const auto check = [&](const char* field, int found, int end) {
+    if (found < end) return;
+    reader.refuse(field, std::to_string(found), "less than " + std::to_string(end));
+  };
+  check("name_length", label.name_length, Label::kNameBytes + 1);
+  check("kind", label.kind, kKindCount);
+  check("dtype", label.dtype, kDtypeCount);
+  check("op", label.op, kReduceOpCount);
+  return label;
+}
+
+bool has_label(EventKind kind) {
+  return kind == EventKind::kSubmit || kind == EventKind::kFused || kind == EventKind::kError ||
+         kind == EventKind::kStall;
+}
+
+void check(const WireReader& reader, const Event& event) {
+  if (event.kind > EventKind::kBlocked) {
+    reader.refuse("kind of an event", std::to_string(static_cast<int>(event.kind)),
+                  "at most " + std::to_string(static_cast<int>(EventKind::kBlocked)));
+  }
+  if (event.time_ns < 0 || event.time_ns > kMostTimeNs) {
+    reader.refuse("time_ns", std::to_string(event.time_ns), "a time since the system's start");
+  }
+  if (event.kind == EventKind::kWaited && event.value > kMostTimeNs) {
+    reader.refuse("value", std::to_string(event.value), "nanoseconds of a wait");
+  }
+  if (has_label(event.kind) && event.subject == Recorder::kNoLabel) {
+    reader.refuse("subject", "no label", "a label");
+  }
 }
 
 }  // namespace
 
 std::string write_chunk(const TraceChunk& chunk) {
-  const Head head{.lost = chunk.lost,
-                  .rank = static_cast<std::uint32_t>(chunk.rank),
-                  .labels = static_cast<std::uint32_t>(chunk.labels.size()),
-                  .events = static_cast<std::uint32_t>(chunk.events.size()),
-                  .reserved = 0};
+  const auto rank = static_cast<std::int32_t>(chunk.rank);
+  const auto labels = static_cast<std::uint32_t>(chunk.labels.size());
+  const auto events = static_cast<std::uint32_t>(chunk.events.size());
   std::string bytes;
-  append(bytes, &head, sizeof head);
+  append(bytes, &chunk.lost, sizeof chunk.lost);
+  append(bytes, &rank, sizeof rank);
+  append(bytes, &labels, sizeof labels);
+  append(bytes, &events, sizeof events);
   for (const auto& [id, label] : chunk.labels) {
     append(bytes, &id, sizeof id);
     append(bytes, &label, sizeof label);
@@ -44,24 +72,25 @@ std::string write_chunk(const TraceChunk& chunk) {
   return bytes;
 }
 
-TraceChunk read_chunk(std::string_view bytes) {
-  Head head{};
-  take(bytes, &head, sizeof head);
-  TraceChunk chunk{
-      .rank = static_cast<int>(head.rank), .lost = head.lost, .labels = {}, .events = {}};
-  for (std::uint32_t i = 0; i < head.labels; ++i) {
-    auto& [id, label] = chunk.labels.emplace_back();
-    take(bytes, &id, sizeof id);
-    take(bytes, &label, sizeof label);
-    if (label.name_length > Label::kNameBytes) {
-      throw Error(ErrorCode::kInternal, "a host sent a broken trace");
-    }
+TraceChunk read_chunk(std::string_view bytes, std::span<const int> ranks) {
+  WireReader reader("trace", std::as_bytes(std::span(bytes)));
+  TraceChunk chunk;
+  chunk.lost = reader.get<std::uint64_t>("lost", 0, kMostTimeNs);
+  chunk.rank = reader.get<std::int32_t>("rank");
+  if (std::ranges::find(ranks, chunk.rank) == ranks.end()) {
+    reader.refuse("rank", "rank " + std::to_string(chunk.rank), "a rank of its sender's host");
   }
-  if (bytes.size() != head.events * sizeof(Event)) {
-    throw Error(ErrorCode::kInternal, "a host sent a broken trace");
+  const auto labels = reader.get<std::uint32_t>("labels", 0, Recorder::kLabels);
+  const auto count = reader.get<std::uint32_t>("number of events", 0, Recorder::kMaxEvents);
+  for (std::uint32_t i = 0; i < labels; ++i) {
+    const auto id = reader.get<std::uint32_t>("label", 0, Recorder::kNoLabel - 1);
+    chunk.labels.emplace_back(id, get_label(reader));
   }
-  chunk.events.resize(head.events);
-  std::memcpy(chunk.events.data(), bytes.data(), bytes.size());
+  const auto events = reader.get_bytes("events", count * sizeof(Event));
+  chunk.events.resize(count);
+  if (count != 0) std::memcpy(chunk.events.data(), events.data(), events.size());
+  reader.end();
+  for (const Event& event : chunk.events) check(reader, event);
   return chunk;
 }
 

@@ -21,8 +21,8 @@ struct TraceChunk {
 };
 
 std::string write_chunk(const TraceChunk& chunk);
-// Throws Error where it is not one.
-TraceChunk read_chunk(std::string_view bytes);
+// Of one of `ranks`. Throws BadMessage.
+TraceChunk read_chunk(std::string_view bytes, std::span<const int> ranks);
 
 // Reads a recorder bit by bit.
 class TraceSource {

@@ -71,16 +71,17 @@ TEST_CASE("a chunk of a trace comes through whole, and a broken one is refused")
   chunk.labels.emplace_back(7, label);
   chunk.events.push_back({.time_ns = 5, .kind = EventKind::kSubmit, .subject = 7});
   const std::string bytes = write_chunk(chunk);
-  const TraceChunk read = read_chunk(bytes);
+  const std::vector<int> ranks{3};
+  const TraceChunk read = read_chunk(bytes, ranks);
   CHECK(read.rank == 3);
   CHECK(read.lost == 9);
   CHECK(read.labels.at(0).first == 7);
   CHECK(read.labels.at(0).second.text() == "weight");
   CHECK(read.events.at(0).kind == EventKind::kSubmit);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    CHECK_THROWS(read_chunk(bytes.substr(0, length)));
+    CHECK_THROWS(read_chunk(bytes.substr(0, length), ranks));
   }
-  CHECK_THROWS(read_chunk(bytes + "x"));
+  CHECK_THROWS(read_chunk(bytes + "x", ranks));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST_CASE("an obstacle names the ranks") {
   cards = {card(1), card(2, 22000), card(3)};
   CHECK(nccl_obstacle(cards, kNames) == "rank 1 has NCCL 22000, rank 0 has 23203");
   cards[2].nccl_version = 0;
-  copy_text(cards[2].problem, "NCCL is not installed");
+  cards[2].problem = "NCCL is not installed";
   CHECK(nccl_obstacle(cards, kNames) == "rank 2: NCCL is not installed");
 }
 

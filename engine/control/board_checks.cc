@@ -1,0 +1,98 @@
+// What other hosts say is compared with what this board knows before it changes anything: a
+// decision may only be about what all ranks here and below have submitted, as they have.
+#include <algorithm>
+#include <string>
+
+#include "control/board.h"
+#include "control/board_words.h"
+#include "core/bad_message.h"
+
+namespace hvd {
+
+namespace {
+
+[[noreturn]] void refuse(const char* message, const char* field, std::string found,
+                         std::string expected) {
+  throw BadMessage({message, field, std::move(found), std::move(expected)});
+}
+
+}  // namespace
+
+// Only what is the same in every round is told by its id.
+void Board::check_repeatable(std::uint32_t index, const char* message) const {
+  const Slot& slot = slots_[index];
+  const Kind kind = slot.rounds[slot.round & 1].request.kind;
+  if (kind != Kind::kJoin && !rows_may_differ(kind)) return;
+  refuse(message, "ids", "the id " + std::to_string(slot.wire_id) + " of a " + name_of(kind),
+         "ids of what is the same in every round");
+}
+
+void Board::check_repeated(std::uint32_t index) const {
+  const Slot& slot = slots_[index];
+  if (slot.arrived_count != collected_count() || slot.has_error[(slot.round + 1) & 1]) {
+    refuse("bucket", "ids",
+           "the id " + std::to_string(slot.wire_id) + " of what " +
+               std::to_string(slot.arrived_count) + " ranks here have submitted",
+           "what all " + std::to_string(collected_count()) + " have submitted alike");
+  }
+  check_repeatable(index, "bucket");
+}
+
+void Board::check_decision(const Decision& decision) const {
+  const std::optional<std::uint32_t> found = slots_.find(decision.key);
+  const std::uint32_t round = found ? slots_[*found].round + 1 : 0;
+  for (const int rank : config_.collected) {
+    if (found && has_arrived(slots_[*found], rank, round)) continue;
+    if (decision.has_absent && has_joined(rank)) continue;
+    refuse("bucket", "key",
+           "a name that rank " + std::to_string(world_rank(rank)) + " has not submitted",
+           "names that all ranks have submitted");
+  }
+  if (!found || slots_[*found].arrived_count == 0 || !decision.error.empty()) return;
+  const Slot& slot = slots_[*found];
+  const std::uint32_t parity = round & 1;
+  if (slot.has_error[parity]) refuse("bucket", "error", "none", slot.rounds[parity].error);
+  if (!is_alike(slot, parity, decision.signature, decision.requests)) {
+    refuse("bucket", "signature", std::to_string(decision.signature),
+           std::to_string(slot.signature[parity]) + ", which ranks here have submitted");
+  }
+  check_own_rows(*found, parity, decision);
+}
+
+// By signature, and by what decides how many slots and rows there are, should signatures collide.
+bool Board::is_alike(const Slot& slot, std::uint32_t parity, std::uint64_t signature,
+                     std::span<const Request> requests) const {
+  return slot.signature[parity] == signature && slot.tensors[parity] == requests.size() &&
+         slot.rounds[parity].request.kind == requests.front().kind;
+}
+
+// Those of ranks here and below are known: their tensors have so many.
+void Board::check_own_rows(std::uint32_t index, std::uint32_t parity,
+                           const Decision& decision) const {
+  if (decision.rows.empty()) return;
+  std::vector<std::int64_t> known;
+  read_rows(index, parity, all_ranks_, known);
+  const auto size = static_cast<std::size_t>(config_.size);
+  const bool is_alltoall = decision.requests.front().kind == Kind::kAlltoall;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    const int rank = static_cast<int>(is_alltoall ? i / size : i % size);
+    const bool is_here = std::ranges::binary_search(config_.collected, rank);
+    if (!is_here || known[i] == decision.rows[i]) continue;
+    if (!has_arrived(slots_[index], rank, slots_[index].round + 1)) continue;
+    refuse("bucket", "rows", std::to_string(decision.rows[i]),
+           std::to_string(known[i]) + ", which rank " + std::to_string(world_rank(rank)) +
+               " has submitted");
+  }
+}
+
+// The items behind those of the last bucket run as one collective.
+void Board::check_bucket(std::uint32_t count) const {
+  const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
+  const FusionItem first = fusion_item(items_[begin % kRing]);
+  for (std::uint32_t i = 1; i < count; ++i) {
+    if (may_share(first, fusion_item(items_[(begin + i) % kRing]))) continue;
+    refuse("bucket", "items", "operations that cannot run as one", "operations of one kind");
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,65 @@
+// One host of a process set as the relay's tests by chance see it: the boards of its ranks, the
+// leader's relay, and ranks that submit, join and run buckets as an engine would. It aborts where
+// an engine would use what it does not have.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "control/relay.h"
+#include "transport/region.h"
+
+namespace hvd::fuzz {
+
+using Hosts = std::vector<std::vector<int>>;
+
+// Four hosts: 0 is the root, 1 and 2 are its children, 3 is the child of 2.
+const Hosts& tree_hosts();
+inline constexpr int kTreeSize = 8;
+inline constexpr int kNames = 10;  // of operations, of all kinds
+
+// Both ends of a connection.
+struct Pair {
+  int first = -1;
+  int second = -1;
+};
+Pair connected_pair();
+
+class TreeHost {
+ public:
+  // `parent`: a socket, where there is one; `children`: as many as the tree has.
+  TreeHost(int host, std::optional<int> parent, const std::vector<int>& children);
+
+  // All ranks here that can submit operation `name`.
+  void submit(int name);
+  // The rank at `index` here takes part in everything from now on.
+  void join(std::size_t index);
+  // Reads, decides if it is the root's, sends. True when anything moved. Throws Error.
+  bool pump();
+  // All ranks here run the buckets that are decided.
+  void run_buckets();
+  const Relay& relay() const { return *relay_; }
+
+ private:
+  struct Rank {
+    int rank = 0;
+    std::unique_ptr<Board> board;
+    std::map<int, SlotRef> refs;  // by name
+    std::map<int, bool> is_in_flight;
+    bool has_joined = false;
+  };
+
+  void arrive(Rank& rank, int name);
+  void look_at(Rank& rank, const BucketItem& item);
+  void check_rows(const Rank& rank, const BucketItem& item);
+
+  const int host_;
+  std::shared_ptr<Region> region_;
+  std::vector<Rank> ranks_;
+  std::unique_ptr<Relay> relay_;
+  std::uint32_t next_ = 0;
+};
+
+}  // namespace hvd::fuzz
