@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import struct
 import threading
@@ -57,18 +58,21 @@ class Door:
         assert self.reception.is_complete
         (arrived,) = self.reception.arrived.values()
         (made,) = dialled.made.values()
-        with arrived, made:
-            assert arrived.getpeername() == made.getsockname()
+        with arrived.socket, made.socket:
+            assert arrived.socket.getpeername() == made.socket.getsockname()
             # Not a byte of what follows the greeting has been read.
-            made.send(b"first")
-            arrived.setblocking(True)
-            assert arrived.recv(100) == b"first"
+            made.socket.send(b"first")
+            arrived.socket.setblocking(True)
+            assert arrived.socket.recv(100) == b"first"
+        assert (made.keys.send, made.keys.receive) == (arrived.keys.receive, arrived.keys.send)
+        assert made.keys.send != made.keys.receive
+        self.keys = made.keys
 
     def close(self) -> None:
         self._is_over.set()
         self._thread.join(30)
         for arrived in self.reception.arrived.values():
-            arrived.close()
+            arrived.socket.close()
         self.reception.close()
         self.board.close()
 
@@ -129,6 +133,35 @@ def claims_for(route: Route, listener: int = 0) -> Claims:
 def test_without_strangers(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
     door.let_in()
     assert capsys.readouterr().err == ""
+
+
+def test_each_connection_has_keys_of_its_own_that_nothing_shows() -> None:
+    seen = set()
+    for _ in range(3):
+        door = Door()
+        door.let_in()
+        door.close()
+        seen |= {door.keys.send, door.keys.receive}
+        assert repr(door.keys) == "LinkKeys()"
+    assert len(seen) == 6
+    assert {len(key) for key in seen} == {32}
+
+
+def test_keys_depend_on_everything_that_was_agreed_on() -> None:
+    route = Route("127.0.0.1", 1)
+    claims, mine, theirs = claims_for(route), new_nonce(), new_nonce()
+    others = [
+        (SECRET, claims, mine, theirs),
+        (b"t" * 32, claims, mine, theirs),
+        (SECRET, claims_for(route, listener=2), mine, theirs),
+        (SECRET, dataclasses.replace(claims, channel=9), mine, theirs),
+        (SECRET, dataclasses.replace(claims, purpose=Purpose.CONTROL), mine, theirs),
+        (SECRET, claims, new_nonce(), theirs),
+        (SECRET, claims, mine, new_nonce()),
+        (SECRET, claims, theirs, mine),
+    ]
+    keys = [greeting.keys_of_dialer(*agreed) for agreed in others]
+    assert len({key for pair in keys for key in (pair.send, pair.receive)}) == 2 * len(others)
 
 
 def test_over_ipv6() -> None:
@@ -334,8 +367,8 @@ def test_the_first_address_that_authenticates_wins(door: Door, impostor: Imposto
         board.step(min(dialled.wait_s(), 0.1))
     assert dialled.is_settled
     (made,) = dialled.made.values()
-    assert made.getpeername() == door.route.target
-    made.close()
+    assert made.socket.getpeername() == door.route.target
+    made.socket.close()
     board.close()
 
 
@@ -360,7 +393,7 @@ def test_many_dead_addresses_are_tried_a_few_at_a_time(
     assert not dialled.missing
     assert set(mute[:4]) <= set(dialled.reasons) <= set(mute)
     for each in dialled.made.values():
-        each.close()
+        each.socket.close()
 
 
 @pytest.mark.parametrize("position", range(0, 200, 7))
