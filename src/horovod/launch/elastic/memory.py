@@ -128,7 +128,9 @@ class Memory:
         line, _, state = self._path.read_bytes().partition(b"\n")
         try:
             heading = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
+            heading = {}
+        if not isinstance(heading, dict):
             heading = {}
         if heading.get("boot") != self._heading["boot"]:
             self.void = "this machine was restarted meanwhile"
