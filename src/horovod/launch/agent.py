@@ -282,8 +282,14 @@ class Agent:
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
-            self._start(self._plan, [place_of(place) for place in frame.fields["places"]])
+            fields = frame.fields
+            places = fields.each("places", place_of)
+            fields.close()
+            self._start(self._plan, places)
         elif frame.kind == Kind.TAKEN:
+            if not 0 <= frame.number <= self.untaken[frame.stream]:
+                expected = f"at most {self.untaken[frame.stream]}"
+                raise frame.error("bytes", str(frame.number), expected)
             self.untaken[frame.stream] -= frame.number
         elif frame.kind == Kind.END:
             self._end(reaches_strays=bool(frame.stream))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import selectors
+import sys
 from collections.abc import Callable, Iterator
 
+from horovod.checked import BadMessageError
 from horovod.launch.channel import FrameWriter
-from horovod.launch.frames import Frame, FrameReader
+from horovod.launch.frames import Frame, FrameError, FrameReader
 
 __all__ = ["Line"]
 
@@ -92,5 +94,9 @@ class Line:
             self._end()
             return
         reader = self._reader
-        for frame in reader.feed(data):
-            self._on_frame(frame)
+        try:
+            for frame in reader.feed(data):
+                self._on_frame(frame)
+        except (FrameError, BadMessageError) as error:
+            sys.stderr.write(f"horovodrun's agent: the launcher has sent {error}\n")
+            self._end()

@@ -218,7 +218,7 @@ def _parse_head(path: Path, line: bytes) -> dict[str, Any]:
     try:
         head = json.loads(line.decode(errors="replace"))
         version = head["horovod_recording"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         raise RecordingError(f"{path}: not a recorder file") from None
     if version != VERSION:
         raise RecordingError(f"{path}: of version {version}; this program reads {VERSION}")

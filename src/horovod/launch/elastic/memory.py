@@ -23,6 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 from horovod import __version__
+from horovod.checked import printable
 from horovod.launch.elastic.actions import Abandon, Action
 from horovod.launch.elastic.director import Director
 from horovod.launch.elastic.plan import ElasticPlan
@@ -126,10 +127,7 @@ class Memory:
         except FileNotFoundError:
             return
         line, _, state = self._path.read_bytes().partition(b"\n")
-        try:
-            heading = json.loads(line)
-        except ValueError:
-            heading = {}
+        heading = heading_in(line)
         if heading.get("boot") != self._heading["boot"]:
             self.void = "this machine was restarted meanwhile"
             return
@@ -144,6 +142,16 @@ class Memory:
             self.recalled = pickle.loads(state)
         except Exception as error:  # whatever a damaged file comes to
             raise JobRefusedError(f"{self._path} cannot be read: {error}; remove it") from None
+
+
+def heading_in(line: bytes) -> dict[str, str]:
+    """What a driver has written there about itself; nothing of what is damaged."""
+    try:
+        heading = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    known = heading.items() if isinstance(heading, dict) else ()
+    return {name: printable(value) for name, value in known if isinstance(value, str)}
 
 
 def _heading(plan: ElasticPlan) -> dict[str, Any]:
