@@ -81,7 +81,7 @@ class Proxy:
             while True:
                 ready = select.select([*ends, self._ended], [], [])[0]
                 if self._ended in ready:
-                    return
+                    return None
                 for direction in [d for d in (TO_SERVER, TO_CLIENT) if ends[d] in ready]:
                     data = ends[direction].recv(4096)
                     kept = meddle(direction, passed[direction], data) if data else None
