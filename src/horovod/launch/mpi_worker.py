@@ -15,7 +15,7 @@ from horovod.rendezvous.hosting import HostedStore
 from horovod.rendezvous.mpi_identity import broadcast
 from horovod.rendezvous.proven import UnprovenError
 from horovod.rendezvous.reach import find_store
-from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store import Store, StoreClient
 
 __all__ = ["main"]
 
@@ -39,7 +39,7 @@ def main() -> NoReturn:
             raise
 
 
-def _call_in(store: StoreClient, secret: bytes) -> bytes:
+def _call_in(store: Store, secret: bytes) -> bytes:
     try:
         found = call_values(store, secret).take("call", 0.0)
     except UnprovenError:
