@@ -110,12 +110,19 @@ def agree_on_secret(identity: Identity, store: TorchStore, timeout_s: float) -> 
 
     Raises:
         TimeoutError: rank 0 did not publish it within ``timeout_s``.
+        InitError: something else is in its place.
     """
     if identity.rank == 0:
         secret = os.urandom(SECRET_BYTES)
         store.set(_SECRET_KEY + identity.scope, secret)
         return secret
-    return store.get(_SECRET_KEY + identity.scope, timeout_s)
+    secret = store.get(_SECRET_KEY + identity.scope, timeout_s)
+    if len(secret) != SECRET_BYTES:
+        raise InitError(
+            f"init: torchrun's store has {len(secret)} bytes as the job's secret; rank 0 publishes "
+            f"{SECRET_BYTES}"
+        )
+    return secret
 
 
 def _address(environ: Mapping[str, str]) -> tuple[str, int]:
