@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from horovod.checked import BadMessageError, printable
 from horovod.errors import InitError
-from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, prove
 from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.proven import ProvenValues, UnprovenError
 from horovod.rendezvous.store import Store
 
 __all__ = ["Gathering", "decode_all"]
@@ -29,10 +29,7 @@ __all__ = ["Gathering", "decode_all"]
 _ROLE = b"horovod gathering"
 _GRACE_S = 5.0  # beyond the first rank's own deadline: only a stopped one is that late
 _SLICE_S = 0.25  # a failure posted by a later rank is seen within this time
-_CHUNK_BYTES = 60_000
 _VALUE, _FAILURE = b"+", b"-"
-_CHUNKS = struct.Struct("!I")
-_MOST_CHUNKS = 4096  # of one value, 245 MB
 _SECONDS = struct.Struct("!d")
 _MOST_SECONDS = 1e9
 
@@ -78,8 +75,7 @@ class Gathering:
         check: Callable[[bytes], str | None] | None = None,
     ) -> None:
         self.deadline = deadline
-        self._store = store
-        self._secret = secret
+        self._shelf = ProvenValues(store, secret, _ROLE)
         self._key = key
         self._rank = rank
         self._ranks = ranks
@@ -231,39 +227,19 @@ class Gathering:
         self._put("all", answer)
 
     def _put(self, name: str, value: bytes) -> None:
-        """In chunks; the first one, which says how many follow, comes last."""
-        starts = range(_CHUNK_BYTES, len(value), _CHUNK_BYTES)
-        for number, start in enumerate(starts):
-            self._put_chunk(f"{name}/{number}", value[start : start + _CHUNK_BYTES])
-        self._put_chunk(name, _CHUNKS.pack(len(starts)) + value[:_CHUNK_BYTES])
-
-    def _put_chunk(self, name: str, chunk: bytes) -> None:
-        key = f"{self._key}/{name}"
-        self._store.set(key, prove(self._secret, _ROLE, key.encode(), chunk) + chunk)
+        self._shelf.put(f"{self._key}/{name}", value)
 
     def _take(self, name: str, wait_s: float) -> bytes | None:
-        """The value under ``name``, if one is there in time."""
-        head = self._take_chunk(name, wait_s)
-        if head is None:
-            return None
-        if len(head) < _CHUNKS.size:
-            raise self._bad(name, "chunks", head, "their number")
-        (count,) = _CHUNKS.unpack_from(head)
-        if count > _MOST_CHUNKS:
-            raise self._bad(name, "chunks", count, f"at most {_MOST_CHUNKS}")
-        rest = [self._take_chunk(f"{name}/{number}", _GRACE_S) for number in range(count)]
-        return b"".join((head[_CHUNKS.size :], *(chunk or b"" for chunk in rest)))
-
-    def _take_chunk(self, name: str, wait_s: float) -> bytes | None:
-        """As ``_take``; what has no proof that holds counts as absent."""
+        """The value under ``name``, if one is there in time; one without a proof counts as none."""
         key = f"{self._key}/{name}"
         try:
-            found = self._store.get(key, wait_s)
-        except TimeoutError:
-            return None
-        proof, value = found[:PROOF_BYTES], found[PROOF_BYTES:]
-        if is_proof(proof, self._secret, _ROLE, key.encode(), value):
-            return value
+            return self._shelf.take(key, wait_s)
+        except UnprovenError:
+            self._refuse(name, key)
+        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
+        return None
+
+    def _refuse(self, name: str, key: str) -> None:
         if name in ("here", "all"):
             raise InitError(
                 f"init: rank {self._ranks[0]} does not know the job's secret that this process has "
@@ -275,5 +251,3 @@ class Gathering:
                 f"horovod: init: ignored a message for {key!r}: its sender does not know the job's "
                 "secret\n"
             )
-        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
-        return None

@@ -111,6 +111,7 @@ def agree_on_secret(identity: Identity, store: TorchStore, timeout_s: float) -> 
 
     Raises:
         TimeoutError: rank 0 did not publish it within ``timeout_s``.
+        InitError: something else is in its place.
     """
     if identity.rank == 0:
         secret = os.urandom(SECRET_BYTES)
