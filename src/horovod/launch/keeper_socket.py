@@ -34,9 +34,10 @@ def listen_at(folder: Path) -> socket.socket:
 
 
 def unlink(folder: Path) -> None:
-    """Nobody can connect any more."""
-    with contextlib.suppress(FileNotFoundError):
-        (folder / _NAME).unlink()
+    """Nobody can connect any more; what is no socket stays."""
+    path = folder / _NAME
+    if path.is_socket() and not path.is_symlink():
+        path.unlink(missing_ok=True)
 
 
 def keeper_at(folder: Path) -> socket.socket | None:
