@@ -96,7 +96,7 @@ KeptJob measured(const Directory& folder, bool is_own) {
   const bool is_running = std::ranges::any_of(
       names, [](const std::string& name) { return is_presence(name) && is_living(name); });
   KeptJob job{.may_go = !is_own && !is_running,
-              .has_failed = has_failed(folder, names),
+              .has_failed = !is_running && has_failed(folder, names),
               .written_ns = folder.written_ns(),
               .size_bytes = 0};
   for (const std::string& name : names) {

@@ -26,8 +26,12 @@ def listen_at(folder: Path) -> socket.socket:
     """Listen in ``folder``, which is this process's alone."""
     unlink(folder)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with _inside(folder):
-        listener.bind(_NAME)
+    try:
+        with _inside(folder):
+            listener.bind(_NAME)
+    except BaseException:
+        listener.close()
+        raise
     listener.listen(8)
     listener.setblocking(False)
     return listener
