@@ -356,37 +356,18 @@ class Director:
     def _wait(self) -> None:
         """Give up if the time is over, and those who live cannot become enough."""
         staff, limit = self._staff, self._out_of_patience_at()
-        is_hopeless = self._is_hopeless()
+        is_hopeless = staff.is_hopeless()
         if not is_hopeless and (limit is None or staff.now < limit):
             return
         usable = staff.usable()
         needed = self._limits.min_np if self._is_launched else self._limits.np
-        if len(usable) < needed and self._pardons(needed - len(usable)):
+        if len(usable) < needed and staff.pardon(needed - len(usable)):
             self._unite()
         elif is_hopeless:
             self._give_up(texts.all_blacklisted(staff.banned_holders(), needed, self._found))
         elif len(usable) < needed:
             why, waited_s = f"{needed} are needed", self._limits.elastic_timeout_s
             self._give_up(texts.too_few(why, waited_s, len(usable), self._found))
-
-    def _is_hopeless(self) -> bool:
-        """No host that is there can be used again, and no worker lives elsewhere."""
-        staff = self._staff
-        banned = staff.capacity.banned_until(staff.now)
-        hosts = staff.capacity.hosts
-        is_final = bool(hosts) and all(math.isinf(banned.get(name, 0.0)) for name in hosts)
-        is_elsewhere = any(not staff.capacity.is_listed(e.spot) for e in staff.holders())
-        return is_final and not is_elsewhere and staff.failure is not None and not staff.usable()
-
-    def _pardons(self, needed: int) -> bool:
-        """Use hosts that are blacklisted again if so many healthy workers are there."""
-        staff = self._staff
-        kept = staff.banned_holders()
-        if len(kept) < max(needed, 1):
-            return False
-        staff.capacity.pardon(staff.now, [entry.spot for entry in kept])
-        staff.say(texts.pardoned(kept))
-        return True
 
     def _has_stalled(self, chosen: Sequence[Entry]) -> bool:
         """Whether worlds end again and again before they begin; then somebody has to go."""

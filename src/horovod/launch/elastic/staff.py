@@ -69,6 +69,15 @@ class Staff:
             if capacity.is_listed(entry.spot) and capacity.is_banned(self.now, entry.spot.hostname)
         ]
 
+    def is_hopeless(self) -> bool:
+        """Whether no host that is there can be used again, and no worker lives elsewhere."""
+        capacity = self.capacity
+        banned = capacity.banned_until(self.now)
+        is_final = all(math.isinf(banned.get(name, 0.0)) for name in capacity.hosts)
+        is_elsewhere = any(not capacity.is_listed(entry.spot) for entry in self.holders())
+        is_blacklisted = bool(capacity.hosts) and is_final and self.failure is not None
+        return is_blacklisted and not is_elsewhere and not self.usable()
+
     def members(self) -> list[Entry]:
         """Who is in the current world, or comes from it, by rank; also those that are removed."""
         return self.roll.members(self.world)
@@ -168,6 +177,15 @@ class Staff:
         self._lose(entry, what)
         entry.enter(Phase.ENDING, self.now)
         self.orders.append(End(entry.number))
+
+    def pardon(self, needed: int) -> bool:
+        """Use blacklisted hosts again where healthy workers have the state, if so many have it."""
+        kept = self.banned_holders()
+        if len(kept) < max(needed, 1):
+            return False
+        self.capacity.pardon(self.now, [entry.spot for entry in kept])
+        self.say(texts.pardoned(kept))
+        return True
 
     def note_leave(self, entry: Entry, what: str) -> None:
         """``entry``, which is in the current world no more, has ended by itself."""

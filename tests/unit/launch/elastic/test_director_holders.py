@@ -248,3 +248,12 @@ def test_every_holder_that_ended_is_named() -> None:
         "  worker 0 (rank 0, a), pid 11, was ended by SIGKILL, 2.0 s ago\n"
         "  worker 1 (rank 1, b), pid 12, exited with code 3, 0.0 s ago\n"
     ) in story.outcome.text
+
+
+def test_both_hosts_are_blacklisted_within_a_cooldown() -> None:
+    story = running(Story(4, min_np=2, cooldown=COOLDOWN), a=2, b=2)
+    story.exits(0, 2, code=-9)
+    assert story.ended == []
+    assert story.failed(1, 3).members == ()
+    story.wait(31.0)
+    assert story.ready(*story.started).members == (1, 4, 5, 3)
