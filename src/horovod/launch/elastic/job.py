@@ -277,6 +277,7 @@ class _ElasticJob:
             self._stage.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
 
     def started(self, worker: Worker) -> None:
+        self._director.note_pid(worker.number, worker.pid)
         self._stage.say_verbose(f"started {worker.name}")
 
     def troubled(self, crew: Crew, trouble: Trouble) -> None:
