@@ -5,9 +5,9 @@ limit, so that processors are all there is to wait for. The ranks of three jobs,
 HOROVOD_LINK_PROTECTION, are alive at once and measured in turns, round after round. A figure is the
 median over rounds of the slower rank's time per call.
 
-"+ GMAC" and "+ AES-GCM" are floors: the ranks of "control" do the same and then run the cipher alone
-over as many bytes as each sends and receives. The second table is what sealing and opening the
-control messages of a step takes, two of them one after the other; ranks of one host have none.
+"+ GMAC" and "+ AES-GCM" are floors: the ranks of "control" do the same and then run the cipher
+alone over as many bytes as each sends and receives. The second table is what sealing and opening
+the control messages of a step takes, two of them one after the other; ranks of one host have none.
 Needs root.
 """
 
