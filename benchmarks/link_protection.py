@@ -34,7 +34,7 @@ _SPECS = tuple(GroupSpec(level, level, "horovod") for level in LINK_PROTECTIONS)
 _FLOORS = {_INTEGRITY: "+ GMAC", _ENCRYPTED: "+ AES-GCM"}
 # Of the time under "control"; where that is less than the floor, so much of the floor.
 _MOST = {_INTEGRITY: 1.25, _ENCRYPTED: 1.6}
-_MOST_OF_FLOOR = 1.1
+_MOST_OF_FLOOR = 1.2
 _LARGE = Work.parse("64MB")
 _WORKS = (_LARGE, Work.parse("1000x4KB"), Work.parse("4B"))
 _FIRST_BYTES = 32  # of a control message, as engine/transport/message_link.cc cuts it
