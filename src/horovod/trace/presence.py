@@ -85,7 +85,7 @@ def find_presences(folder: Path) -> list[Presence]:
             fields = json.loads(path.read_text(encoding="utf-8"))
             if fields.pop("horovod_running") == _VERSION:
                 found.append(Presence(path=path, **fields))
-        except (KeyError, OSError, RecursionError, TypeError, ValueError):
+        except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError):
             continue
     return sorted(found, key=lambda presence: (presence.rank, presence.pid))
 
