@@ -24,9 +24,9 @@ pytestmark = [
 
 
 @contextlib.contextmanager
-def flood(processes: int, most: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+def flood(processes: int, most: int, kind: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes of nobody that connect wherever root begins to listen, for a minute at most."""
-    words = [sys.executable, str(WORKERS / "flood.py"), "60", str(most)]
+    words = [sys.executable, str(WORKERS / "flood.py"), "60", str(most), kind]
     with contextlib.ExitStack() as running:
         started = [
             running.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
@@ -42,59 +42,71 @@ def flood(processes: int, most: int) -> Iterator[list[subprocess.Popen[bytes]]]:
                 each.terminate()
 
 
-def run(ranks: int, script: str, hard_limit: int | None = None) -> tuple[int, str, str]:
-    """Of a job of ``script``, whose launcher and ranks may have so many descriptors."""
+@contextlib.contextmanager
+def job(
+    ranks: int, script: str, *words: str, hard_limit: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A job of ``script``, whose launcher and ranks may have so many descriptors."""
 
     def prepare() -> None:
         default_signals()
         if hard_limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
-    job = subprocess.run(
-        [*LAUNCHER, "-np", str(ranks), sys.executable, "-c", script],
+    with subprocess.Popen(
+        [*LAUNCHER, "-np", str(ranks), sys.executable, "-c", script, *words],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=150,
         preexec_fn=prepare,
         env={**os.environ, "HOROVOD_START_TIMEOUT": "120", "OMP_NUM_THREADS": "1"},
-    )
-    return job.returncode, job.stdout, job.stderr
+    ) as started:
+        try:
+            yield started
+        finally:
+            started.terminate()
+
+
+SUM = """
+import numpy as np
+import horovod.numpy as hvd
+hvd.init()
+print('sum', hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+"""
 
 
 def test_a_job_starts_while_another_user_floods_its_store() -> None:
-    with flood(2, 700):
-        status, out, err = run(
-            6,
-            "import numpy as np\n"
-            "import horovod.numpy as hvd\n"
-            "hvd.init()\n"
-            "print('sum', hvd.allreduce(np.ones(1), op=hvd.Sum)[0])\n",
-        )
-    assert status == 0, err
+    with flood(2, 700, "churn"), job(6, SUM) as started:
+        out, err = started.communicate(timeout=150)
+    assert started.returncode == 0, err
     assert out.count("sum 6.0") == 6
 
 
-def test_a_failure_is_named_while_another_user_holds_connections() -> None:
-    """More of them than the launcher may have descriptors."""
-    with flood(1, 4 * LIMIT):
-        status, out, err = run(
-            2,
-            "import os, signal\n"
-            "import horovod.numpy as hvd\n"
-            "hvd.init()\n"
-            "count = 0\n"
-            f"while count < {LIMIT // 8}:\n"
-            "    count = len(os.listdir(f'/proc/{os.getppid()}/fd'))\n"
-            "print('open', count, flush=True)\n"
-            "hvd.barrier()\n"
-            "if hvd.rank() == 1:\n"
-            "    raise SystemExit(3)\n"
-            "signal.pause()\n",
-            hard_limit=LIMIT,
-        )
-    assert status == 1
-    assert out.count("open") == 2
+FAIL = """
+import os, signal, sys, time
+import horovod.numpy as hvd
+hvd.init()
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+if hvd.rank() == 1:
+    raise SystemExit(3)
+signal.pause()
+"""
+
+
+def test_a_failure_is_named_while_another_user_holds_connections(tmp_path: Path) -> None:
+    """It has made more of them than the launcher may have descriptors."""
+    word = tmp_path / "fail"
+    with (
+        flood(1, 4 * LIMIT, "hold") as (flooding,),
+        job(2, FAIL, str(word), hard_limit=LIMIT) as started,
+    ):
+        assert flooding.stdout
+        assert flooding.stdout.readline() == b"held\n"
+        word.touch()
+        _, err = started.communicate(timeout=150)
+    assert started.returncode == 1
     assert "rank 1 on localhost" in err
     assert "exited with code 3" in err
     assert "Exit code: 3" in err
@@ -107,5 +119,5 @@ def test_workers_have_the_limits_of_who_started_the_job() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, 400))
 
     words = [*LAUNCHER, "-np", "1", "sh", "-c", "ulimit -Sn; ulimit -Hn"]
-    job = subprocess.run(words, capture_output=True, text=True, timeout=60, preexec_fn=prepare)
-    assert [line.rpartition(":")[2] for line in job.stdout.split()] == ["300", "400"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, preexec_fn=prepare)
+    assert [line.rpartition(":")[2] for line in shown.stdout.split()] == ["300", "400"]

@@ -1,9 +1,10 @@
 """Another user of the machine who connects wherever a new port is opened, as often as it can.
 
-    flood.py SECONDS CONNECTIONS [PORT]
+    flood.py SECONDS CONNECTIONS hold|churn
 
-Holds up to CONNECTIONS that say nothing and opens others in place of those that end, at PORT or
-wherever root has begun to listen since the start. Ends after SECONDS; prints how many it has made.
+Holds up to CONNECTIONS that say nothing, wherever root has begun to listen since the start, and
+opens others in place of those that end; with ``churn`` also in place of some that do not. Says when
+it has made so many; ends after SECONDS and prints how many it has made in all.
 Root starts it; it becomes nobody first.
 """
 
@@ -34,42 +35,48 @@ def listening() -> set[int]:
     }
 
 
-def flood(until: float, most: int, given: set[int]) -> int:
+def flood(until: float, most: int, *, churns: bool) -> int:
     """How many connections it has made."""
-    before, ports = listening(), given
+    before, ports = listening(), set[int]()
     held: deque[socket.socket] = deque()
-    count, next_look = 0, 0.0
+    count, next_look, has_told = 0, 0.0, False
     while (now := time.monotonic()) < until:
-        if not given and now >= next_look:
+        if now >= next_look:
             ports = listening() - before
             next_look = now + (_LOOK_AGAIN_S if ports else 0.0)
         if not ports:
             time.sleep(_LOOK_S)
-        for port in ports:
+        for port in ports if len(held) < most else ():
             made = socket.socket()
             made.setblocking(False)
             made.connect_ex(("127.0.0.1", port))
             held.append(made)
             count += 1
         if len(held) >= most:
-            renew(held)
+            if not has_told:
+                print("held", flush=True)
+            has_told = True
+            renew(held, churns=churns)
     return count
 
 
-def renew(held: deque[socket.socket]) -> None:
-    """Let go what the other side has ended; if that is little, a part of the rest as well."""
+def renew(held: deque[socket.socket], *, churns: bool) -> None:
+    """Let go what the other side has ended; with ``churns`` an eighth of the rest as well."""
     poller = select.poll()
     for each in held:
-        poller.register(each, select.POLLIN | select.POLLRDHUP)
-    ended = {fd for fd, events in poller.poll(0) if events & (select.POLLRDHUP | select.POLLHUP)}
+        poller.register(each, select.POLLRDHUP)
+    ended = {
+        fd
+        for fd, events in poller.poll(0 if churns else 10)
+        if events & (select.POLLRDHUP | select.POLLHUP)
+    }
     for _ in range(len(held)):
         each = held.popleft()
         if each.fileno() in ended:
             each.close()
         else:
             held.append(each)
-    while len(ended) < len(held) // 8 and held:
-        ended.add(-len(ended) - 1)
+    for _ in range(len(held) // 8 if churns else 0):
         held.popleft().close()
 
 
@@ -82,8 +89,8 @@ def main() -> None:
     os.setuid(_NOBODY)
     print("ready", flush=True)
     with contextlib.suppress(BrokenPipeError):
-        given = {int(port) for port in sys.argv[3:]}
-        print(flood(time.monotonic() + seconds, most, given), flush=True)
+        churns = sys.argv[3] == "churn"
+        print(flood(time.monotonic() + seconds, most, churns=churns), flush=True)
 
 
 if __name__ == "__main__":

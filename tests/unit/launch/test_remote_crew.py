@@ -355,12 +355,12 @@ def test_a_worker_that_cannot_be_started(desk: Desk) -> None:
 
 
 def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
-    (desk.folder / "gone").write_bytes(encode(Kind.GONE))
-    crew = desk.started_crew_that_says(
-        HELLO, f"head -c 10 > /dev/null; cat '{desk.folder}/gone'; exec cat > /dev/null"
-    )
+    farewell = desk.folder / "gone"
+    os.mkfifo(farewell)
+    crew = desk.started_crew_that_says(HELLO, f"cat '{farewell}'; exec cat > /dev/null")
     desk.turn_until("greeted")
     crew.dismiss()
+    farewell.write_bytes(encode(Kind.GONE))
     while not crew.is_closed:
         desk.turn()
     assert desk.diary == ["greeted there"]
