@@ -3,7 +3,8 @@
 
 PYTHON ?= python3
 NP ?= 2
-MINUTES ?= 60
+chaos: MINUTES ?= 60
+fuzz: MINUTES ?= 1
 SEED ?= 1
 FLIPS ?= 1000
 VENV := .venv
@@ -64,7 +65,8 @@ ENGINES_STAMP := $(ENGINES_VENV)/.made
 ENGINES := ray spark estimators
 
 .PHONY: help setup environments demo build check test test-unit test-cpp test-parallel test-integration \
-	test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos bench sanitize clean tools
+	test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
+	tools
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -108,6 +110,20 @@ attack: setup ## somebody on the path between two hosts, FLIPS times in each way
 
 chaos: setup ## elastic jobs and faults at random, for MINUTES, from SEED on
 	$(BIN)/python tests/elastic/chaos.py --minutes $(MINUTES) --seed $(SEED)
+
+# Each target has a third of a core; what is found stays in build/fuzz/found. Every function of every
+# folder is compiled for it: -O1 takes half the time of -O3.
+CLANG ?= clang++
+FUZZ_TARGETS = tree_root tree_middle tree_leaf news trace devices link
+fuzz: setup ## what decoders get from others, by chance, for MINUTES, under ASan and UBSan: needs Clang
+	@echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' | \
+	  $(CLANG) -x c++ -fsanitize=fuzzer,address,undefined -o /dev/null - 2>/dev/null || { \
+	  echo "Clang with libFuzzer is missing: sudo apt-get install clang libclang-rt-14-dev (of the" \
+	    "version that clang --version tells); CLANG=clang++-19 names another one"; exit 1; }
+	$(CMAKE) -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DHOROVOD_TESTS=OFF \
+	  -DHOROVOD_FUZZ=ON -S . -B build/fuzz
+	$(BIN)/cmake --build build/fuzz
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) $(FUZZ_TARGETS)
 
 test-legacy-tf: ## the TensorFlow and Keras tests on 2.15, the last one with Estimators
 	@if $(LEGACY_PYTHON) $(FROM_3_10_TO_3_11); then \
@@ -169,7 +185,7 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 bench: $(BUILD_STAMP) $(BENCH_STAMP) $(ENGINES_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
 	for name in collectives grouped training compression startup lifecycle memory \
-	    with_tensorflow with_jax many_hosts elastic_recovery observability autotune gpu; do \
+	    with_tensorflow with_jax many_hosts link_protection elastic_recovery observability autotune gpu; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; \
 	for name in engine_start estimator; do \

@@ -18,7 +18,7 @@ struct DeviceCard {
   std::array<DeviceRoute, kKindCount> routes{};
   std::array<bool, kKindCount> is_hierarchical{};
   cuda::Uuid uuid{};    // of its GPU
-  std::string problem;  // why it has no NCCL
+  std::string problem = {};  // why it has no NCCL
 };
 
 // As it travels, with as many bytes from every rank; a long problem is cut.

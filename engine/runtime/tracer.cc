@@ -48,16 +48,18 @@ void Tracer::start() {
 void Tracer::announce() {
   if (config_.presence.empty() || config_.folder.empty()) return;
   try {
-    const std::string folder =
-        prepare_folder(config_.folder, config_.is_chosen_folder, config_.job);
-    last_request_ = recordings_wanted(folder);  // of somebody before
-    const std::string path = folder + "/" + file_stem(place_.rank) + kPresenceSuffix;
-    write_presence(path, config_.presence);
-    presence_path_ = path;
+    folder_.emplace(job_folder());
+    last_request_ = folder_->recordings_wanted();  // of somebody before
+    folder_->write_presence(presence_name(), config_.presence);
   } catch (const std::exception& error) {
+    folder_.reset();
     log(place_.log, LogLevel::kInfo,
         std::string("nobody can ask this rank for recordings: ") + error.what());
   }
+}
+
+JobFolder Tracer::job_folder() const {
+  return {config_.folder, config_.is_chosen_folder, config_.job};
 }
 
 std::string Tracer::file_stem(int rank) const {
@@ -139,13 +141,12 @@ void Tracer::run() {
 // folder is the same.
 bool Tracer::may_be_asked_from_afar() const {
   const bool spans_hosts = place_.local.size() < place_.rank_names.size();
-  return spans_hosts && config_.is_chosen_folder && !presence_path_.empty();
+  return spans_hosts && config_.is_chosen_folder && folder_;
 }
 
 void Tracer::look_for_requests(std::vector<Wish>& wishes) {
-  if (presence_path_.empty()) return;
-  const std::string folder = presence_path_.substr(0, presence_path_.rfind('/'));
-  std::string wanted = recordings_wanted(folder);
+  if (!folder_) return;
+  std::string wanted = folder_->recordings_wanted();
   if (wanted.empty() || wanted == last_request_) return;
   last_request_ = wanted;
   wishes.push_back({"request", std::move(wanted), place_.rank});
@@ -175,16 +176,20 @@ std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, cons
                      .stacks = {}};
   if (with_stacks) head.stacks = stacks();
   if (!path.empty()) {
-    write_recording(recorder, head, path);
+    const std::size_t slash = path.rfind('/');
+    const std::string parent = slash == path.npos ? "." : path.substr(0, slash + 1);
+    write_recording(recorder, head, Directory(parent, Directory::Links::kFollow),
+                    path.substr(slash == path.npos ? 0 : slash + 1));
     return path;
   }
   if (config_.folder.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "there is no folder for recordings; give a path");
   }
-  const std::string folder = prepare_folder(config_.folder, config_.is_chosen_folder, config_.job);
-  std::string own = folder + "/" + file_stem(wish.rank) + "-" + wish.reason + kRecordingSuffix;
-  write_recording(recorder, head, own);
-  return own;
+  const JobFolder folder = job_folder();
+  folder.keep_limits();
+  const std::string name = file_stem(wish.rank) + "-" + wish.reason + kRecordingSuffix;
+  write_recording(recorder, head, folder.directory(), name);
+  return folder.path_of(name);
 }
 
 // On the scribe's thread.
@@ -351,7 +356,7 @@ void Tracer::stop() {
   }
   call_scribe();
   scribe_.join();
-  if (!presence_path_.empty()) unlink(presence_path_.c_str());
+  if (folder_) folder_->remove(presence_name());
   end_traces();
 }
 

@@ -20,6 +20,7 @@
 #include "runtime/news.h"
 #include "runtime/timeline_writer.h"
 #include "runtime/trace_place.h"
+#include "trace/job_folder.h"
 #include "trace/recorder.h"
 #include "trace/recorder_file.h"
 
@@ -90,6 +91,8 @@ class Tracer {
   void answer_others();
   std::string file_of(const RecorderView& recorder, const Wish& wish, const std::string& path,
                       bool with_stacks);
+  JobFolder job_folder() const;
+  std::string presence_name() const { return file_stem(place_.rank) + kPresenceSuffix; }
   std::string stacks();
   void log_report(const Report& report);
   std::string ask(RecorderHeader& header);
@@ -109,7 +112,7 @@ class Tracer {
   std::map<int, std::string> answers_;  // of other hosts, by rank
   std::condition_variable answered_;
   std::uint32_t dumps_done_ = 0;
-  std::string presence_path_;  // empty: nobody knows of this rank
+  std::optional<JobFolder> folder_;  // where a file says that this rank runs; none: nobody knows
   std::string last_request_;
 
   std::map<int, int> leaders_;  // by rank; empty: no other host can be reached

@@ -1,6 +1,7 @@
 #include "trace/json_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -24,22 +25,42 @@ constexpr std::array<char, 16 * 1024> kSpaces = [] {
   return spaces;
 }();
 
+constexpr std::string_view kBegin = "[\n";
+
+// Before anything of it is overwritten; another file than ours may just have the name.
+void check_is_ours(int fd, const std::string& path, std::string_view mark) {
+  struct stat found{};
+  if (fstat(fd, &found) != 0) throw system_error("looking at " + path, errno);
+  if (!S_ISREG(found.st_mode)) throw Error(ErrorCode::kSystem, path + " is no regular file");
+  const std::string expected = std::string(kBegin).append(mark);
+  std::string begin(expected.size(), '\0');
+  const ssize_t count = pread(fd, begin.data(), begin.size(), 0);
+  if (count < 0) throw system_error("reading " + path, errno);
+  if (count > 0 && begin != expected) {
+    throw Error(ErrorCode::kSystem,
+                path + " holds something else and is left as it is; choose another name");
+  }
+}
+
 }  // namespace
 
-JsonFile::JsonFile(const std::string& path, std::string_view last, std::size_t max_bytes)
+JsonFile::JsonFile(const std::string& path, std::string_view mark, std::string_view last,
+                   std::size_t max_bytes)
     : path_(path),
       tail_(std::string(last) + "\n]\n"),
       max_bytes_(max_bytes),
       gathered_(kMostGathered + 3 * kPage) {  // padding, an element, and what is promised beside
-  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
   if (fd_ < 0) throw system_error("opening " + path, errno);
   try {
-    write("[\n" + tail_, 0);
+    check_is_ours(fd_, path, mark);
+    if (ftruncate(fd_, 0) != 0) throw system_error("emptying " + path, errno);
+    write(std::string(kBegin) + tail_, 0);
   } catch (...) {
     close(fd_);
     throw;
   }
-  begin_ = end_ = 2;
+  begin_ = end_ = kBegin.size();
 }
 
 JsonFile::~JsonFile() {

@@ -19,9 +19,11 @@ class JsonFile {
   static constexpr std::size_t kStep = 1024U << 10;         // the bracket moves this far
   static constexpr std::size_t kMostGathered = 256U << 10;  // what stays in a processor's cache
 
-  // Opens `path`, over what was there. `last` is the element that comes last at any time. Throws
-  // Error.
-  JsonFile(const std::string& path, std::string_view last, std::size_t max_bytes);
+  // Opens `path`, over what was there, if that is a regular file that is empty or one of these:
+  // whose first element begins with `mark`. `last`, which does, too, is the element that comes last
+  // at any time. Throws Error.
+  JsonFile(const std::string& path, std::string_view mark, std::string_view last,
+           std::size_t max_bytes);
   // Writes what is left, and cuts off the spaces.
   ~JsonFile();
   JsonFile(const JsonFile&) = delete;

@@ -14,6 +14,7 @@ namespace hvd {
 
 namespace {
 
+constexpr std::string_view kMark = R"({"name":"process_)";  // each timeline begins like that
 constexpr std::string_view kLast =
     R"({"name":"process_sort_index","ph":"M","pid":0,"args":{"sort_index":0}})";
 
@@ -52,7 +53,7 @@ std::string in_capitals(std::string text) {
 
 Timeline::Timeline(TimelineConfig config)
     : config_(std::move(config)),
-      file_(config_.path, kLast, config_.max_bytes),
+      file_(config_.path, kMark, kLast, config_.max_bytes),
       start_ns_(now_ns()),
       plane_(in_capitals(config_.data_plane) + '_') {
   meta("process_name", 0).arguments().text("name", "buckets");

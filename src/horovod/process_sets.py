@@ -18,7 +18,8 @@ from typing import Any
 
 from horovod import _native
 from horovod.backends.plane import DataPlane
-from horovod.errors import InitError, MismatchError
+from horovod.checked import BadMessageError, printable, read_json
+from horovod.errors import HorovodInternalError, InitError, MismatchError
 from horovod.mpi_library import is_communicator, is_null, ranks_within
 from horovod.rendezvous.meeting import SetLinks
 
@@ -157,7 +158,8 @@ class _Registry:
             for s in process_sets
         ]
         name = "process_sets.communicators"
-        of_all = [json.loads(a) for a in self._engine.gather(name, json.dumps(own).encode())]
+        answers = self._engine.gather(name, json.dumps(own).encode())
+        of_all = [_groups_in(rank, a, len(own)) for rank, a in enumerate(answers)]
         result: list[ProcessSet] = []
         for position, process_set in enumerate(process_sets):
             if process_set.mpi_comm is None:
@@ -284,7 +286,8 @@ class _Registry:
     ) -> None:
         """Raise on every rank alike if some rank has a problem or wants something else."""
         payload = json.dumps([proposal, problem]).encode()
-        answers = [json.loads(answer) for answer in self._engine.gather(name, payload)]
+        gathered = self._engine.gather(name, payload)
+        answers = [_proposal_in(rank, answer) for rank, answer in enumerate(gathered)]
         problems = [f"rank {rank} {text}" for rank, (_, text) in enumerate(answers) if text]
         if problems:
             raise error(f"{operation}: {'; '.join(problems)}")
@@ -293,6 +296,40 @@ class _Registry:
             if other != first:
                 text = f"{operation}: rank {rank} asked for {other}, rank 0 for {first}"
                 raise (InitError if error is InitError else MismatchError)(text)
+
+
+def _proposal_in(rank: int, answer: bytes) -> tuple[Any, str | None]:
+    """What a rank wants, and what is wrong with it; HorovodInternalError for anything else."""
+    found = _json_of(rank, "proposal", answer)
+    is_pair = isinstance(found, list) and len(found) == 2
+    if not is_pair or not isinstance(found[1], (str, type(None))):
+        raise _bad_answer(rank, "proposal", found, "a proposal and a text")
+    return found[0], None if found[1] is None else printable(found[1])
+
+
+def _groups_in(rank: int, answer: bytes, count: int) -> list[list[int] | None]:
+    """The ranks of each of its communicators, of ``count`` sets; as above."""
+    found = _json_of(rank, "communicators", answer)
+    if not isinstance(found, list) or len(found) != count:
+        raise _bad_answer(rank, "communicators", found, f"{count} of them")
+    for ranks in found:
+        is_group = isinstance(ranks, list) and all(type(each) is int for each in ranks)
+        if ranks is not None and not is_group:
+            raise _bad_answer(rank, "communicators", ranks, "ranks")
+    return found
+
+
+def _json_of(rank: int, message: str, answer: bytes) -> Any:
+    try:
+        return read_json(message, answer)
+    except BadMessageError as error:
+        raise HorovodInternalError(str(error.of(f"rank {rank}"))) from None
+
+
+def _bad_answer(rank: int, message: str, found: object, expected: str) -> HorovodInternalError:
+    text = printable(reprlib.repr(found))
+    error = BadMessageError(message, "values", text, expected, f"rank {rank}")
+    return HorovodInternalError(str(error))
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos_job import ChaosJob
+from chaos_job import ChaosJob, JobError
 from fault_plan import Fault, Limits
 from fault_player import FaultPlayer
 from histories import in_order
@@ -65,3 +66,18 @@ def test_hosts_come_and_go_and_nothing_is_done_twice(tmp_path: Path) -> None:
     assert "restore" not in [event.kind for event in events]
     worlds = {event.world: event.size for event in in_order(events) if event.kind == "start"}
     assert list(worlds.values()) == [2, 3, 4, 3, 1]
+
+
+def test_when_nobody_is_left_who_has_the_state_the_end_of_each_is_told(tmp_path: Path) -> None:
+    limits = Limits(min_np=1, max_np=2, hosts={"127.0.0.1": 1, "127.0.0.2": 1})
+    with ChaosJob(tmp_path, limits) as job:
+        job.wait_until(lambda: len(job.watch.members) == 2, "there is no world")
+        members = job.watch.members
+        for member in members:
+            job.signal(member, signal.SIGKILL)
+        with pytest.raises(JobError, match="has ended with 1"):
+            job.wait_until(lambda: False, "killed")
+        told = job.told()
+    assert "nobody is left who has the state: all workers of world 1 that had it" in told
+    for member in members:
+        assert f"(rank {member.rank}, {member.hostname}), pid {member.pid}, was ended by" in told

@@ -13,8 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from chaos_on_hosts import ChaosOnHosts
+from fault_plan import Limits
 from lab import ROOT, Lab, wait_until
+from rounds import problems_of
 from ssh_servers import SshServers
+from traps import Trap
 
 COUNTER = str(ROOT / "tests" / "integration" / "workers" / "elastic_counter.py")
 # A network that is gone without a word is noticed after this.
@@ -109,3 +113,46 @@ def test_a_link_is_lost_and_comes_back(lab: Lab, counting: Counting) -> None:
     counting.says("world 3 has 3 workers on host0, host1, host2")
     counting.counts_more(3)
     counting.end()
+
+
+@pytest.fixture
+def job_on(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[Callable[..., ChaosOnHosts]]:
+    """A job on these hosts, whose samples are accounted for."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(**hosts: int) -> ChaosOnHosts:
+            limits = Limits(min_np=1, max_np=3, hosts=hosts)
+            job = stack.enter_context(ChaosOnHosts(tmp_path, limits, lab, ssh))
+            job.wait_until(job.trains_together, "the world is not whole, or does nothing")
+            return job
+
+        yield begin
+
+
+@pytest.mark.timeout(300)
+def test_a_blacklisted_host_keeps_the_only_worker_with_the_state(
+    job_on: Callable[..., ChaosOnHosts],
+) -> None:
+    """Rank 0 dies in a world in which a newcomer of another host has not got the state yet."""
+    job = job_on(host0=2, host1=1)
+    [other] = [member for member in job.watch.members if member.hostname == "host1"]
+    job.signal(other, signal.SIGKILL)
+    job.wait_until(lambda: job.has_gone_on_without("host1"), "it waits for the lost worker")
+    job.lay(Trap("enter", signal.SIGKILL, for_leader=True))
+    first = job.watch.members[0]
+    job.wait_until(lambda: job.has_gone_on_without("host0"), "nobody has taken the state over")
+    job.finish()
+    assert problems_of(job.watch.events) == []
+    assert [event.process for event in job.watch.events if event.kind == "trap"] == [first.process]
+    assert re.search(r"host0 is blacklisted for \d s", (job.folder / "err").read_text())
+
+
+@pytest.mark.timeout(300)
+def test_all_hosts_are_replaced_at_once(job_on: Callable[..., ChaosOnHosts]) -> None:
+    """Without any loss: the old ones train until others can take the state over."""
+    job = job_on(host0=2)
+    job.discovery.set_hosts({"host1": 1, "host2": 1})
+    job.wait_until(job.trains_together, "the world is not on the new hosts")
+    job.finish()
+    assert problems_of(job.watch.events) == []
+    assert "restore" not in [event.kind for event in job.watch.events]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 import termios
@@ -12,7 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import LAUNCHER, TIMEOUT_S, run, start
+from foreign_files import contents, fill, lost
+from launching import LAUNCHER, TIMEOUT_S, default_signals, run, start
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
@@ -104,24 +106,39 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
-    (tmp_path / "rank.0" / "stdout").mkdir(parents=True)
+    assert run("-np", "1", "--output-filename", str(tmp_path), "true")[0] == 0
+    (tmp_path / "rank.0" / "stdout").unlink()
+    (tmp_path / "rank.0" / "stdout").mkdir()
     status, out, err = run("-np", "1", "--output-filename", str(tmp_path), "echo", "never")
     assert (status, out) == (2, "")
     assert f"--output-filename: [Errno 21] Is a directory: '{tmp_path}/rank.0/stdout'" in err
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def small_disk() -> None:
+    """A limit of the launcher stands for it: each file takes a line and a bit."""
+    default_signals()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+
+
+def test_files_of_a_user_are_no_output(tmp_path: Path) -> None:
+    fill(tmp_path / "place", tmp_path / "outside")
+    before = contents(tmp_path)
+    words = ("--output-filename", str(tmp_path / "place"), "echo", "never")
+    status, out, err = run("-np", "1", *words)
+    assert (status, out) == (2, "")
+    assert f"{tmp_path}/place/rank.0 holds something else than a rank's output" in err
+    assert lost(before, tmp_path) == []
+
+
 def test_a_disk_that_is_full_later_is_told_once_and_the_job_goes_on(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        (tmp_path / f"rank.{rank}").mkdir()
-        (tmp_path / f"rank.{rank}" / "stdout").symlink_to("/dev/full")
     script = "echo one; echo two; echo kept >&2"
-    status, out, err = run("-np", "2", "--output-filename", str(tmp_path), "sh", "-c", script)
+    words = ("-np", "2", "--output-filename", str(tmp_path), "sh", "-c", script)
+    status, out, err = run(*words, preexec_fn=small_disk)
     assert status == 0
     assert len(out.splitlines()) == 4
     own = [line for line in err.splitlines() if line.startswith("horovodrun: ")]
     told, *rest = own
-    assert "stdout is incomplete from here on: No space left on device; the job goes on" in told
+    assert "stdout is incomplete from here on: File too large; the job goes on" in told
     assert len(rest) == 1
     assert rest[0].startswith("horovodrun: incomplete, too: ")
     assert sorted(line.partition("rank.")[2][:1] for line in own) == ["0", "1"]

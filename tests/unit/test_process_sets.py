@@ -11,6 +11,8 @@ from horovod.errors import InitError
 from horovod.process_sets import close_registry, ids_and_ranks, open_registry
 from horovod.rendezvous.meeting import SetLinks
 
+SEALS = object()  # of a connection
+
 
 @pytest.fixture
 def world(monkeypatch):
@@ -167,7 +169,7 @@ def test_a_set_is_connected_for_all_ranks_or_none(own, other, text):
         asked.append((number, ranks))
         if own:
             raise InitError(f"init: {own}")
-        return SetLinks(control=((1, writer),))
+        return SetLinks(control=((1, writer, SEALS),))
 
     open_registry(engine, 0, 2, [], True, connect_set)
     try:
@@ -179,7 +181,7 @@ def test_a_set_is_connected_for_all_ranks_or_none(own, other, text):
     finally:
         close_registry()
     assert asked == [(1, [1])]
-    assert engine.added == ([] if text else [(1, [1], None, [(1, writer)], [])])
+    assert engine.added == ([] if text else [(1, [1], None, [(1, writer, SEALS)], [])])
     os.close(reader)
     if text and not own:  # connected in vain
         with pytest.raises(OSError, match="Bad file descriptor"):

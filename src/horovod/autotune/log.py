@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from horovod.autotune.knobs import Knob, Values
 from horovod.autotune.search import Verdict
 from horovod.metrics.sampling import note_sample
+from horovod.own_files import open_regular, read_own, replacing
 from horovod.setting import Flag, Setting
 from horovod.settings import SETTINGS
 
@@ -25,6 +28,9 @@ _COLUMNS = (
     *("allreduce_block_kb", "small_allreduce_kb", "small_allreduce_between_hosts_kb"),
     *("step_ms", "phase"),
 )
+_HEADING = "# Found by horovodrun --autotune: "
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_MOST_BYTES = 1 << 20
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
 
 
@@ -72,7 +78,7 @@ class SampleLog:
         if self._path is not None:
             found = self._path.with_name(f"{self._path.name}.yaml")
             try:
-                found.write_text(pinned(verdict, knobs), encoding="utf-8")
+                _replace_found(found, pinned(verdict, knobs))
                 place = f" (--config-file {found})"
             except OSError as error:
                 _log.error("autotune: %s cannot be written: %s", found, error)
@@ -82,7 +88,8 @@ class SampleLog:
         if self._path is None:
             return
         try:
-            self._path.write_text("", encoding="utf-8")
+            with open(open_regular(self._path, _APPENDED), "ab") as file:
+                file.truncate(0)
         except OSError as error:
             _log.error("HOROVOD_AUTOTUNE_LOG=%s: it cannot be written: %s", self._path, error)
             self._path = None
@@ -92,10 +99,20 @@ class SampleLog:
         if self._path is None:
             return
         try:
-            with self._path.open("a", newline="", encoding="utf-8") as file:
+            opened = open_regular(self._path, _APPENDED)
+            with open(opened, "a", newline="", encoding="utf-8") as file:
                 csv.writer(file, lineterminator="\n").writerow(row)
         except OSError as error:
             _log.error("HOROVOD_AUTOTUNE_LOG=%s: a row is lost: %s", self._path, error)
+
+
+def _replace_found(path: Path, text: str) -> None:
+    """Nobody has named this file, so only one that autotuning has written is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not read_own(path, _MOST_BYTES).startswith(_HEADING.encode()):
+            raise OSError("it holds something else than what autotuning has found")
+    with replacing(path, 0o666) as file:
+        file.write(text.encode())
 
 
 def describe(verdict: Verdict, knobs: Sequence[Knob], defaults: Values) -> str:
@@ -111,7 +128,7 @@ def describe(verdict: Verdict, knobs: Sequence[Knob], defaults: Values) -> str:
 
 def pinned(verdict: Verdict, knobs: Sequence[Knob]) -> str:
     """A configuration file for ``horovodrun`` that holds what was found, and looks no further."""
-    lines = [f"# {verdict.gain:.3f} times as fast as without.\n", "params:\n"]
+    lines = [f"{_HEADING}{verdict.gain:.3f} times as fast as without.\n", "params:\n"]
     for knob in knobs:
         key = _flag(knob.name).key.partition(".")[2]
         lines.append(f"  {key}: {_text(knob.name, verdict.values[knob.name])}\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import json
 import os
@@ -22,11 +23,15 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
+from horovod.own_files import open_own, open_regular
+
 __all__ = ["Leaf", "read_checkpoint", "write_checkpoint"]
 
 _ABOUT, _VALUES = "horovod-state.json", "values.pickle"
 _FORMAT = 1
 _MOST_INLINE_BYTES = 4096
+_ENDING = ".partial"
+_HEADER_BYTES = 30  # of a member of a zip archive, before its name
 
 # Classes that run nothing of their own, and cannot be changed by a pickle either.
 _PLAIN = {
@@ -109,14 +114,15 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of ``target`` when the block ends well, and else goes."""
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "no regular file")
-    ending = ".partial"
     start = f".{target.name}.{socket.gethostname()}-"
-    _remove_abandoned(target.parent, start, ending)
-    partial = target.parent / f"{start}{os.getpid()}{ending}"
+    _remove_abandoned(target.parent, start)
+    partial = target.parent / f"{start}{os.urandom(8).hex()}{_ENDING}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(partial, flags, 0o666)
     try:
         with open(descriptor, "wb") as file:
+            with contextlib.suppress(OSError):  # some file systems cannot
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -128,15 +134,20 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
     _sync_folder(target.parent)
 
 
-def _remove_abandoned(folder: Path, start: str, ending: str) -> None:
-    """What a writer of this machine left when it was killed: as large as a checkpoint, each."""
+def _remove_abandoned(folder: Path, start: str) -> None:
+    """What a writer of this machine left when it was killed: as large as a checkpoint, each.
+
+    It is ours if it begins like a file of a state, and is not removed while its writer has it
+    locked. What cannot be known to be that stays.
+    """
     for name in os.listdir(folder):
-        pid = name[len(start) : -len(ending)]
-        if not name.startswith(start) or not name.endswith(ending) or not pid.isdecimal():
+        if not name.startswith(start) or not name.endswith(_ENDING):
             continue
-        if int(pid) == os.getpid() or not Path("/proc", pid).exists():
-            with contextlib.suppress(OSError):
-                os.unlink(folder / name)
+        with contextlib.suppress(OSError), open(open_own(folder / name), "rb") as file:
+            if file.read(_HEADER_BYTES + len(_ABOUT))[_HEADER_BYTES:] != _ABOUT.encode():
+                continue
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(folder / name)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -167,12 +178,15 @@ def read_checkpoint(
     """
     target = Path(path).absolute()
     try:
-        with zipfile.ZipFile(target) as archive:
-            _check(archive, kind)
+        with (
+            open(open_regular(target, os.O_RDONLY), "rb") as file,
+            zipfile.ZipFile(file) as archive,
+        ):
+            _check(archive, kind, os.fstat(file.fileno()).st_size)
             tree = io.BytesIO(archive.read(_VALUES))
             return _Reader(tree, archive, leaves, allow_pickle).load()
     except OSError as error:
-        text = f"the state was not read: {error.strerror}"
+        text = f"the state was not read: {error.strerror or error}"
         raise OSError(error.errno or errno.EIO, text, str(target)) from error
     except zipfile.BadZipFile as error:
         raise ValueError(f"{target}: no file of a state, or a damaged one: {error}") from error
@@ -180,9 +194,15 @@ def read_checkpoint(
         raise ValueError(f"{target}: {error}") from error
 
 
-def _check(archive: zipfile.ZipFile, kind: str) -> None:
+def _check(archive: zipfile.ZipFile, kind: str, size_bytes: int) -> None:
     if _ABOUT not in archive.namelist():
         raise ValueError("no file of a state")
+    for member in archive.infolist():  # which could else ask for any amount of memory
+        if member.compress_type != zipfile.ZIP_STORED or member.file_size > size_bytes:
+            raise ValueError(
+                f"no file of a state, or a damaged one: {member.filename!r} has "
+                f"{member.file_size} bytes, the file {size_bytes}; expected nothing compressed"
+            )
     about = json.loads(archive.read(_ABOUT))
     if about["format"] != _FORMAT:
         raise ValueError(f"written in format {about['format']}; this version reads {_FORMAT}")

@@ -27,6 +27,7 @@ from horovod.launch.host_plan import HostPlan, Place, place_of, plan_of
 from horovod.launch.line import Line
 from horovod.launch.output import Output, Sink
 from horovod.launch.processes import Starter, adopt_orphans, reaped, spawn
+from horovod.launch.records import Records
 from horovod.launch.remote_call import ReceivedCall
 from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
@@ -134,7 +135,7 @@ class Agent:
         self._noted_exit = noted_exit
         self._wakeups = wakeups
         self._selector = selector
-        self._line = Line(selector, self._on_frame, self._on_line_end)
+        self._line = Line(selector, self._on_frame, self._on_line_end, self._on_altered)
         self._watchdog = Watchdog()
         self._output = Output(selector)
         self._crew = LocalCrew(
@@ -162,13 +163,15 @@ class Agent:
         """The first one has so long to come."""
         self._let_go_at = time.monotonic() + timeout_s
 
-    def attach(self, orders_fd: int, reports_fd: int) -> None:
+    def attach(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
         """A launcher is there, perhaps in place of another one: tell it what it may not know.
+
+        ``records``: see ``Line.open``.
 
         Raises:
             PermissionError: see ``Line.open``.
         """
-        self._line.open(orders_fd, reports_fd)
+        self._line.open(orders_fd, reports_fd, records)
         self._let_go_at = None
         self._line.send(MAGIC)
         self._line.send(encode_json(Kind.HELLO, self._greeting()))
@@ -264,7 +267,7 @@ class Agent:
         return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
 
     def _on_line_end(self) -> None:
-        if self._plan is None:
+        if self._plan is None and not self.is_ending:
             sys.stderr.write(f"{_NO_ORDERS}\n")
         patience_s = self._plan.patience_s if self._plan else 0.0
         self.untaken = [0, 0]
@@ -274,6 +277,14 @@ class Agent:
             self._let_go_at = time.monotonic() + patience_s
             self._say(f"horovodrun has gone; its workers wait for it for {patience_s:g} s")
 
+    def _on_altered(self, reason: str) -> None:
+        """No order can be believed any more, so this is the end; the launcher hears why."""
+        hostname = self._plan.hostname if self._plan else os.uname().nodename
+        text = f"{hostname}: what horovodrun has sent there did not arrive as it was: {reason}"
+        self._say(text)
+        self._report_trouble(Trouble(1, text))
+        self._end(reaches_strays=True)
+
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
             if not self._is_prepared:
@@ -282,8 +293,14 @@ class Agent:
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
-            self._start(self._plan, [place_of(place) for place in frame.fields["places"]])
+            fields = frame.fields
+            places = fields.each("places", place_of)
+            fields.close()
+            self._start(self._plan, places)
         elif frame.kind == Kind.TAKEN:
+            if not 0 <= frame.number <= self.untaken[frame.stream]:
+                expected = f"at most {self.untaken[frame.stream]}"
+                raise frame.error("bytes", str(frame.number), expected)
             self.untaken[frame.stream] -= frame.number
         elif frame.kind == Kind.END:
             self._end(reaches_strays=bool(frame.stream))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import selectors
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from horovod.launch.output import Console
 
@@ -18,10 +18,16 @@ _LOW_WATER_BYTES = 256 * 1024
 
 
 class FrameWriter:
-    """Writes encoded frames to ``fd`` as its reader takes them."""
+    """Writes encoded frames to ``fd`` as its reader takes them, each ``sealed`` before."""
 
-    def __init__(self, fd: int, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self,
+        fd: int,
+        selector: selectors.BaseSelector,
+        sealed: Callable[[bytes], bytes] = bytes,
+    ) -> None:
         self._console = Console(fd, selector)
+        self._sealed = sealed
         self._sources: deque[Iterator[bytes]] = deque()
 
     @property
@@ -31,7 +37,7 @@ class FrameWriter:
 
     def send(self, frame: bytes) -> None:
         """Send ``frame`` before everything that is still in a source."""
-        self._console.write(frame)
+        self._console.write(self._sealed(frame))
 
     def send_from(self, source: Iterator[bytes]) -> None:
         """Send the frames of ``source`` after those of earlier sources, as they are taken."""
@@ -45,7 +51,7 @@ class FrameWriter:
             if frame is None:
                 self._sources.popleft()
             else:
-                self._console.write(frame)
+                self._console.write(self._sealed(frame))
 
     def flush(self) -> None:
         """Send everything, blocking."""

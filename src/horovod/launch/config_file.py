@@ -21,6 +21,7 @@ __all__ = ["FileChoices", "read_config_file"]
 
 _CONTROLLER = "controller"
 _SECTIONS = file_sections()
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,17 @@ def read_config_file(path: Path) -> FileChoices:
         OSError: it cannot be read.
     """
     try:
-        return _choices_of(_compose(path.read_bytes()))
+        return _choices_of(_compose(_content(path)))
     except SettingError as error:
         raise SettingError(f"{path}, {error}") from None
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:  # may well be the end of a pipe
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise SettingError(f"larger than {_MOST_BYTES} bytes")
+    return content
 
 
 def _compose(content: bytes) -> yaml.Node | None:
@@ -54,6 +63,8 @@ def _compose(content: bytes) -> yaml.Node | None:
         raise SettingError(f"{where}not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingError(f"not YAML: {error}".partition("\n")[0]) from None
+    except RecursionError:
+        raise SettingError("nested too deeply; expected sections with keys") from None
 
 
 def _choices_of(root: yaml.Node | None) -> FileChoices:

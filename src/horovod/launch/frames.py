@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from horovod.checked import BadMessageError, Fields
+
 __all__ = [
     "CHUNK_BYTES",
     "MAGIC",
@@ -29,6 +31,8 @@ MAGIC = b"\0horovod agent 3\n"  # the number is the protocol's version
 CHUNK_BYTES = 64 * 1024
 # A plan carries the launcher's whole environment, and a system takes no more than this of it.
 _MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+_NUMBER_BYTES = 8
+_STREAMS = (0, 1)
 _HEAD = struct.Struct("!BBII")  # kind, stream, worker, bytes of the payload
 
 
@@ -67,18 +71,21 @@ class Frame:
     @property
     def number(self) -> int:
         """The payload of kinds that carry a number."""
+        if len(self.payload) != _NUMBER_BYTES:
+            raise self.error("payload", f"{len(self.payload)} bytes", "a number of 8 bytes")
         return int.from_bytes(self.payload, "big", signed=True)
 
+    def error(self, field: str, found: str, expected: str) -> FrameError:
+        """What is wrong with a field of it."""
+        return FrameError(str(BadMessageError(self.kind.name, field, found, expected)))
+
     @property
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Fields:
         """The payload of kinds that carry JSON; FrameError when it is none."""
         try:
-            fields = json.loads(self.payload)
-        except ValueError as error:
-            raise FrameError(f"{self.kind.name} is no JSON: {error}") from None
-        if not isinstance(fields, dict):
-            raise FrameError(f"{self.kind.name} is no JSON object")
-        return fields
+            return Fields.read(self.kind.name, self.payload)
+        except BadMessageError as error:
+            raise FrameError(str(error)) from None
 
 
 class FrameError(Exception):
@@ -88,7 +95,7 @@ class FrameError(Exception):
 def encode(kind: Kind, payload: bytes | int = b"", *, worker: int = 0, stream: int = 0) -> bytes:
     """A frame as it travels."""
     if isinstance(payload, int):
-        payload = payload.to_bytes(8, "big", signed=True)
+        payload = payload.to_bytes(_NUMBER_BYTES, "big", signed=True)
     return _HEAD.pack(kind, stream, worker, len(payload)) + payload
 
 
@@ -114,8 +121,9 @@ class FrameReader:
         if len(received) < _HEAD.size:
             return None
         kind, stream, worker, payload_bytes = _HEAD.unpack_from(received)
-        if kind not in Kind.__members__.values() or payload_bytes > _MAX_PAYLOAD_BYTES:
-            raise FrameError(f"a frame of kind {kind} with {payload_bytes} bytes")
+        is_known = kind in Kind.__members__.values() and stream in _STREAMS
+        if not is_known or payload_bytes > _MAX_PAYLOAD_BYTES:
+            raise FrameError(f"a frame of kind {kind}, stream {stream}, with {payload_bytes} bytes")
         end = _HEAD.size + payload_bytes
         if len(received) < end:
             return None

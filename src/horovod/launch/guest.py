@@ -41,7 +41,7 @@ class GuestOrders:
 
     listener_fd: int
     secret: str = field(repr=False)
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     ends_with_failure: bool
     patience_s: float
 

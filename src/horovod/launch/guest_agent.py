@@ -194,7 +194,8 @@ class _GuestAgent:
             self._part(stranger)
         self._selector.unregister(self._listener)
         self._listener.close()
-        self._agent.attach(orders_fd, reports_fd)
+        assert self._greeting is not None
+        self._agent.attach(orders_fd, reports_fd, self._greeting.records())
 
     # What ends it.
 

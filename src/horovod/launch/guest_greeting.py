@@ -2,17 +2,21 @@
 
     guest -> launcher   magic, nonce
     launcher -> guest   nonce, proof
-    guest -> launcher   proof; frames follow (frames.py); or REFUSAL, and the end
+    guest -> launcher   proof; frames follow (frames.py), in records (records.py); or REFUSAL, and
+                        the end
 
-Each side is fed with what comes and says what to send; nothing else is parsed before. ``sealed``
-hides a secret that has to follow, from whoever listens; it opens what it has sealed.
+Each side is fed with what comes and says what to send; nothing else is parsed before. The keys of
+the records are of this greeting alone. ``sealed`` hides a secret that has to follow, from whoever
+listens; it opens what it has sealed.
 """
 
 from __future__ import annotations
 
+from horovod.launch.records import Records
 from horovod.rendezvous.authentication import (
     NONCE_BYTES,
     PROOF_BYTES,
+    derive_key,
     is_proof,
     new_nonce,
     prove,
@@ -22,7 +26,7 @@ __all__ = ["REFUSAL", "GreetingError", "GuestGreeting", "LauncherGreeting"]
 
 REFUSAL = bytes(PROOF_BYTES)  # no proof, and so an answer: who gets none may come again
 
-_MAGIC = b"hvdguest1\n"
+_MAGIC = b"hvdguest2\n"
 _LAUNCHER, _GUEST, _SEAL = b"launcher", b"guest", b"seal"
 
 
@@ -51,6 +55,11 @@ class GuestGreeting:
             raise GreetingError("it does not know the job's secret")
         self.is_over, self._theirs = True, theirs
         return prove(self._secret, _GUEST, self._nonce, theirs)
+
+    def records(self) -> Records:
+        """For what follows, once the greeting is over."""
+        keys = _record_keys(self._secret, self._nonce, self._theirs)
+        return Records(keys[_GUEST], keys[_LAUNCHER])
 
     def sealed(self, text: bytes) -> bytes:
         """Once the greeting is over; one text, of a secret's length at most."""
@@ -89,9 +98,19 @@ class LauncherGreeting:
             self.is_over = True
         return b""
 
+    def records(self) -> Records:
+        """See ``GuestGreeting``."""
+        keys = _record_keys(self._secret, self._theirs, self._nonce)
+        return Records(keys[_LAUNCHER], keys[_GUEST])
+
     def sealed(self, text: bytes) -> bytes:
         """See ``GuestGreeting``."""
         return _sealed(text, prove(self._secret, _SEAL, self._theirs, self._nonce))
+
+
+def _record_keys(secret: bytes, guests: bytes, launchers: bytes) -> dict[bytes, bytes]:
+    """By sender, from both nonces."""
+    return {role: derive_key(secret, role, guests, launchers) for role in (_LAUNCHER, _GUEST)}
 
 
 def _sealed(text: bytes, pad: bytes) -> bytes:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from horovod.launch.channel import FrameWriter
 from horovod.launch.guest_greeting import GreetingError, LauncherGreeting
 from horovod.launch.host_plan import HostPlan
+from horovod.launch.records import RecordError, Records
 
 __all__ = ["GuestAddress", "GuestLink"]
 
@@ -58,6 +59,7 @@ class GuestLink:
         self._on_data = on_data
         self._on_end = on_end
         self._greeting = LauncherGreeting(address.secret)
+        self._records: Records | None = None  # once greeted
         self._socket: socket.socket | None = None
         self._writer: FrameWriter | None = None
         self._writer_fd = -1
@@ -121,7 +123,7 @@ class GuestLink:
             return
         try:
             data = self._socket.recv(_READ_BYTES)
-            if data and not self._greeting.is_over:
+            if data and self._records is None:
                 data = self._greet(data)
                 if not data:
                     return
@@ -133,10 +135,20 @@ class GuestLink:
             self._end(str(error))
             return
         if data:
-            self._on_data(data)
+            self._hear(data)
         else:
             self.may_come_again = not self._greeting.is_over
             self._end("its guest was ended, or the process that had it has ended")
+
+    def _hear(self, data: bytes) -> None:
+        assert self._records is not None
+        try:
+            for piece in self._records.opened(data):
+                self._on_data(piece)
+                if self._socket is None:  # dropped because of what it has said
+                    return
+        except RecordError as error:
+            self._end(f"what its guest has sent did not arrive as it was: {error}")
 
     def _greet(self, data: bytes) -> bytes:
         """What comes behind the greeting. Raises OSError."""
@@ -144,7 +156,8 @@ class GuestLink:
         self._socket.sendall(self._greeting.feed(data))  # so little always fits
         if self._greeting.is_over:
             self._writer_fd = os.dup(self._socket.fileno())  # apart, for the selector
-            self._writer = FrameWriter(self._writer_fd, self._selector)
+            self._records = self._greeting.records()
+            self._writer = FrameWriter(self._writer_fd, self._selector, self._records.sealed)
         return self._greeting.rest
 
     def _end(self, problem: str) -> None:

@@ -6,10 +6,11 @@ The secret is part of what travels to an agent, through ssh's standard input.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from horovod.checked import MOST_RANKS, BadMessageError, Fields, printable
 from horovod.launch.environment import is_passed_on
 from horovod.launch.hosts import Slot
 
@@ -21,10 +22,13 @@ __all__ = [
     "place_of",
     "plan_of",
     "remote_environment",
+    "slot_of",
 ]
 
 # Of the ssh session that the launcher itself may run in.
 _OF_A_SESSION = frozenset({"SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK"})
+
+_MOST_WORD = 2**21  # of a command line
 
 
 @dataclass(frozen=True)
@@ -81,20 +85,27 @@ def fields_of(plan: HostPlan) -> dict[str, Any]:
     return fields
 
 
-def plan_of(fields: Mapping[str, Any]) -> HostPlan:
-    """The plan that ``fields_of`` has made these from."""
-    interfaces: Sequence[str] | None = fields["interfaces"]
-    return HostPlan(
-        hostname=fields["hostname"],
-        words=tuple(fields["words"]),
-        environment=fields["environment"],
-        stores=tuple((address, port) for address, port in fields["stores"]),
-        secret=base64.b64decode(fields["secret"]),
-        store_timeout_s=float(fields["store_timeout_s"]),
-        interfaces=None if interfaces is None else tuple(interfaces),
-        has_call=fields["has_call"],
-        patience_s=float(fields["patience_s"]),
+def plan_of(fields: Fields) -> HostPlan:
+    """The plan that ``fields_of`` has made these from; BadMessageError for any others."""
+    try:
+        secret = base64.b64decode(fields.text("secret", 1024), validate=True)
+    except BadMessageError:
+        raise
+    except ValueError as error:
+        raise fields.error("secret", "what cannot be decoded", f"base64 ({error})") from None
+    plan = HostPlan(
+        hostname=printable(fields.text("hostname", 255)),
+        words=fields.texts("words", _MOST_WORD),
+        environment=fields.texts_by_name("environment"),
+        stores=fields.addresses("stores"),
+        secret=secret,
+        store_timeout_s=fields.number("store_timeout_s"),
+        interfaces=None if fields.is_null("interfaces") else fields.texts("interfaces", 255),
+        has_call=fields.flag("has_call"),
+        patience_s=fields.number("patience_s"),
     )
+    fields.close()
+    return plan
 
 
 def place_fields(place: Place) -> dict[str, Any]:
@@ -102,6 +113,26 @@ def place_fields(place: Place) -> dict[str, Any]:
     return {"number": place.number, "slot": asdict(place.slot), "extra": dict(place.extra)}
 
 
-def place_of(fields: Mapping[str, Any]) -> Place:
-    """The place that ``place_fields`` has made these from."""
-    return Place(int(fields["number"]), Slot(**fields["slot"]), fields["extra"])
+def place_of(fields: Fields) -> Place:
+    """The place that ``place_fields`` has made these from; BadMessageError for any others."""
+    number, slot = fields.integer("number", 0, 2**32 - 1), slot_of(fields)
+    return Place(number, slot, fields.texts_by_name("extra"))
+
+
+def slot_of(fields: Fields) -> Slot:
+    """The field ``slot``, which is one as JSON takes it."""
+    slot = fields.fields("slot")
+    size, local_size, cross_size = (
+        slot.integer(name, 1, MOST_RANKS) for name in ("size", "local_size", "cross_size")
+    )
+    found = Slot(
+        hostname=printable(slot.text("hostname", 255)),
+        rank=slot.integer("rank", 0, size - 1),
+        size=size,
+        local_rank=slot.integer("local_rank", 0, local_size - 1),
+        local_size=local_size,
+        cross_rank=slot.integer("cross_rank", 0, cross_size - 1),
+        cross_size=cross_size,
+    )
+    slot.close()
+    return found

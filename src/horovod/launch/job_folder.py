@@ -11,11 +11,12 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
+
+from horovod.own_files import OwnFolder, open_own
 
 __all__ = [
     "DRIVER",
@@ -30,6 +31,8 @@ __all__ = [
 DRIVER = "driver"
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LOCK = "lock"
+# What processes keep in their folders; the lock, which marks one as ours, goes last.
+_KEPT = re.compile(r"state|log|\.state\.[0-9a-f]+\.part")
 _MOST_TRIES = 100
 
 
@@ -93,18 +96,21 @@ class Home:
             self._lock_fd = -1
 
     def remove(self) -> None:
-        """Leave nothing; the job's folder goes with the last one in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Leave nothing of ours; the folders go if nothing else is in them."""
+        with contextlib.suppress(OSError), OwnFolder(self.path) as folder:
+            for name in (*filter(_KEPT.fullmatch, folder.names()), _LOCK):
+                folder.remove(name)
         self.close()
-        with contextlib.suppress(OSError):
-            self.path.parent.rmdir()
+        for path in (self.path, self.path.parent):
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def _locked(path: Path) -> int:
     for _ in range(_MOST_TRIES):
         _make(path)
         try:
-            fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = open_own(path / _LOCK, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:  # the last one removes it
             continue
         try:

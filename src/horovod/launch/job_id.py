@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.job_plan import JobOutcome, JobPlan
-from horovod.trace.folders import JOB_ID, folder_of, job_name
+from horovod.own_files import OwnFolder
+from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import write_outcome
 
 __all__ = ["new_job_id", "parting_words", "with_job_id"]
@@ -59,11 +60,16 @@ def parting_words(
 
 
 def _part(job_id: str, base: Path, began_s: float, outcome: JobOutcome) -> str:
-    folder = base / job_name({JOB_ID: job_id}, 0)
     try:
-        if not any(path.stat().st_mtime >= began_s - 1 for path in folder.glob("*.hvdrec")):
-            return ""
-        write_outcome(folder, outcome.status, outcome.text)
+        with OwnFolder(base / job_name({JOB_ID: job_id}, 0)) as folder:
+            if not is_marked(folder) or not _has_recordings_since(began_s - 1, folder):
+                return ""
+            write_outcome(folder, outcome.status, outcome.text)
     except OSError:  # nobody is worse off
         return ""
     return f"what every rank did last: horovodrun --doctor {job_id}" if outcome.status else ""
+
+
+def _has_recordings_since(epoch_s: float, folder: OwnFolder) -> bool:
+    files = (folder.own_file(name) for name in folder.names() if name.endswith(".hvdrec"))
+    return any(file is not None and file.st_mtime >= epoch_s for file in files)

@@ -28,6 +28,7 @@ from horovod.launch.keeper_socket import (
     unlink,
 )
 from horovod.launch.wakeups import Wakeups
+from horovod.own_files import open_own
 
 __all__ = ["main"]
 
@@ -58,8 +59,8 @@ def main() -> NoReturn:
 
 def _write_to_log(home: Home) -> None:
     """What would go to the terminal of an agent goes to a file."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    fd = os.open(home.path / _LOG, flags, 0o600)
+    fd = open_own(home.path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.ftruncate(fd, 0)
     os.dup2(fd, 2)
     os.close(fd)
 
@@ -103,8 +104,8 @@ class _Keeper:
     def _leave(self) -> None:
         """Nothing is left on this host. Why workers had to go without a launcher stays readable."""
         self._selector.unregister(self._listener)
+        unlink(self._home.path)
         if self._agent.has_let_go:
-            unlink(self._home.path)
             self._home.close()
         else:
             self._home.remove()

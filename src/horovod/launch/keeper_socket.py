@@ -26,17 +26,22 @@ def listen_at(folder: Path) -> socket.socket:
     """Listen in ``folder``, which is this process's alone."""
     unlink(folder)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with _inside(folder):
-        listener.bind(_NAME)
+    try:
+        with _inside(folder):
+            listener.bind(_NAME)
+    except BaseException:
+        listener.close()
+        raise
     listener.listen(8)
     listener.setblocking(False)
     return listener
 
 
 def unlink(folder: Path) -> None:
-    """Nobody can connect any more."""
-    with contextlib.suppress(FileNotFoundError):
-        (folder / _NAME).unlink()
+    """Nobody can connect any more; what is no socket stays."""
+    path = folder / _NAME
+    if path.is_socket() and not path.is_symlink():
+        path.unlink(missing_ok=True)
 
 
 def keeper_at(folder: Path) -> socket.socket | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import selectors
+import sys
 from collections.abc import Callable, Iterator
 
+from horovod.checked import BadMessageError
 from horovod.launch.channel import FrameWriter
-from horovod.launch.frames import Frame, FrameReader
+from horovod.launch.frames import Frame, FrameError, FrameReader
+from horovod.launch.records import RecordError, Records
 
 __all__ = ["Line"]
 
@@ -17,7 +20,9 @@ _READ_BYTES = 256 * 1024
 class Line:
     """``on_frame`` gets what the launcher says, ``on_end`` is called when it has gone.
 
-    The descriptors of ``open`` are the line's own. What is sent while nobody is there is dropped.
+    ``on_altered`` gets the reason when what comes cannot be believed any more; all that follows is
+    dropped. The descriptors of ``open`` are the line's own. What is sent while nobody is there is
+    dropped.
     """
 
     def __init__(
@@ -25,10 +30,14 @@ class Line:
         selector: selectors.BaseSelector,
         on_frame: Callable[[Frame], None],
         on_end: Callable[[], None],
+        on_altered: Callable[[str], None],
     ) -> None:
         self._selector = selector
         self._on_frame = on_frame
         self._on_end = on_end
+        self._on_altered = on_altered
+        self._records: Records | None = None
+        self._is_altered = False
         self._writer: FrameWriter | None = None
         self._reader = FrameReader()
         self._orders_fd = self._reports_fd = -1
@@ -38,8 +47,10 @@ class Line:
         """Whether somebody is there, as far as can be known."""
         return self._writer is not None
 
-    def open(self, orders_fd: int, reports_fd: int) -> None:
+    def open(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
         """From now on read orders from one descriptor and send reports to the other.
+
+        Both are ``records`` where nothing else protects the way.
 
         Raises:
             PermissionError: orders would come from something that nobody can wait for.
@@ -48,7 +59,9 @@ class Line:
         self._selector.register(orders_fd, selectors.EVENT_READ, self._read)
         self._orders_fd, self._reports_fd = orders_fd, reports_fd
         self._reader = FrameReader()
-        self._writer = FrameWriter(reports_fd, self._selector)
+        self._records, self._is_altered = records, False
+        sealed = bytes if records is None else records.sealed
+        self._writer = FrameWriter(reports_fd, self._selector, sealed)
 
     def send(self, frame: bytes) -> None:
         """See ``FrameWriter``."""
@@ -91,6 +104,19 @@ class Line:
         if not data:
             self._end()
             return
-        reader = self._reader
-        for frame in reader.feed(data):
-            self._on_frame(frame)
+        try:
+            self._hear(data)
+        except RecordError as error:
+            self._is_altered = True
+            self._on_altered(str(error))
+        except (FrameError, BadMessageError) as error:
+            sys.stderr.write(f"horovodrun's agent: the launcher has sent {error}\n")
+            self._end()
+
+    def _hear(self, data: bytes) -> None:
+        if self._is_altered:
+            return
+        reader, records = self._reader, self._records
+        for piece in (data,) if records is None else records.opened(data):
+            for frame in reader.feed(piece):
+                self._on_frame(frame)

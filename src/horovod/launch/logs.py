@@ -6,12 +6,19 @@ because the disk is full, costs the rest of that copy and not the job.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 
-__all__ = ["LogFile", "Logs"]
+from horovod.own_files import is_own_file, open_own
 
+__all__ = ["MARKER", "LogFile", "Logs"]
+
+# A file of this name says that a folder is one of a rank's output, and may be written to again.
+MARKER = ".horovod-output"
 _STREAMS = ("stdout", "stderr")
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class LogFile:
@@ -20,14 +27,16 @@ class LogFile:
     def __init__(self, path: Path, *, is_continued: bool = False) -> None:
         """Create or empty ``path``, unless it ``is_continued``. Raises OSError."""
         self.path = path
-        self._file = path.open("ab" if is_continued else "wb", buffering=0)
+        self._file = self._opened()
+        if not is_continued:
+            self._file.truncate(0)
         self.problem = ""
 
     def go_on(self) -> None:
         """It was closed although more comes."""
         if self._file.closed and not self.problem:
             try:
-                self._file = self.path.open("ab", buffering=0)
+                self._file = self._opened()
             except OSError as error:
                 self._stop(error)
 
@@ -49,6 +58,9 @@ class LogFile:
         except OSError as error:  # some network file systems write late
             self._stop(error)
 
+    def _opened(self) -> FileIO:
+        return open(open_own(self.path, _APPENDED, 0o666), "ab", buffering=0)
+
     def _stop(self, error: OSError) -> None:
         self.problem = self.problem or error.strerror or str(error)
         if not self._file.closed:
@@ -59,13 +71,18 @@ class Logs:
     """All files of a job: ``rank.<N>/stdout`` and ``stderr``, or none without a directory.
 
     Without elastic training a worker's number is its rank. Files of a job that ``is_continued``
-    keep what is in them.
+    keep what is in them. What no job of ours has made is not touched.
     """
 
     def __init__(
         self, directory: Path | None, numbers: Sequence[int], *, is_continued: bool = False
     ) -> None:
-        """Create or empty the files of these workers. Raises OSError."""
+        """Create or empty the files of these workers.
+
+        Raises:
+            FileExistsError: there is something that no job has made.
+            OSError: they cannot be made.
+        """
         self._directory = directory
         self._is_continued = is_continued
         self._width = len(str(max(numbers, default=0)))  # of the largest number, so names sort
@@ -83,7 +100,7 @@ class Logs:
         if self._directory is None or (number, _STREAMS[0]) in self._files:
             return
         folder = self._directory / f"rank.{number:0{self._width}}"
-        folder.mkdir(parents=True, exist_ok=True)
+        _claim(folder)
         for stream in _STREAMS:
             self._files[number, stream] = LogFile(folder / stream, is_continued=self._is_continued)
 
@@ -115,3 +132,17 @@ class Logs:
 
     def _stopped(self) -> list[LogFile]:
         return [file for file in self._files.values() if file.problem]
+
+
+def _claim(folder: Path) -> None:
+    """Make the folder of a rank's output, or see that an earlier job of this user has made it."""
+    marker = folder / MARKER
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if not folder.is_symlink() and is_own_file(marker.lstat()):
+            return
+    except FileNotFoundError:
+        if not folder.is_symlink() and not any(folder.iterdir()):
+            os.close(open_own(marker, os.O_WRONLY | os.O_CREAT))
+            return
+    raise FileExistsError(f"{folder} holds something else than a rank's output; name another place")

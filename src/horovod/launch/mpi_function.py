@@ -1,7 +1,8 @@
 """``horovod.run`` by ``mpirun``: the call and the answers go through a store that the caller keeps.
 
 Where it is, with its secret, ``mpirun`` gives to rank 0 on standard input, which tells the others
-over MPI (``mpi_worker``). That much all MPIs pass on, but MPICH 5 not much more.
+over MPI (``mpi_worker``). That much all MPIs pass on, but MPICH 5 not much more. The secret is of
+this call alone, and nothing is unpickled without a proof of it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ from horovod.launch.call_error import unpickling_error
 from horovod.launch.machine import is_this_machine
 from horovod.launch.mpirun import MpiJob, detect_mpi, mpirun_environment, mpirun_words
 from horovod.rendezvous.hosting import HostedStore, start_store
+from horovod.rendezvous.proven import ProvenValues, UnprovenError
 from horovod.rendezvous.reach import find_store
-from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store import Store
 
-__all__ = ["LENGTH", "STORE_TIMEOUT_S", "call_by_mpirun", "put", "take"]
+__all__ = ["LENGTH", "STORE_TIMEOUT_S", "call_by_mpirun", "call_values"]
 
 LENGTH = struct.Struct(">I")
 STORE_TIMEOUT_S = 30.0
-# In one value of the store.
-_PART_BYTES = 60_000
 
 
 def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[Any]:
@@ -52,9 +52,10 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
     hosted = start_store(spans_hosts, job.interfaces)
     try:
         with closing(find_store(hosted.addresses, hosted.secret, STORE_TIMEOUT_S)) as store:
-            put(store, "call", _pickled(call))
+            values = call_values(store, hosted.secret)
+            values.put("call", _pickled(call))
             exit_code = _run(words, environment, _greeting(hosted))
-            answers = [_answer_of(store, rank) for rank in range(job.process_count)]
+            answers = [_answer_of(values, rank) for rank in range(job.process_count)]
         if exit_code != 0:
             raise _error(exit_code, answers)
         return [_result(rank, answer) for rank, answer in enumerate(answers)]
@@ -63,18 +64,9 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
             hosted.server.close()
 
 
-def put(store: StoreClient, name: str, content: bytes) -> None:
-    """Leave ``content`` in the store, in as many parts as it takes."""
-    parts = [content[at : at + _PART_BYTES] for at in range(0, len(content), _PART_BYTES)]
-    for number, part in enumerate(parts):
-        store.set(f"{name}/{number}", part)
-    store.set(name, str(len(parts)).encode())
-
-
-def take(store: StoreClient, name: str) -> bytes:
-    """What was left under ``name``; TimeoutError if nothing was."""
-    count = int(store.get(name, 0.0))
-    return b"".join(store.get(f"{name}/{number}", 0.0) for number in range(count))
+def call_values(store: Store, secret: bytes) -> ProvenValues:
+    """``call``, and ``answer/0`` and so on by rank, in the job's store."""
+    return ProvenValues(store, secret, b"horovod call")
 
 
 def _greeting(hosted: HostedStore) -> bytes:
@@ -105,11 +97,21 @@ def _run(words: list[str], environment: Mapping[str, str], payload: bytes) -> in
             raise
 
 
-def _answer_of(store: StoreClient, rank: int) -> BinaryIO:
-    """The answer of a rank, as ``call`` reads it; an empty file if there is none."""
+def _answer_of(values: ProvenValues, rank: int) -> BinaryIO:
+    """The answer of a rank, as ``call`` reads it; an empty file if there is none.
+
+    Raises:
+        RuntimeError: what is there is not what the rank has left.
+    """
     file = memory_file()
-    with contextlib.suppress(TimeoutError):
-        file.write(take(store, f"answer/{rank}"))
+    try:
+        file.write(values.take(f"answer/{rank}", 0.0) or b"")
+    except UnprovenError:
+        file.close()
+        raise RuntimeError(
+            f"the answer of rank {rank} has no proof of the job's secret, so it was altered on the "
+            "way; it was not unpickled"
+        ) from None
     file.flush()
     return file
 

@@ -10,11 +10,12 @@ from typing import NoReturn
 from horovod import mpi_library
 from horovod.launch.call import memory_file
 from horovod.launch.function_worker import run_call
-from horovod.launch.mpi_function import LENGTH, STORE_TIMEOUT_S, put, take
+from horovod.launch.mpi_function import LENGTH, STORE_TIMEOUT_S, call_values
 from horovod.rendezvous.hosting import HostedStore
 from horovod.rendezvous.mpi_identity import broadcast
+from horovod.rendezvous.proven import UnprovenError
 from horovod.rendezvous.reach import find_store
-from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store import Store, StoreClient
 
 __all__ = ["main"]
 
@@ -27,15 +28,28 @@ def main() -> NoReturn:
     comm.Free()
     with memory_file() as call, memory_file() as answer:
         with closing(_connect(hosted)) as store:
-            call.write(take(store, "call"))
+            call.write(_call_in(store, hosted.secret))
         call.flush()
         try:
             run_call(call.fileno(), answer.fileno())
         except SystemExit:
             content = os.pread(answer.fileno(), os.fstat(answer.fileno()).st_size, 0)
             with closing(_connect(hosted)) as store:
-                put(store, f"answer/{rank}", content)
+                call_values(store, hosted.secret).put(f"answer/{rank}", content)
             raise
+
+
+def _call_in(store: Store, secret: bytes) -> bytes:
+    try:
+        found = call_values(store, secret).take("call", 0.0)
+    except UnprovenError:
+        sys.exit(
+            "horovod: the call has no proof of the job's secret, so it was altered on the way; it "
+            "was not unpickled"
+        )
+    if found is None:
+        sys.exit("horovod: there is no call in the store of the process that has called")
+    return found
 
 
 def _read_greeting() -> bytes:

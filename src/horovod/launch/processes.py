@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from horovod.rendezvous.descriptors import restore_limit
+from horovod.rendezvous.descriptors import limited_to
 
 __all__ = [
     "Pipes",
@@ -81,12 +81,12 @@ def spawn(
     *,
     inherits_stdin: bool,
     descriptors: Mapping[int, int] | None = None,
-    file_limit: tuple[int, int] | None = None,
+    file_limit: int | None = None,
 ) -> Pipes:
     """Start ``words`` in a new session, found along the launcher's PATH; never blocks.
 
     ``descriptors`` maps numbers in the worker, from 3, to open descriptors of this process.
-    ``file_limit`` is how many it may have open, soft and hard, if not as many as this process.
+    ``file_limit`` is its soft limit of descriptors, if not that of this process.
 
     Raises:
         OSError: the command cannot be run (FileNotFoundError, PermissionError) or the system has
@@ -97,7 +97,7 @@ def spawn(
         fds += os.pipe()
         fds += os.pipe()
         stdout_fd, stdout_write, stderr_fd, stderr_write = fds
-        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+        actions: list[tuple[int, int, int]] = [
             (os.POSIX_SPAWN_DUP2, stdout_write, 1),
             (os.POSIX_SPAWN_DUP2, stderr_write, 2),
         ]
@@ -106,23 +106,24 @@ def spawn(
             fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TARGETS))
             actions.append((os.POSIX_SPAWN_DUP2, fds[-1], number))
         if not inherits_stdin:
-            actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+            # Opened here: more may be open by now than the worker's limit allows it to open.
+            fds.append(os.open(os.devnull, os.O_RDONLY))
+            actions.append((os.POSIX_SPAWN_DUP2, fds[-1], 0))
         # Python ignores these two; a worker should meet them as from a shell.
         defaults = [signal.SIGPIPE, signal.SIGXFSZ]
-        pid = os.posix_spawnp(
-            words[0],
-            list(words),
-            environment,
-            file_actions=actions,
-            setsid=True,
-            setsigdef=defaults,
-        )
+        with limited_to(file_limit):
+            pid = os.posix_spawnp(
+                words[0],
+                list(words),
+                environment,
+                file_actions=actions,
+                setsid=True,
+                setsigdef=defaults,
+            )
     except BaseException:
         for fd in fds:
             os.close(fd)
         raise
-    if file_limit is not None:
-        restore_limit(pid, file_limit)
     for fd in fds:
         if fd not in (stdout_fd, stderr_fd):
             os.close(fd)

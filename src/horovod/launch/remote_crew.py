@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from horovod.checked import MOST_PID, BadMessageError, Fields, printable
 from horovod.launch.crew import GRACE_S, StartListener, Trouble, Worker
 from horovod.launch.frames import MAGIC, Frame, FrameError, FrameReader, Kind, encode, encode_json
 from horovod.launch.guest_link import GuestAddress, GuestLink
-from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields
-from horovod.launch.hosts import Slot
+from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields, slot_of
 from horovod.launch.output import Console, Sink
 from horovod.launch.remote_call import RemoteAnswers, call_frames
 from horovod.launch.ssh_child import SshChild
@@ -339,7 +339,7 @@ class RemoteCrew:
         elif kind == Kind.EXITED:
             return self._on_exited(number, frame.number)
         elif kind == Kind.TROUBLE:
-            return self._on_trouble(**frame.fields)
+            return self._on_trouble(frame.fields)
         elif kind == Kind.GONE:
             return self._on_gone()
         elif kind == Kind.HELLO:
@@ -347,13 +347,17 @@ class RemoteCrew:
             return partial(self._listener.greeted, self)
         return None
 
-    def _on_hello(self, fields: Mapping[str, Any]) -> None:
-        self.launcher_address = str(fields["launcher_address"])
-        self.dropped_lines = int(fields["dropped_lines"])
-        for found in fields["workers"]:
-            self._add(Worker(int(found["number"]), Slot(**found["slot"]), int(found["pid"])))
+    def _on_hello(self, fields: Fields) -> None:
+        self.launcher_address = printable(fields.text("launcher_address", 255))
+        self.dropped_lines = fields.integer("dropped_lines")
+        workers = fields.each("workers", _worker_of)
+        fields.close()
+        for worker in workers:
+            self._add(worker)
 
     def _on_started(self, number: int, pid: int) -> Callable[[], None]:
+        if not 0 < pid <= MOST_PID:
+            raise BadMessageError("STARTED", "pid", str(pid), f"1 to {MOST_PID}")
         worker = Worker(number, self._awaited.pop(number).slot, pid)
         self._add(worker)
         return partial(self._listener.started, worker)
@@ -362,12 +366,15 @@ class RemoteCrew:
         self.workers[worker.number] = worker
         self._streams[worker.number] = _Streams(self._make_sinks(worker))
 
-    def _on_trouble(self, status: int, text: str, number: int | None) -> Callable[[], None]:
+    def _on_trouble(self, fields: Fields) -> Callable[[], None]:
+        status, text = fields.integer("status", 0, 255), printable(fields.text("text"))
+        number = None if fields.is_null("number") else fields.integer("number")
+        fields.close()
         if number is None:
             self._awaited.clear()
         else:
             del self._awaited[number]
-        return partial(self._listener.troubled, self, Trouble(int(status), str(text), number))
+        return partial(self._listener.troubled, self, Trouble(status, text, number))
 
     def _on_closed(self, number: int, stream: int) -> None:
         streams = self._streams[number]
@@ -379,6 +386,8 @@ class RemoteCrew:
 
     def _on_exited(self, number: int, exit_code: int) -> Callable[[], None]:
         worker = self.workers[number]
+        if not -255 <= exit_code <= 255:
+            raise BadMessageError("EXITED", "exit code", str(exit_code), "-255 to 255")
         self._answers.complete(number)
         worker.exit_code = exit_code
         self._let_go(number)
@@ -404,3 +413,8 @@ class RemoteCrew:
         if self.workers[number].exit_code is not None:
             self._forgotten.discard(number)
             del self.workers[number]
+
+
+def _worker_of(fields: Fields) -> Worker:
+    number = fields.integer("number", 0, 2**32 - 1)
+    return Worker(number, slot_of(fields), fields.integer("pid", 1, MOST_PID))

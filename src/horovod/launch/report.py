@@ -5,7 +5,6 @@ Whether the file can be written is found out before the job begins; it appears w
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.launch.job_plan import JobOutcome, JobPlan
+from horovod.own_files import replacing
 from horovod.trace.folders import JOB_ID
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ def check_report(path: Path) -> Path:
     Raises:
         OSError: it cannot, or is a folder.
     """
-    path = path.absolute()
+    path = path.resolve()  # what a link leads to is replaced, not the link
     if path.is_dir():
         raise IsADirectoryError(f"--report {path}: this is a folder; expected a file's name")
+    if path.exists() and not path.is_file():
+        raise OSError(f"--report {path}: expected a regular file to replace, or none")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
@@ -91,7 +93,8 @@ class JobReport:
         for problem in problems:
             say(f"--report: the numbers of a process are left out: {problem}")
         try:
-            _write_whole(self._path, page(report))
+            with replacing(self._path, 0o666) as file:
+                file.write(page(report).encode(errors="replace"))
         except OSError as error:
             say(f"--report {self._path}: cannot be written: {error.strerror or error}")
 
@@ -101,23 +104,3 @@ def new_report(plan: JobPlan | ElasticPlan) -> JobReport | None:
     if plan.report is None:
         return None
     return JobReport(plan.report, plan.command, plan.extra_environment.get(JOB_ID, ""))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Nobody ever sees a part of it."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    """There is no way to ask for it but to set it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

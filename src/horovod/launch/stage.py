@@ -103,7 +103,7 @@ class Stage:
         wakeups: Wakeups,
         logs: Logs,
         manner: Manner,
-        file_limit: tuple[int, int] | None = None,
+        file_limit: int | None = None,
     ) -> None:
         self.selector = selector
         self.wakeups = wakeups

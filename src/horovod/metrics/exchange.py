@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from horovod.checked import BadMessageError, Fields
 from horovod.errors import InitError
 from horovod.rendezvous.store import Store
 
@@ -66,10 +67,18 @@ def reported(store: Store, scope: str, ranks: range) -> dict[int, Numbers]:
     found: dict[int, Numbers] = {}
     for rank in ranks:
         try:
-            found[rank] = json.loads(store.get(_key(scope, rank), 0.0))
+            found[rank] = _numbers_in(store.get(_key(scope, rank), 0.0))
         except TimeoutError:
             continue
+        except BadMessageError as error:
+            _log.warning("metrics of rank %d are left out: %s", rank, error.of(f"rank {rank}"))
         except InitError as error:
             _log.debug("other ranks' metrics cannot be read: %s", error)
             break
     return found
+
+
+def _numbers_in(text: bytes) -> Numbers:
+    """What a ``Reporter`` has written; BadMessageError for anything else."""
+    fields = Fields.read("metrics", text)
+    return {name: fields.number(name, -1e300, 1e300) for name in fields.names}

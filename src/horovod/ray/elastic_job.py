@@ -116,10 +116,12 @@ class _Run:
         book = GuestBook()
         arrived: SimpleQueue[bytes | None] = SimpleQueue()
         with ExitStack() as stack:
-            path = None
+            path: LogPath | None = None
+            extra: Mapping[str, str] = {}
             if callbacks:
-                path = stack.enter_context(LogStore(self._own_address(), arrived)).path
-            stack.enter_context(self._keeper(book))
+                store = stack.enter_context(LogStore(self._own_address(), arrived))
+                path, extra = store.path, store.environment
+            stack.enter_context(self._keeper(book, extra))
             job = stack.enter_context(ThreadPoolExecutor(1, "horovod-job"))
             call = Call(_work, (self.packed, path), {})
             results = job.submit(run_call, call, self._options(), guests=book)
@@ -132,12 +134,12 @@ class _Run:
                 raise
             return results.result()
 
-    def _keeper(self, book: GuestBook) -> NodeKeeper:
+    def _keeper(self, book: GuestBook, extra: Mapping[str, str]) -> NodeKeeper:
         limits = self.shape.limits
         invitation = Invitation(
             launcher=self._own_address(),
             secret=secrets.token_bytes(SECRET_BYTES),
-            environment=self.environment,
+            environment={**self.environment, **extra},
             cpus_per_worker=self.shape.share.cpus,
             ends_with_failure=limits.cooldown is None,
             interfaces=self.settings.nics,
@@ -173,7 +175,7 @@ class _Run:
 
 def _work(packed: bytes, path: LogPath | None) -> Any:
     """What runs in a worker."""
-    ray_logger.configure(path)
+    ray_logger.configure(None if path is None else path.open())
     executable, function = pickle.loads(packed)
     return function(executable.made())
 

@@ -1,54 +1,98 @@
 """What elastic workers log on its way to the caller: through a store that the caller keeps.
 
-They are children of actors, not actors, and know no queue of Ray's.
+They are children of actors, not actors, and know no queue of Ray's. The store's secret gets to them
+in their environment, which Ray carries to the actors; a call, which the launcher carries, can be
+read on the way. Every dictionary bears a code with a running number, and is unpickled only with it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
 from horovod.launch.by_value import dumps
-from horovod.rendezvous.authentication import SECRET_BYTES
+from horovod.rendezvous.authentication import (
+    CODE_BYTES,
+    SECRET_BYTES,
+    RecordCodes,
+    derive_key,
+)
 from horovod.rendezvous.store import StoreClient
 from horovod.rendezvous.store_server import StoreServer
 
-__all__ = ["LogPath", "LogStore"]
+__all__ = ["LogPath", "LogSender", "LogStore"]
+
+_log = logging.getLogger("horovod.ray")
 
 _CONNECT_S = 30.0
+_SECRET = "_HOROVOD_RAY_LOG_SECRET"
+_PREFIX = "log/"
 
 
-@dataclass
+@dataclass(frozen=True)
 class LogPath:
-    """A worker's way to the store; see ``ray_logger.configure``."""
+    """Where the store is."""
 
     address: tuple[str, int]
-    secret: bytes = field(repr=False)
-    _client: StoreClient | None = None
+
+    def open(self) -> LogSender:
+        """A worker's way to it, in whose environment the secret is."""
+        return LogSender(self.address, bytes.fromhex(os.environ[_SECRET]))
+
+
+class LogSender:
+    """See ``ray_logger.configure``. For all threads of a worker."""
+
+    def __init__(self, address: tuple[str, int], secret: bytes) -> None:
+        self._address = address
+        self._secret = secret
+        self._lock = threading.Lock()
+        self._client: StoreClient | None = None
 
     def put(self, item: Any) -> None:
         """Send a dictionary. Raises ValueError if it takes more than about 64 KiB."""
+        data = dumps(item)
+        with self._lock:
+            client = self._connected()
+            try:
+                client.set(self._key, self._codes.next(data) + data)
+            except BaseException:
+                client.close()  # nobody knows which number is the next one
+                raise
+
+    def _connected(self) -> StoreClient:
         if self._client is None or self._client.is_closed:
-            self._client = StoreClient(self.address, self.secret, timeout_s=_CONNECT_S)
-        self._client.set(f"log/{os.getpid()}", dumps(item))
+            self._client = StoreClient(self._address, self._secret, timeout_s=_CONNECT_S)
+            self._key = _PREFIX + secrets.token_hex(8)
+            self._codes = _codes_of(self._secret, self._key)
+        return self._client
 
 
 class LogStore:
-    """Within ``with``: dictionaries arrive in ``arrived``, pickled.
+    """Within ``with``: dictionaries arrive in ``arrived``, pickled, as some worker has sent them.
 
-    What a worker has logged is there before its ``log`` returns.
+    What a worker has logged is there before its ``log`` returns. ``environment`` is for the
+    workers.
     """
 
     def __init__(self, host: str, arrived: SimpleQueue[bytes | None]) -> None:
-        secret = secrets.token_bytes(SECRET_BYTES)
-        self._server = StoreServer(
-            secret, addresses=[(host, 0)], on_set=lambda key, value: arrived.put(value)
-        )
-        self.path = LogPath(self._server.address, secret)
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._arrived = arrived
+        self._codes: dict[str, RecordCodes] = {}
+        self._server = StoreServer(self._secret, addresses=[(host, 0)], on_set=self._take)
+        self.path = LogPath(self._server.address)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """How workers get to know the secret; to be carried by Ray."""
+        return {_SECRET: self._secret.hex()}
 
     def __enter__(self) -> LogStore:
         self._server.start()
@@ -61,3 +105,15 @@ class LogStore:
         trace: TracebackType | None,
     ) -> None:
         self._server.close()
+
+    def _take(self, key: str, value: bytes) -> None:
+        codes = self._codes.setdefault(key, _codes_of(self._secret, key))
+        code, data = value[:CODE_BYTES], value[CODE_BYTES:]
+        if codes.is_next(code, data):
+            self._arrived.put(data)
+        else:
+            _log.error("ignored what a worker has logged (%s): it was altered on the way", key)
+
+
+def _codes_of(secret: bytes, key: str) -> RecordCodes:
+    return RecordCodes(derive_key(secret, b"horovod log", key.encode()))

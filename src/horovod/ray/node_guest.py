@@ -27,7 +27,7 @@ class Invitation:
 
     launcher: str
     secret: bytes = field(repr=False)
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     cpus_per_worker: int
     ends_with_failure: bool
     interfaces: tuple[str, ...] = ()

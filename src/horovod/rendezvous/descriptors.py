@@ -17,10 +17,10 @@ from typing import Any
 __all__ = [
     "Reserve",
     "accept_some",
+    "limited_to",
     "most_strangers",
     "raise_limit",
     "raised_limit",
-    "restore_limit",
 ]
 
 # Enough for thousands of ranks; a table of descriptors as large as some systems allow costs memory.
@@ -33,39 +33,44 @@ _LIMIT = resource.RLIMIT_NOFILE
 _LOST_ON_THE_WAY = {errno.ECONNABORTED, errno.EPROTO, errno.EINTR}
 
 
-def raise_limit() -> tuple[int, int]:
+def raise_limit() -> int:
     """Raise the soft limit of descriptors to the hard one, 65,536 at most; what it was before.
 
-    Children inherit it: ``restore_limit`` gives one back what a user expects.
+    Children inherit it: ``limited_to`` gives one what a user expects.
     """
-    before = resource.getrlimit(_LIMIT)
-    soft, hard = before
+    soft, hard = resource.getrlimit(_LIMIT)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # not allowed here: it stays as it is
             resource.setrlimit(_LIMIT, (wanted, hard))
-    return before
+    return soft
 
 
 @contextlib.contextmanager
-def raised_limit() -> Iterator[tuple[int, int]]:
+def raised_limit() -> Iterator[int]:
     """``raise_limit`` for as long as the block; yields what it was before."""
     before = raise_limit()
     try:
         yield before
     finally:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(_LIMIT, before)
+            resource.setrlimit(_LIMIT, (before, resource.getrlimit(_LIMIT)[1]))
 
 
-def restore_limit(pid: int, before: tuple[int, int]) -> None:
-    """Give a child that has just been started the limits that were there before ``raise_limit``.
+@contextlib.contextmanager
+def limited_to(limit: int | None) -> Iterator[None]:
+    """Have a child that is started in the block inherit this soft limit; None: the present one.
 
-    Programs with ``select`` rely on a soft limit of 1024 (select(2)). Linux only.
+    Programs with ``select`` rely on one of 1024 (select(2)). What is open above it stays usable;
+    what another thread opens meanwhile may fail.
     """
-    if hasattr(resource, "prlimit"):
-        with contextlib.suppress(OSError):  # it has ended, or has changed its user
-            resource.prlimit(pid, _LIMIT, before)
+    before = resource.getrlimit(_LIMIT)
+    if limit is not None:
+        resource.setrlimit(_LIMIT, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(_LIMIT, before)
 
 
 def most_strangers() -> int:

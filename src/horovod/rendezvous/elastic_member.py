@@ -14,7 +14,9 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import TypeVar
 
+from horovod.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.elastic_messages import (
     Ready,
@@ -35,6 +37,7 @@ _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
 _LONG_S = 3600.0
 _MOMENT_S = 1.0  # in which a driver that is back, or a dead connection, shows
+_Message = TypeVar("_Message")
 _RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
 
 
@@ -106,7 +109,7 @@ class Member:
                 )
                 store.set(self._keys.ready(self._count), ready.encoded())
                 self._has_asked = True
-            return Seat.decoded(_await(store, self._keys.seat(self._count)))
+            return _decoded(Seat.decoded, _await(store, self._keys.seat(self._count)))
         except InitError:
             self._has_asked = False  # another driver knows nothing of it
             raise
@@ -161,7 +164,7 @@ class Member:
         def watch(store: Store) -> None:
             nonlocal count
             while True:
-                update = Update.decoded(_await(store, update_key(count + 1)))
+                update = _decoded(Update.decoded, _await(store, update_key(count + 1)))
                 count += 1
                 if count > self.seat.updates:  # else this world was made because of it
                     self._news.append((count, update))
@@ -235,3 +238,10 @@ def this_member(environ: Mapping[str, str]) -> Member | None:
     if not _members:
         _members[os.getpid()] = Member(int(number), patience_in(environ))
     return _members.get(os.getpid())
+
+
+def _decoded(decode: Callable[[bytes], _Message], value: bytes) -> _Message:
+    try:
+        return decode(value)
+    except BadMessageError as error:
+        raise InitError(f"init: {error.of('the launcher')}") from None

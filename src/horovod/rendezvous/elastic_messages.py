@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from enum import IntFlag
-from typing import Any
+
+from horovod.checked import MOST_RANKS, Fields, printable
 
 __all__ = [
     "HostUpdate",
@@ -65,10 +66,20 @@ class Ready:
 
     @classmethod
     def decoded(cls, text: bytes) -> Ready:
-        """The contrary of ``encoded``."""
-        fields = json.loads(text)
-        standing, lost = Standing(**fields.pop("standing")), tuple(fields.pop("lost"))
-        return cls(standing=standing, lost=lost, **fields)
+        """The contrary of ``encoded``; BadMessageError for anything else."""
+        fields = Fields.read("ready", text)
+        standing = fields.fields("standing")
+        ready = cls(
+            standing=Standing(standing.integer("world"), standing.integer("commits")),
+            reason=printable(fields.text("reason")),
+            lost=fields.integers("lost"),
+            keeps_state=fields.flag("keeps_state"),
+            is_early=fields.flag("is_early"),
+            checkpoint=fields.text("checkpoint"),
+        )
+        standing.close()
+        fields.close()
+        return ready
 
 
 @dataclass(frozen=True)
@@ -100,9 +111,29 @@ class Seat:
 
     @classmethod
     def decoded(cls, text: bytes) -> Seat:
-        """The contrary of ``encoded``."""
-        fields = json.loads(text)
-        return cls(members=tuple(fields.pop("members")), **fields)
+        """The contrary of ``encoded``; BadMessageError for anything else."""
+        fields = Fields.read("seat", text)
+        size, local_size, cross_size = (
+            fields.integer(name, 1, MOST_RANKS) for name in ("size", "local_size", "cross_size")
+        )
+        seat = cls(
+            world=fields.integer("world"),
+            rank=fields.integer("rank", 0, size - 1),
+            size=size,
+            local_rank=fields.integer("local_rank", 0, local_size - 1),
+            local_size=local_size,
+            cross_rank=fields.integer("cross_rank", 0, cross_size - 1),
+            cross_size=cross_size,
+            members=fields.integers("members"),
+            updates=fields.integer("updates"),
+            must_sync=fields.flag("must_sync"),
+            is_forecast=fields.flag("is_forecast"),
+            removal=printable(fields.text("removal")),
+        )
+        fields.close()
+        if seat.members and len(set(seat.members)) != size:
+            raise fields.error("members", seat.members, f"{size} workers")
+        return seat
 
 
 class HostUpdate(IntFlag):
@@ -127,9 +158,12 @@ class Update:
 
     @classmethod
     def decoded(cls, text: bytes) -> Update:
-        """The contrary of ``encoded``."""
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**fields)
+        """The contrary of ``encoded``; BadMessageError for anything else."""
+        fields = Fields.read("update", text)
+        kind = fields.integer("kind", HostUpdate.NONE, HostUpdate.MIXED)
+        update = cls(fields.integer("timestamp"), kind)
+        fields.close()
+        return update
 
 
 @dataclass(frozen=True)

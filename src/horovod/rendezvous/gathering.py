@@ -10,24 +10,48 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
+import reprlib
 import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from horovod.checked import BadMessageError, printable
 from horovod.errors import InitError
-from horovod.rendezvous.authentication import PROOF_BYTES, is_proof, prove
 from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.proven import ProvenValues, UnprovenError
 from horovod.rendezvous.store import Store
 
-__all__ = ["Gathering"]
+__all__ = ["Gathering", "decode_all"]
 
 _ROLE = b"horovod gathering"
 _GRACE_S = 5.0  # beyond the first rank's own deadline: only a stopped one is that late
 _SLICE_S = 0.25  # a failure posted by a later rank is seen within this time
-_CHUNK_BYTES = 60_000
 _VALUE, _FAILURE = b"+", b"-"
-_CHUNKS = struct.Struct("!I")
+_SECONDS = struct.Struct("!d")
+_MOST_SECONDS = 1e9
+
+_Value = TypeVar("_Value")
+
+
+def decode_all(
+    ranks: Sequence[int], values: Sequence[bytes], decode: Callable[[bytes], _Value]
+) -> list[_Value]:
+    """What ``decode`` makes of each rank's value.
+
+    Raises:
+        InitError: a value is not what it should be, and the text says whose; on all ranks alike,
+            since all have the same values.
+    """
+    found = []
+    for rank, value in zip(ranks, values, strict=True):
+        try:
+            found.append(decode(value))
+        except BadMessageError as error:
+            raise InitError(f"init: {error.of(f'rank {rank}')}") from None
+    return found
 
 
 class Gathering:
@@ -51,8 +75,7 @@ class Gathering:
         check: Callable[[bytes], str | None] | None = None,
     ) -> None:
         self.deadline = deadline
-        self._store = store
-        self._secret = secret
+        self._shelf = ProvenValues(store, secret, _ROLE)
         self._key = key
         self._rank = rank
         self._ranks = ranks
@@ -76,7 +99,7 @@ class Gathering:
         if self._is_first:
             self._values[self._rank] = value
             if self._is_meeting:
-                self._put("here", struct.pack("!d", self.deadline.remaining_s()))
+                self._put("here", _SECONDS.pack(self.deadline.remaining_s()))
         self._put(str(self._rank), value)
 
     def fail(self, text: str) -> None:
@@ -121,7 +144,18 @@ class Gathering:
         seconds = self._take("here", self.deadline.remaining_s())
         if seconds is None:
             raise self._absent_first("did not arrive")
-        self.deadline = Deadline(*struct.unpack("!d", seconds))
+        self.deadline = Deadline(self._seconds_in(seconds))
+
+    def _seconds_in(self, value: bytes) -> float:
+        (seconds,) = _SECONDS.unpack(value) if len(value) == _SECONDS.size else (math.nan,)
+        if not 0.0 <= seconds <= _MOST_SECONDS:
+            raise self._bad("here", "seconds", value, "seconds that are left")
+        return float(seconds)
+
+    def _bad(self, name: str, field: str, found: object, expected: str) -> InitError:
+        text = printable(reprlib.repr(found))
+        first = f"rank {self._ranks[0]}"
+        return InitError(f"init: {BadMessageError(name, field, text, expected, first)}")
 
     def _absent_first(self, what: str) -> InitError:
         return InitError(
@@ -138,7 +172,17 @@ class Gathering:
         self._is_published = True
         if answer[:1] == _FAILURE:
             raise InitError(answer[1:].decode(errors="replace"))
-        return [base64.b64decode(value) for value in json.loads(answer[1:])]
+        return self._values_in(answer)
+
+    def _values_in(self, answer: bytes) -> list[bytes]:
+        try:
+            values = [base64.b64decode(text, validate=True) for text in json.loads(answer[1:])]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._bad("all", "values", str(error), "a list of values") from None
+        if answer[:1] != _VALUE or len(values) != len(self._ranks):
+            found = f"{len(values)} behind {answer[:1]!r}"
+            raise self._bad("all", "values", found, f"{len(self._ranks)} behind {_VALUE!r}")
+        return values
 
     def _collect(self, wait_s: float) -> list[bytes] | None:
         until = Deadline(wait_s)
@@ -183,35 +227,19 @@ class Gathering:
         self._put("all", answer)
 
     def _put(self, name: str, value: bytes) -> None:
-        """In chunks; the first one, which says how many follow, comes last."""
-        starts = range(_CHUNK_BYTES, len(value), _CHUNK_BYTES)
-        for number, start in enumerate(starts):
-            self._put_chunk(f"{name}/{number}", value[start : start + _CHUNK_BYTES])
-        self._put_chunk(name, _CHUNKS.pack(len(starts)) + value[:_CHUNK_BYTES])
-
-    def _put_chunk(self, name: str, chunk: bytes) -> None:
-        key = f"{self._key}/{name}"
-        self._store.set(key, prove(self._secret, _ROLE, key.encode(), chunk) + chunk)
+        self._shelf.put(f"{self._key}/{name}", value)
 
     def _take(self, name: str, wait_s: float) -> bytes | None:
-        """The value under ``name``, if one is there in time."""
-        head = self._take_chunk(name, wait_s)
-        if head is None:
-            return None
-        (count,) = _CHUNKS.unpack_from(head)
-        rest = [self._take_chunk(f"{name}/{number}", _GRACE_S) for number in range(count)]
-        return b"".join((head[_CHUNKS.size :], *(chunk or b"" for chunk in rest)))
-
-    def _take_chunk(self, name: str, wait_s: float) -> bytes | None:
-        """As ``_take``; what has no proof that holds counts as absent."""
+        """The value under ``name``, if one is there in time; one without a proof counts as none."""
         key = f"{self._key}/{name}"
         try:
-            found = self._store.get(key, wait_s)
-        except TimeoutError:
-            return None
-        proof, value = found[:PROOF_BYTES], found[PROOF_BYTES:]
-        if is_proof(proof, self._secret, _ROLE, key.encode(), value):
-            return value
+            return self._shelf.take(key, wait_s)
+        except UnprovenError:
+            self._refuse(name, key)
+        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
+        return None
+
+    def _refuse(self, name: str, key: str) -> None:
         if name in ("here", "all"):
             raise InitError(
                 f"init: rank {self._ranks[0]} does not know the job's secret that this process has "
@@ -223,5 +251,3 @@ class Gathering:
                 f"horovod: init: ignored a message for {key!r}: its sender does not know the job's "
                 "secret\n"
             )
-        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
-        return None

@@ -146,6 +146,8 @@ def read_hello(rest: bytes, secret: bytes, listener_nonce: bytes) -> tuple[Claim
         raise ProtocolError("it does not know the job's secret")
     nonce = stated[:NONCE_BYTES]
     purpose, channel, dialer, listener, port, host, context = _CLAIMS.unpack(stated[NONCE_BYTES:])
+    if purpose not in Purpose.__members__.values():
+        raise ProtocolError(f"it wants a connection of purpose {purpose}, which there is not")
     return (
         Claims(Purpose(purpose), channel, dialer, listener, _unpacked(host), port, context),
         nonce,
@@ -163,6 +165,10 @@ def read_verdict(message: bytes, secret: bytes, claims: Claims, *nonces: bytes) 
     stated, proof = message[:1], message[1:]
     if not is_proof(proof, secret, _LISTENER_ROLE, MAGIC, *nonces, claims.encode(), stated):
         raise ProtocolError("it does not know the job's secret")
+    if stated[0] not in Verdict.__members__.values():
+        raise ProtocolError(
+            f"its verdict is {stated[0]}; expected {min(Verdict)} to {max(Verdict)}"
+        )
     return Verdict(stated[0])
 
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from horovod.checked import MOST_PID, printable
 from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, is_proof, prove
 from horovod.rendezvous.membership import ranks_text
 
@@ -56,7 +57,8 @@ _FAILED_ROLE = b"horovod mesh failed"
 _VERSION = struct.Struct("!I")
 _CLAIMS = struct.Struct("!IIQQ")
 _SECONDS = struct.Struct("!d")
-_MEMBER = struct.Struct("!I?")
+_MEMBER = struct.Struct("!IB")
+_MOST_SECONDS = 1e9
 
 
 class ProtocolError(Exception):
@@ -172,7 +174,10 @@ def wait_of_welcome(message: bytes, secret: bytes, nonce: bytes, root: Claims) -
     stated, proof = payload[: _SECONDS.size], payload[_SECONDS.size :]
     if not is_proof(proof, secret, _ROOT_ROLE, nonce, root.encode(), stated):
         raise ProtocolError("it does not know the job's secret")
-    return float(_SECONDS.unpack(stated)[0])
+    seconds = float(_SECONDS.unpack(stated)[0])
+    if not 0.0 <= seconds <= _MOST_SECONDS:
+        raise ProtocolError(f"it waits for {seconds} s; expected 0 to {_MOST_SECONDS:g}")
+    return seconds
 
 
 def encode_members(members: Members) -> bytes:
@@ -185,7 +190,10 @@ def decode_members(message: bytes, count: int) -> Members:
     """Pids and pidfd flags of ``count`` ranks."""
     payload = _payload(message, Kind.MEMBERS, count * _MEMBER.size)
     rows = list(_MEMBER.iter_unpack(payload))
-    return Members(tuple(pid for pid, _ in rows), tuple(has for _, has in rows))
+    for pid, has in rows:
+        if not (0 < pid <= MOST_PID and has in (0, 1)):
+            raise ProtocolError(f"a rank of it has pid {pid} and {has} pidfds; expected 0 or 1")
+    return Members(tuple(pid for pid, _ in rows), tuple(bool(has) for _, has in rows))
 
 
 def encode_failed(secret: bytes, nonce: bytes, text: str) -> bytes:
@@ -201,7 +209,7 @@ def text_of_failed(message: bytes, secret: bytes, nonce: bytes) -> str | None:
     proof, stated = message[1 : 1 + PROOF_BYTES], message[1 + PROOF_BYTES :]
     if not is_proof(proof, secret, _FAILED_ROLE, nonce, stated):
         raise ProtocolError("it does not know the job's secret")
-    return stated.decode(errors="replace")
+    return printable(stated.decode(errors="replace"))
 
 
 def _message(kind: Kind, payload: bytes) -> bytes:

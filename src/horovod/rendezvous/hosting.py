@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horovod.checked import Fields
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.interfaces import local_addresses
 
@@ -39,11 +40,15 @@ class HostedStore:
     def decoded(cls, message: bytes) -> HostedStore:
         """The contrary of ``encoded``; ValueError for anything else."""
         try:
-            fields = json.loads(message)
-            addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])
-            return cls(addresses, base64.b64decode(fields["secret"], validate=True))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no description of a store: {error!r}") from None
+            fields = Fields.read("store", message)
+            addresses = fields.addresses("addresses")
+            secret = base64.b64decode(fields.text("secret", 1024), validate=True)
+            fields.close()
+        except ValueError as error:
+            raise ValueError(f"no description of a store: {error}") from None
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"a secret of {len(secret)} bytes; expected {SECRET_BYTES}")
+        return cls(addresses, secret)
 
 
 def start_store(spans_hosts: bool, interfaces: Sequence[str] = ()) -> HostedStore:

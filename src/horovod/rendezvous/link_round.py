@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod import __version__
+from horovod.checked import Fields, printable
 from horovod.errors import InitError
 from horovod.rendezvous.approach import Approach, Dialer
 from horovod.rendezvous.calls import Calls
-from horovod.rendezvous.gathering import Gathering
+from horovod.rendezvous.gathering import Gathering, decode_all
 from horovod.rendezvous.greeting import Connected, digest_of
 from horovod.rendezvous.interfaces import Address, Listening, routes_between
 from horovod.rendezvous.link_plan import Link, plan_links
@@ -122,7 +123,8 @@ class LinkRound:
         lack = self._cipher if isinstance(self._cipher, str) else ""
         own = _Member(_build(), self._protection, lack, listening)
         answers = self._step.exchange(json.dumps(dataclasses.asdict(own)).encode())
-        members = dict(zip(self._ranks, map(_decode_member, answers), strict=True))
+        decoded = decode_all(self._ranks, answers, _decode_member)
+        members = dict(zip(self._ranks, decoded, strict=True))
         for rank, member in members.items():
             if problem := self._problem_of(rank, member, members[self._ranks[0]]):
                 raise InitError(problem)
@@ -212,7 +214,8 @@ class LinkRound:
                 calls.step(next_poll.remaining_s())
             answers = self._step.poll(_LOOK_S if calls.reception.is_complete else 0.0)
             calls.step(0.0)
-        return [decode_report(answer) for answer in answers]
+        known = frozenset(self._ranks)
+        return decode_all(self._ranks, answers, lambda text: decode_report(text, known))
 
     def _receive_rest(self, calls: Calls) -> None:
         """All who dial us have succeeded: their last words are under way."""
@@ -231,8 +234,30 @@ def _build() -> str:
 
 
 def _decode_member(text: bytes) -> _Member:
-    fields = json.loads(text)
-    listening = [
-        Listening(Address(**there["address"]), there["port"]) for there in fields["listening"]
-    ]
-    return _Member(fields["build"], fields["protection"], fields["cipher_problem"], listening)
+    """BadMessageError if it is none."""
+    fields = Fields.read("addresses", text)
+    member = _Member(
+        printable(fields.text("build", 255)),
+        printable(fields.text("protection", 32)),
+        printable(fields.text("cipher_problem", 4096)),
+        fields.each("listening", _listening),
+    )
+    fields.close()
+    return member
+
+
+def _listening(fields: Fields) -> Listening:
+    there = fields.fields("address")
+    address = Address(
+        host=there.text("host", 64),
+        bits=there.integer("bits", 0, 128),
+        interface=printable(there.text("interface", 255)),
+        scope=there.integer("scope", 0, 2**32 - 1),
+        speed=there.integer("speed"),
+    )
+    there.close()
+    try:
+        _ = address.network
+    except ValueError as error:
+        raise there.error("host", address.host, f"an address ({error})") from None
+    return Listening(address, fields.integer("port", 1, 65535))

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from horovod.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.authentication import derive_key
-from horovod.rendezvous.gathering import Gathering
+from horovod.rendezvous.gathering import Gathering, decode_all
 from horovod.rendezvous.handshake import Claims
 from horovod.rendezvous.identity import Identity
 from horovod.rendezvous.linker import Linker
@@ -113,7 +114,10 @@ def _meet_all(
     """The cards of all ranks, and rank 0's deadline."""
 
     def problem_of(text: bytes) -> str | None:
-        difference = describe_difference(own, decode_card(text))
+        try:
+            difference = describe_difference(own, decode_card(text))
+        except BadMessageError as error:
+            difference = str(error)
         return difference and _unfit(difference)
 
     gathering = Gathering(
@@ -128,7 +132,8 @@ def _meet_all(
     )
     try:
         _refuse_double(own, gathering.own_value())
-        cards = [decode_card(text) for text in gathering.exchange(encode_card(own))]
+        cards = decode_all(range(own.size), gathering.exchange(encode_card(own)), decode_card)
+        _refuse_other_ranks(cards)
         _refuse_double(own, encode_card(cards[own.rank]))
     except BaseException as error:
         known = isinstance(error, InitError)
@@ -142,10 +147,18 @@ def _meet_all(
 def _refuse_double(own: Card, said: bytes | None) -> None:
     """``said`` in the name of our rank must be our own card, if anything."""
     if said is not None:
-        other = decode_card(said)
+        (other,) = decode_all([own.rank], [said], decode_card)
         if other.token != own.token:
             pids = f"pids {other.pid}, {own.pid}"
             raise InitError(_unfit(f"two processes are rank {own.rank}: {pids}"))
+
+
+def _refuse_other_ranks(cards: Sequence[Card]) -> None:
+    """Each card is of the rank in whose name it was said."""
+    for rank, card in enumerate(cards):
+        if card.rank != rank:
+            error = BadMessageError("card", "rank", str(card.rank), str(rank), f"rank {rank}")
+            raise InitError(_unfit(str(error)))
 
 
 def _unfit(difference: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod import mpi_library
+from horovod.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.identity import Identity
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["broadcast", "host_store", "identify_by_mpi", "is_started_by_mpi"]
 
 # Open MPI and its relatives; MPICH, Intel MPI and theirs; IBM's jsrun.
+_MOST_BYTES = 2**20  # of what rank 0 tells the others
+
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
 
 _Ranks = tuple[int, ...]  # of MPI.COMM_WORLD
@@ -130,6 +133,7 @@ def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> Identity:
     host.Free()
     places = array("i", [0] * (2 * size))
     own.Allgather(array("i", [leader[0], local_rank]), places)
+    _check_places(places, size)
     # The hosts that have this local rank, each by the world rank of its first process.
     column = sorted(places[2 * r] for r in range(size) if places[2 * r + 1] == local_rank)
     cross_rank, cross_size = column.index(leader[0]), len(column)
@@ -139,6 +143,15 @@ def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> Identity:
         scope=scope and f"{scope}/",
         comm=own,
     )
+
+
+def _check_places(places: Sequence[int], size: int) -> None:
+    """Of each rank the first one of its host, and its number there."""
+    for rank in range(size):
+        leader, local_rank = places[2 * rank : 2 * rank + 2]
+        if not (0 <= leader <= rank and 0 <= local_rank <= rank - leader):
+            found = f"leader {leader}, local rank {local_rank}"
+            raise BadMessageError("place", "leader", found, "ranks before it", f"rank {rank}")
 
 
 def _connect(mpi: Any, ranks: _Ranks, comm: Any) -> Any:
@@ -165,6 +178,9 @@ def broadcast(comm: Any, message: bytes) -> bytes:
     """What rank 0 of ``comm`` says; blocks until all its processes are here."""
     length = array("i", [len(message)])
     comm.Bcast(length, 0)
+    if not 0 <= length[0] <= _MOST_BYTES:
+        found = f"{length[0]} bytes"
+        raise BadMessageError("broadcast", "length", found, f"at most {_MOST_BYTES}", "rank 0")
     data = bytearray(message or length[0])
     comm.Bcast(data, 0)
     return bytes(data)

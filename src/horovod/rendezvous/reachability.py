@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
+from horovod.checked import MOST_RANKS, Fields, printable
+from horovod.rendezvous.link_plan import Purpose
 from horovod.rendezvous.membership import ranks_text
 from horovod.rendezvous.roster import Card
 
@@ -34,21 +36,47 @@ class Report:
 
 def encode_report(report: Report) -> bytes:
     """The report as it travels."""
-    unreached = [[peer, u.links, u.tries] for peer, u in report.unreached.items()]
-    return json.dumps([report.rank, report.reached, unreached]).encode()
-
-
-def decode_report(text: bytes) -> Report:
-    """The report in ``text``, which an authentic rank wrote."""
-    rank, reached, unreached = json.loads(text)
-    return Report(
-        rank,
-        reached,
+    unreached = [
         {
-            peer: Unreached([(p, c) for p, c in links], [(a, why) for a, why in tries])
-            for peer, links, tries in unreached
-        },
+            "peer": peer,
+            "links": [{"purpose": p, "channel": c} for p, c in u.links],
+            "tries": [{"address": a, "why": why} for a, why in u.tries],
+        }
+        for peer, u in report.unreached.items()
+    ]
+    fields = {"rank": report.rank, "reached": report.reached, "unreached": unreached}
+    return json.dumps(fields).encode()
+
+
+def decode_report(text: bytes, ranks: Container[int]) -> Report:
+    """The report in ``text`` about some of ``ranks``; BadMessageError if it is none."""
+    fields = Fields.read("report", text)
+
+    def known(rank: int, name: str) -> int:
+        if rank not in ranks:
+            raise fields.error(name, rank, "a rank of those that meet")
+        return rank
+
+    def unreached(of: Fields) -> tuple[int, Unreached]:
+        peer = known(of.integer("peer", 0, MOST_RANKS - 1), "unreached.peer")
+        return peer, Unreached(of.each("links", _link), of.each("tries", _try))
+
+    report = Report(
+        known(fields.integer("rank", 0, MOST_RANKS - 1), "rank"),
+        [known(rank, "reached") for rank in fields.integers("reached", 0, MOST_RANKS - 1)],
+        dict(fields.each("unreached", unreached)),
     )
+    fields.close()
+    return report
+
+
+def _link(fields: Fields) -> tuple[int, int]:
+    purpose = fields.integer("purpose", min(Purpose), max(Purpose))
+    return purpose, fields.integer("channel", 0, MOST_RANKS)
+
+
+def _try(fields: Fields) -> tuple[str, str]:
+    return printable(fields.text("address", 255)), printable(fields.text("why", 4096))
 
 
 def failure_text(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from horovod.checked import MOST_PID, MOST_RANKS, Fields, printable
 from horovod.rendezvous.place import Place
 
 __all__ = ["Card", "decode_card", "describe_difference", "encode_card", "hosts_of", "split_names"]
@@ -40,9 +41,22 @@ def encode_card(card: Card) -> bytes:
 
 
 def decode_card(text: bytes) -> Card:
-    """The card in ``text``, which an authentic rank wrote."""
-    fields = json.loads(text)
-    return Card(**{**fields, "place": Place(**fields["place"])})
+    """The card in ``text``; BadMessageError if it is none."""
+    fields = Fields.read("card", text)
+    place = fields.fields("place")
+    card = Card(
+        rank=fields.integer("rank", 0, MOST_RANKS - 1),
+        size=fields.integer("size", 1, MOST_RANKS),
+        region_bytes=fields.integer("region_bytes"),
+        pid=fields.integer("pid", 1, MOST_PID),
+        hostname=printable(fields.text("hostname", 255)),
+        node=printable(fields.text("node", 255)),
+        place=Place(place.text("host", 1024), place.text("network", 1024)),
+        token=fields.text("token", 64),
+    )
+    place.close()
+    fields.close()
+    return card
 
 
 def describe_difference(first: Card, card: Card) -> str | None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import InitError
+from horovod.own_files import replacing
 from horovod.rendezvous.hosting import HostedStore, start_store
 from horovod.rendezvous.identity import Identity, hostname_of, position_of
 from horovod.rendezvous.membership import Deadline, ranks_text
@@ -95,7 +96,7 @@ def meet_in_file(
             hosted.server.close()
         raise
     finally:
-        path.unlink(missing_ok=True)
+        _withdraw(hosted, path)
     return store, hosted
 
 
@@ -125,20 +126,25 @@ def publish(store: HostedStore, path: Path) -> None:
     """Write how to find ``store`` into ``path``, at once and for this user alone.
 
     Raises:
-        InitError: that is impossible; the text says why.
+        InitError: that is impossible, or something else is there; the text says why.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        if (left := _read(path)) is not None:  # by a step of this name that did not end well
+            HostedStore.decoded(left)
+        with replacing(path) as file:
             file.write(store.encoded())
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
+    except (OSError, ValueError) as error:
         raise InitError(f"init: cannot write {path} ({_FOLDER}): {error}") from None
+
+
+def _withdraw(store: HostedStore, path: Path) -> None:
+    """Remove what ``publish`` has written; anything else stays."""
+    with contextlib.suppress(InitError, OSError):
+        if _read(path) == store.encoded():
+            path.unlink()
 
 
 def wait_for_contact(path: Path, deadline: Deadline) -> HostedStore:
@@ -167,13 +173,15 @@ def _read(path: Path) -> bytes | None:
     with contextlib.suppress(OSError):
         os.listdir(path.parent)  # network file systems remember for a while what was not there
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InitError(f"init: cannot read {path} ({_FOLDER}): {error}") from None
     with open(fd, "rb") as file:
         state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode):
+            raise InitError(f"init: {path}: expected a regular file")
         if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
             raise InitError(
                 f"init: {path} belongs to user {state.st_uid} with mode "

@@ -41,7 +41,10 @@ _GRACE_S = 5.0
 
 _MOST_CERTAIN = 3  # so often in a row one is told the same before it is believed
 _PAUSE_S, _MOST_PAUSE_S = 0.05, 0.5
-_PATIENCE_S, _MOST_PATIENCE_S = 3.0, 30.0
+# Where a listener is flooded the system loses who connects, who then does better to connect anew;
+# who is connected waits for its turn, and would lose it.
+_CONNECT_S, _MOST_CONNECT_S = 1.0, 8.0
+_PATIENCE_S = 20.0
 _AFTERWARDS_S = 5.0  # with a store that was lost when the job had long begun
 
 
@@ -177,7 +180,12 @@ class StoreClient:
         certain = 0
         while True:
             try:
-                return StoreChannel(self.address, self._secret, timeout_s=attempts.patience_s)
+                return StoreChannel(
+                    self.address,
+                    self._secret,
+                    timeout_s=attempts.patience_s,
+                    connect_s=attempts.connect_s,
+                )
             except InitError as error:
                 certain = 0 if isinstance(error, LostError) else certain + 1
                 if certain == _MOST_CERTAIN or not attempts.pause():
@@ -195,18 +203,18 @@ class _Attempts:
         self._haste = haste
         self._has_ended = has_ended
         self._pause_s = _PAUSE_S
-        self._patience_s = _PATIENCE_S
+        self.connect_s = _CONNECT_S
 
     @property
     def patience_s(self) -> float:
         """With one connection, until both sides have proved themselves."""
-        return min(max(self._until - time.monotonic(), 0.001), self._patience_s)
+        return min(max(self._until - time.monotonic(), 0.001), _PATIENCE_S)
 
     def pause(self) -> bool:
         """Wait until it is time for the next; False if there is to be none."""
         pause_s = self._pause_s * self._haste
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
-        self._patience_s = min(2 * self._patience_s, _MOST_PATIENCE_S)
+        self.connect_s = min(1.5 * self.connect_s, _MOST_CONNECT_S)
         if time.monotonic() + pause_s >= self._until:
             return False
         return not self._has_ended.wait(pause_s)

@@ -34,7 +34,9 @@ class _UnansweredError(StoreUnreachableError, LostError):
 
 
 class StoreChannel:
-    """Connected and authenticated within ``timeout_s``; ``instance`` tells servers apart.
+    """Connected within ``connect_s`` and authenticated within ``timeout_s``.
+
+    ``instance`` tells servers apart.
 
     Raises:
         StoreUnreachableError: nobody listens.
@@ -42,10 +44,12 @@ class StoreChannel:
         InitError: who is there does not know the job's secret, or is no store of this version.
     """
 
-    def __init__(self, address: tuple[str, int], secret: bytes, *, timeout_s: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], secret: bytes, *, timeout_s: float, connect_s: float
+    ) -> None:
         self._name = address_text(address)
         self._deadline = time.monotonic() + timeout_s
-        self._socket = self._connect(address)
+        self._socket = self._connect(address, min(timeout_s, connect_s))
         try:
             self._authenticate(secret)
         except BaseException:
@@ -78,7 +82,8 @@ class StoreChannel:
         """May be repeated."""
         self._socket.close()
 
-    def _connect(self, address: tuple[str, int]) -> socket.socket:
+    def _connect(self, address: tuple[str, int], connect_s: float) -> socket.socket:
+        deadline = time.monotonic() + connect_s
         try:
             found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -92,7 +97,7 @@ class StoreChannel:
             shorten_pauses(connected)
             try:
                 # What is left is shared with those still to be tried.
-                left_s = self._deadline - time.monotonic()
+                left_s = deadline - time.monotonic()
                 connected.settimeout(max(left_s / (len(found) - number), 0.001))
                 connected.connect(target)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

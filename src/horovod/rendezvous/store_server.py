@@ -33,7 +33,7 @@ __all__ = ["StoreServer"]
 
 _MAX_REPORTS = 20
 _MOST_CLIENTS = 65_536  # whose last request is remembered
-_BACKLOG = 4096  # as far as the system allows (net.core.somaxconn)
+_BACKLOG = 1024  # a longer one would only be longer to wait in
 _TURNS = 8
 _REST_S = 0.1  # without descriptors, before it listens again
 _LOOPBACK = (("127.0.0.1", 0),)

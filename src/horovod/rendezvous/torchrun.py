@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from horovod.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.identity import Identity
@@ -110,12 +111,19 @@ def agree_on_secret(identity: Identity, store: TorchStore, timeout_s: float) -> 
 
     Raises:
         TimeoutError: rank 0 did not publish it within ``timeout_s``.
+        InitError: something else is in its place.
     """
     if identity.rank == 0:
         secret = os.urandom(SECRET_BYTES)
         store.set(_SECRET_KEY + identity.scope, secret)
         return secret
-    return store.get(_SECRET_KEY + identity.scope, timeout_s)
+    found = store.get(_SECRET_KEY + identity.scope, timeout_s)
+    if len(found) != SECRET_BYTES:
+        error = BadMessageError(
+            "secret", "length", f"{len(found)} bytes", f"{SECRET_BYTES} bytes", "rank 0"
+        )
+        raise InitError(f"init: {error}")
+    return found
 
 
 def _address(environ: Mapping[str, str]) -> tuple[str, int]:

@@ -7,7 +7,17 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["JOB_ID", "default_folder", "folder_of", "job_name", "timeline_of_world"]
+from horovod.own_files import OwnFolder
+
+__all__ = [
+    "JOB_ID",
+    "default_folder",
+    "folder_of",
+    "is_marked",
+    "job_name",
+    "marker_of",
+    "timeline_of_world",
+]
 
 JOB_ID = "HOROVOD_JOB_ID"
 _NOWHERE = "off"
@@ -29,6 +39,16 @@ def job_name(environ: Mapping[str, str], pid: int, hostname: str | None = None) 
     """The folder of a job's recordings: the job's id, or else where its rank 0 is."""
     name = environ.get(JOB_ID) or f"{hostname or os.uname().nodename}-{pid}"
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:100] or "job"
+
+
+def marker_of(job: str) -> str:
+    """The name of the file that says that the folder ``job`` is one of recordings, and ours."""
+    return f".horovod-recordings-of-{job}"  # the engine makes it: engine/trace/job_folder.cc
+
+
+def is_marked(folder: OwnFolder) -> bool:
+    """Whether ranks have made the folder, for a job of its name."""
+    return folder.own_file(marker_of(folder.path.name)) is not None
 
 
 def timeline_of_world(path: str, number: str) -> str:

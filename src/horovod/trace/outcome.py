@@ -6,13 +6,15 @@ Recordings say what ranks did with each other; that a program then failed by its
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
+
+from horovod.own_files import OwnFolder
 
 __all__ = ["Outcome", "read_outcome", "write_outcome"]
 
 _NAME = "outcome"
+_MOST_BYTES = 1 << 20
+_MOST_TEXT = 100_000
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,23 @@ class Outcome:
     epoch_s: float
 
 
-def write_outcome(folder: Path, status: int, text: str) -> None:
+def write_outcome(folder: OwnFolder, status: int, text: str) -> None:
     """Leave it in the job's folder, in place of that of an earlier one. Raises OSError."""
-    draft = folder / f"{_NAME}.part"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"status": status, "text": text}, file)
-    draft.replace(folder / _NAME)
+    # The status comes first: the engine reads no further, to know which jobs have failed.
+    fields = {"status": status, "text": text[-_MOST_TEXT:]}
+    folder.replace(_NAME, json.dumps(fields).encode())
 
 
-def read_outcome(folder: Path) -> Outcome | None:
+def read_outcome(folder: OwnFolder) -> Outcome | None:
     """What was left there; None if nothing was, or nothing that can be read."""
-    path = folder / _NAME
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        return Outcome(int(fields["status"]), str(fields["text"]), path.stat().st_mtime)
-    except (KeyError, OSError, TypeError, ValueError):
+    found = folder.own_file(_NAME)
+    if found is None:
         return None
+    try:
+        fields = json.loads(folder.read(_NAME, _MOST_BYTES))
+        status, text = fields["status"], fields["text"]
+    except (KeyError, OSError, RecursionError, TypeError, ValueError):
+        return None
+    if type(status) is not int or not isinstance(text, str):
+        return None
+    return Outcome(status, text, found.st_mtime)

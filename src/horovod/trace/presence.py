@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from horovod.own_files import OwnFolder
+from horovod.trace.world_facts import checked_world, text_field, whole_number
+
 __all__ = [
     "REQUEST_NAME",
     "Presence",
@@ -33,6 +36,9 @@ __all__ = [
 SUFFIX = ".running"
 REQUEST_NAME = "wanted"
 _VERSION = 1
+_MOST_BYTES = 16 << 20
+_MOST_PID = 1 << 22
+_MOST_SIGNAL = 64
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -77,17 +83,37 @@ def own_presence(rank: int, name: str, world: Mapping[str, object], signal: int)
     )
 
 
-def find_presences(folder: Path) -> list[Presence]:
-    """The ranks that say they run, by rank; files that are not whole are left out."""
+def find_presences(folder: OwnFolder) -> list[Presence]:
+    """The ranks that say they run, by rank; files that are damaged or not ours are left out."""
     found = []
-    for path in folder.glob(f"*{SUFFIX}"):
+    for name in folder.names():
+        if not name.endswith(SUFFIX):
+            continue
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            if fields.pop("horovod_running") == _VERSION:
-                found.append(Presence(path=path, **fields))
-        except (KeyError, OSError, TypeError, ValueError):
+            found.append(_parsed(folder.path / name, folder.read(name, _MOST_BYTES)))
+        except (OSError, ValueError):
             continue
     return sorted(found, key=lambda presence: (presence.rank, presence.pid))
+
+
+def _parsed(path: Path, data: bytes) -> Presence:
+    """Every field checked. Raises ValueError."""
+    try:
+        fields = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(fields, dict) or fields.get("horovod_running") != _VERSION:
+        raise ValueError(f"expected a presence of version {_VERSION}")
+    world = checked_world(fields.get("world"))
+    ranks = len(world.get("ranks", ()))
+    return Presence(
+        path=path,
+        rank=whole_number(fields, "rank", most=ranks - 1 if ranks else None),
+        pid=whole_number(fields, "pid", least=1, most=_MOST_PID),
+        signal=whole_number(fields, "signal", most=_MOST_SIGNAL),
+        world=world,
+        **{name: text_field(fields, name) for name in ("name", "start", "place", "hostname")},
+    )
 
 
 def state_of(presence: Presence) -> RankState:
@@ -100,7 +126,7 @@ def state_of(presence: Presence) -> RankState:
     return RankState.STOPPED if state in "Tt" else RankState.RUNNING
 
 
-def request_recordings(folder: Path, presences: Iterable[Presence], text: str) -> None:
+def request_recordings(folder: OwnFolder, presences: Iterable[Presence], text: str) -> None:
     """Ask these ranks, whose files are in ``folder``; ``text`` is new and 64 ASCII bytes at most.
 
     Each of them writes a recording with the reason ``request`` and the text as its detail.
@@ -108,9 +134,7 @@ def request_recordings(folder: Path, presences: Iterable[Presence], text: str) -
     Raises:
         OSError: nobody can write there.
     """
-    draft = folder / f"{REQUEST_NAME}.{os.getpid()}"
-    draft.write_text(text, encoding="ascii")
-    draft.replace(folder / REQUEST_NAME)
+    folder.replace(REQUEST_NAME, text.encode("ascii"))
     for presence in presences:
         if state_of(presence) is RankState.RUNNING and _catches(presence.pid, presence.signal):
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -10,6 +10,7 @@ A file has four parts; numbers are little-endian, and docs/timeline.md describes
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
@@ -20,6 +21,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from horovod.own_files import is_own_file, read_own
+from horovod.trace.world_facts import checked_world, text_field, whole_number
 
 __all__ = [
     "EVENT_DTYPE",
@@ -36,6 +40,8 @@ __all__ = [
 
 VERSION = 1
 SUFFIX = ".hvdrec"
+_MOST_BYTES = 256 << 20
+_MOST_RANK = (1 << 31) - 1
 
 EVENT_DTYPE = np.dtype(
     [
@@ -176,58 +182,75 @@ class Recording:
 
 
 def find_recordings(folder: str | os.PathLike[str]) -> list[Path]:
-    """The recorder files of one job, or of several jobs in one folder, oldest first."""
-    paths = [path for path in Path(folder).rglob(f"*{SUFFIX}") if path.is_file()]
-    return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    """The recorder files of one job, or of several jobs in one folder, oldest first.
+
+    Links, what is no regular file and what belongs to another user are left out.
+    """
+    found = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if not name.endswith(SUFFIX):
+                continue
+            path = Path(parent, name)
+            with contextlib.suppress(FileNotFoundError):  # another one takes its place
+                status = path.lstat()
+                if is_own_file(status):
+                    found.append((status.st_mtime_ns, name, path))
+    return [path for _, _, path in sorted(found)]
 
 
 def read_recording(path: str | os.PathLike[str]) -> Recording:
     """Read one recorder file.
 
     Raises:
-        OSError: it cannot be read.
-        RecordingError: it is not a recorder file, was cut off, or is of a newer version.
+        OSError: it cannot be read, is no regular file, or belongs to another user.
+        RecordingError: it is not a recorder file, is damaged, or of a newer version.
     """
     path = Path(path)
-    line, _, rest = path.read_bytes().partition(b"\n")
+    line, _, rest = read_own(path, _MOST_BYTES).partition(b"\n")
     head = _parse_head(path, line)
     try:
-        labels, rest = _take(rest, LABEL_DTYPE, head["labels"])
-        events, rest = _take(rest, EVENT_DTYPE, head["events"])
-        stacks = bytes(rest[: head["stacks_bytes"]])
+        labels, rest = _take(rest, LABEL_DTYPE, whole_number(head, "labels"))
+        events, rest = _take(rest, EVENT_DTYPE, whole_number(head, "events"))
+        stacks = bytes(rest[: whole_number(head, "stacks_bytes")])
+        world = checked_world(head.get("world"))
+        ranks = len(world.get("ranks", ()))
+        rank = whole_number(head, "rank", most=ranks - 1 if ranks else _MOST_RANK)
         return Recording(
             path=path,
-            rank=head["rank"],
-            name=head["name"] or f"rank {head['rank']}",
-            written_by=head["written_by"],
-            reason=head["reason"],
-            detail=head["detail"],
-            written_ns=head["written_ns"],
-            written_epoch_ns=head["written_epoch_ns"],
-            lost=head["lost"],
-            world=head["world"],
+            rank=rank,
+            name=text_field(head, "name") or f"rank {rank}",
+            written_by=whole_number(head, "written_by", most=_MOST_RANK),
+            reason=text_field(head, "reason"),
+            detail=text_field(head, "detail"),
+            written_ns=whole_number(head, "written_ns"),
+            written_epoch_ns=whole_number(head, "written_epoch_ns"),
+            lost=whole_number(head, "lost"),
+            world=world,
             labels={int(entry["id"]): _label(entry) for entry in labels},
             events=events[events["kind"] != EventKind.NONE],
             stacks=stacks.decode(errors="replace"),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordingError(f"{path}: not a whole recorder file: {error!r}") from None
+    except ValueError as error:
+        raise RecordingError(f"{path}: not a whole recorder file: {error}") from None
 
 
 def _parse_head(path: Path, line: bytes) -> dict[str, Any]:
     try:
         head = json.loads(line.decode(errors="replace"))
-        version = head["horovod_recording"]
-    except (KeyError, TypeError, ValueError):
-        raise RecordingError(f"{path}: not a recorder file") from None
-    if version != VERSION:
-        raise RecordingError(f"{path}: of version {version}; this program reads {VERSION}")
-    return dict(head)
+    except (RecursionError, ValueError):
+        head = None
+    if not isinstance(head, dict) or "horovod_recording" not in head:
+        raise RecordingError(f"{path}: not a recorder file")
+    version = head["horovod_recording"]
+    if type(version) is not int or version != VERSION:
+        raise RecordingError(f"{path}: of version {version!s:.20}; this program reads {VERSION}")
+    return head
 
 
 def _take(rest: bytes, dtype: np.dtype[np.void], count: int) -> tuple[NDArray[np.void], bytes]:
     size_bytes = dtype.itemsize * count
-    if count < 0 or len(rest) < size_bytes:
+    if len(rest) < size_bytes:
         raise ValueError(f"expected {size_bytes} more bytes, found {len(rest)}")
     return np.frombuffer(rest[:size_bytes], dtype), rest[size_bytes:]
 

@@ -32,6 +32,10 @@ class RecordedWorld:
         """How many ranks it had."""
         return len(self.names)
 
+    def name_of(self, rank: int) -> str:
+        """What messages call a rank; events of a damaged recording may name one there is not."""
+        return self.names[rank] if 0 <= rank < self.size else f"rank {rank}"
+
     @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that left no recording."""
@@ -49,11 +53,16 @@ class RecordedWorld:
 
 
 def collect_worlds(recordings: Iterable[Recording]) -> list[RecordedWorld]:
-    """The worlds that these recordings are of, the newest last."""
+    """The worlds that these recordings are of, the newest last.
+
+    Those that do not say which ranks there were are of none.
+    """
     found: dict[tuple[str, tuple[str, ...]], dict[int, Recording]] = {}
     for recording in recordings:
         # Processes are part of it: another job may have had the same id before.
         names = tuple(recording.world.get("ranks", ()))
+        if not names:
+            continue
         by_rank = found.setdefault((str(recording.world.get("world", "1")), names), {})
         known = by_rank.get(recording.rank)
         if known is None or known.written_epoch_ns < recording.written_epoch_ns:

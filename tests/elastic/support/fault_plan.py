@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traps import POINTS
 
-__all__ = ["KINDS", "Fault", "Limits", "plan_faults", "plan_layout", "safe_victims"]
+__all__ = ["KINDS", "Fault", "Limits", "plan_faults", "plan_layout"]
 
 KINDS = {
     "kill": 4,
@@ -22,6 +22,7 @@ KINDS = {
     "host gone": 2,
     "host removed": 2,
     "host added": 2,
+    "hosts replaced": 2,
     "slots changed": 2,
     "discovery garbage": 1,
     "discovery failing": 1,
@@ -97,15 +98,3 @@ def plan_layout(chance: random.Random) -> Limits:
     hosts = {f"127.0.0.{number}": slots for number, slots in enumerate(counts, start=1)}
     max_np = min(sum(counts), chance.choice([4, 4, 6]))
     return Limits(min_np=chance.choice([1, 2, 2]), max_np=max_np, hosts=hosts)
-
-
-def safe_victims(members: Sequence[str], victims: Sequence[int], *, further: int = 0) -> bool:
-    """Whether enough of the world stays if ``victims``, indices of ``members``, are lost.
-
-    ``members`` are the workers' hostnames. A host that fails takes all its workers along, so one
-    host has to stay whole; with ``further`` so many more of the others may be lost as well.
-    """
-    hit = {members[index] for index in victims}
-    if set(members) == hit:  # one host only: the others of it stay
-        return len(hit) == 1 and len(members) - len(victims) > further
-    return sum(name not in hit for name in members) > further

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 from chaos_job import ChaosJob
-from fault_plan import Fault, safe_victims
+from fault_plan import Fault
 from histories import Event
 from traps import Trap
 from watch import Member
@@ -55,6 +55,7 @@ class FaultPlayer:
             "host gone": self._host_gone,
             "host removed": self._host_removed,
             "host added": self._host_added,
+            "hosts replaced": self._hosts_replaced,
             "slots changed": self._slots_changed,
             "discovery garbage": lambda _: self._answer("garbage"),
             "discovery failing": lambda _: self._answer("failing"),
@@ -163,8 +164,8 @@ class FaultPlayer:
         self.job.wait_until(has_gone, f"{process} should have died")
 
     def _is_safe(self, victims: Sequence[Member], *, further: int = 0) -> bool:
-        names = [member.hostname for member in self._watch.members]
-        return safe_victims(names, [member.rank for member in victims], further=further)
+        """Whether some worker of the world stays, even if so many ``further`` ones are lost."""
+        return len(self._watch.members) - len(victims) > further
 
     def _host_gone(self, fault: Fault) -> float | None:
         """With all its workers, and from the list; it comes back with the next change."""
@@ -185,6 +186,14 @@ class FaultPlayer:
             self._hosts_seen += 1
             hosts = {**hosts, f"127.0.0.{self._hosts_seen}": 1 + int(2 * fault.pick)}
         self._set_hosts(hosts)
+        self.wait_for_all()
+
+    def _hosts_replaced(self, _: Fault) -> None:
+        """All at once, by new ones: none of those that have the state is listed any more."""
+        hosts = self.job.discovery.hosts
+        fresh = [f"127.0.0.{self._hosts_seen + 1 + index}" for index in range(len(hosts))]
+        self._hosts_seen += len(hosts)
+        self._set_hosts(dict(zip(fresh, hosts.values(), strict=True)))
         self.wait_for_all()
 
     def _slots_changed(self, fault: Fault) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,20 @@ def test_the_same_frame_is_written_once(digits: Any, store: Any) -> None:
             assert other != first
     with prepare_data(1, store, digits, **options) as later:
         assert store.get_parquet_dataset(store.get_train_data_path(later)).files == files
+
+
+def test_data_goes_beside_what_a_user_has_there(digits: Any, store: Any) -> None:
+    options = {"label_columns": ["label"], "feature_columns": ["mean"], "partitions_per_process": 1}
+    folder = Path(store.get_localized_path(store.get_train_data_path(0)))
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("words")
+    for frame in (digits.limit(5), digits.limit(6)):  # the second replaces the first
+        with prepare_data(1, store, frame, **options) as number:
+            assert number == 1
+            rows = _rows(store, store.get_train_data_path(number))
+        assert rows in (5, 6)
+    assert rows == 6
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,41 @@ def test_databricks_paths_are_files_of_each_node(monkeypatch: pytest.MonkeyPatch
 def test_the_older_name_warns(tmp_path: Path) -> None:
     with pytest.warns(DeprecationWarning, match="FilesystemStore"):
         LocalStore(str(tmp_path))
+
+
+def test_data_that_no_estimator_has_written_is_left_alone(tmp_path: Path) -> None:
+    store = Store.create(str(tmp_path))
+    path = store.get_train_data_path(0)
+    local = tmp_path / "intermediate_train_data.0"
+    assert store.may_replace_data(path)
+    local.mkdir()  # of the user
+    assert not store.may_replace_data(path)
+    local.rmdir()
+    store.claim_data(path)
+    assert store.may_replace_data(path)
+    local.mkdir()
+    assert store.may_replace_data(path)
+    store.write_text(f"{path}.horovod", "prepared by an estimator of Horovod for user 4242\n")
+    assert not store.may_replace_data(path)
+    store.claim_data(path)
+    local.rmdir()
+    local.symlink_to(tmp_path)
+    assert not store.may_replace_data(path)
+    memory = Store.create("memory://owned")
+    other = memory.get_train_data_path()
+    memory.write_text(f"{other}/part-0.parquet", "words")
+    assert not memory.may_replace_data(other)
+    memory.claim_data(other)
+    assert memory.may_replace_data(other)
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    store = Store.create(str(tmp_path))
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    (tmp_path / "runs" / "r" / "checkpoint.part").write_text("words")
+    (tmp_path / "runs" / "r" / "link").symlink_to("checkpoint.part")
+    store.write_text(f"{store.get_run_path('r')}/checkpoint", "new")
+    with pytest.raises(OSError, match="link: expected a regular file"):
+        store.write_text(f"{store.get_run_path('r')}/link", "new")
+    assert (tmp_path / "runs" / "r" / "checkpoint.part").read_text() == "words"
+    assert (tmp_path / "runs" / "r" / "checkpoint").read_text() == "new"

@@ -1,4 +1,4 @@
-"""Jobs of two workers on guests that the test, or a process of its own, has taken in."""
+"""Jobs of a worker on each of some guests that the test, or a process of its own, has taken in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HasGuest(Protocol):
 
 
 def call(function: Callable[[], Any], guests: Mapping[str, HasGuest], secret: bytes) -> list[Any]:
-    slots = seats(["node", "node"])
+    slots = seats(["node"] * len(guests))
     options = replace(
         OPTIONS,
         slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, guests, strict=True)),

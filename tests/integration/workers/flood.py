@@ -20,7 +20,7 @@ from collections import deque
 
 _NOBODY = 65534
 _LISTENS, _ROOT = "0A", "0"
-_LOOK_S = 0.005
+_LOOK_S, _LOOK_AGAIN_S = 0.005, 0.5  # a look at all connections takes its time
 
 
 def listening() -> set[int]:
@@ -41,7 +41,8 @@ def flood(until: float, most: int, given: set[int]) -> int:
     count, next_look = 0, 0.0
     while (now := time.monotonic()) < until:
         if not given and now >= next_look:
-            ports, next_look = listening() - before, now + _LOOK_S
+            ports = listening() - before
+            next_look = now + (_LOOK_AGAIN_S if ports else 0.0)
         if not ports:
             time.sleep(_LOOK_S)
         for port in ports:

@@ -62,7 +62,7 @@ TEST_CASE("a file is a whole document after every flush, whatever came before") 
   std::mt19937 random(1);
   std::vector<std::string> added;
   {
-    JsonFile file(path, "9", kPlenty);
+    JsonFile file(path, "", "9", kPlenty);
     for (int round = 0; round < 60; ++round) {
       for (unsigned i = random() % 50; i > 0; --i) {
         added.push_back(std::string(1 + random() % 900, '1'));
@@ -83,7 +83,7 @@ TEST_CASE("a file is a whole document after every flush, whatever came before") 
 
 TEST_CASE("no element crosses the border of a page, so a write that is cut off leaves a document") {
   const TemporaryPath path;
-  JsonFile file(path, "9", kPlenty);
+  JsonFile file(path, "", "9", kPlenty);
   for (int i = 0; i < 100; ++i) file.add(std::string(300, '1'));
   file.flush();
   const std::string content = path.content();
@@ -101,7 +101,7 @@ TEST_CASE("no element crosses the border of a page, so a write that is cut off l
 
 TEST_CASE("much is written without a flush") {
   const TemporaryPath path;
-  JsonFile file(path, "9", kPlenty);
+  JsonFile file(path, "", "9", kPlenty);
   for (int i = 0; i < 10'000; ++i) file.add(std::string(100, '1'));
   CHECK(elements_of(path.content()).size() > 10'000 - 2 * JsonFile::kMostGathered / 100);
 }
@@ -109,7 +109,7 @@ TEST_CASE("much is written without a flush") {
 TEST_CASE("it grows no larger than it may") {
   const TemporaryPath path;
   {
-    JsonFile file(path, "9", 10'000);
+    JsonFile file(path, "", "9", 10'000);
     while (!file.is_full()) {
       file.add(std::string(100, '1'));
       file.flush();
@@ -122,8 +122,8 @@ TEST_CASE("it grows no larger than it may") {
 }
 
 TEST_CASE("what cannot be written is an error, and no file is one at once") {
-  CHECK_THROWS_AS(JsonFile("/nowhere/at/all", "9", kPlenty), Error);
-  CHECK_THROWS_AS(JsonFile("/dev/full", "9", kPlenty), Error);
+  CHECK_THROWS_AS(JsonFile("/nowhere/at/all", "", "9", kPlenty), Error);
+  CHECK_THROWS_AS(JsonFile("/dev/full", "", "9", kPlenty), Error);
 }
 
 }  // namespace

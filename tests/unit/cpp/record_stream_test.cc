@@ -65,7 +65,6 @@ void check_one_way(bool is_encrypting, unsigned seed) {
   Ends ends(is_encrypting, random() % 2 == 0 ? 0 : 4096);
   const Bytes sent = random_bytes(1 + random() % 1'500'000, random);
   std::vector<Bytes> pieces;  // where they lie in memory has nothing to do with their order
-  Bytes dropped(1000);
   Poster sends(sent.size(), random);
   Poster receives(sent.size(), random);
   std::size_t posted = 0;
@@ -107,10 +106,11 @@ TEST_CASE("records: both ways at once, and what is dropped goes to one place aga
     const Bytes back = random_bytes(2'000'000, random);
     Bytes got_back(1'000'000);
     Bytes dropped(1000);
+    Bytes dropped_back(1000);
     ends.left->send(there.data(), there.size());
     ends.right->send(back.data(), back.size());
     for (int i = 0; i < 3000; ++i) ends.right->receive(dropped.data(), dropped.size());
-    for (int i = 0; i < 1000; ++i) ends.left->receive(dropped.data(), dropped.size());
+    for (int i = 0; i < 1000; ++i) ends.left->receive(dropped_back.data(), dropped_back.size());
     ends.left->receive(got_back.data(), got_back.size());
     while (!(ends.left->is_idle() && ends.right->is_idle())) {
       const bool has_moved = ends.left->pump();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -169,6 +170,7 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr(mpi_library, "why_not_built", lambda: "nothing is there")
     monkeypatch.setattr(gpus, "nccl_version", lambda: 0)
     monkeypatch.setattr(gpus, "nccl_problem", lambda: "no driver")
+    monkeypatch.setattr(build_info, "find_cipher", lambda: "libcrypto.so.3 is not there")
     assert cli.main(["-cb"]) == 0
     table = capsys.readouterr().out
     assert table == (
@@ -189,9 +191,13 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         "    [ ] CCL\n"
         "    [ ] MPI\n"
         "    [X] Gloo\n"
+        "\n"
+        "Available Connections Between Hosts:\n"
+        "    [ ] OpenSSL\n"
     )
     assert cli.main(["--check-build", "--verbose"]) == 0
-    assert capsys.readouterr().out == "\n" + table + "NCCL: no driver\nMPI: nothing is there\n"
+    problems = "NCCL: no driver\nMPI: nothing is there\nOpenSSL: libcrypto.so.3 is not there\n"
+    assert capsys.readouterr().out == "\n" + table + problems
     monkeypatch.setattr(gpus, "nccl_version", lambda: 22703)
     assert cli.main(["--check-build"]) == 0
     assert capsys.readouterr().out == table.replace("[ ] NCCL", "[X] NCCL")
@@ -203,8 +209,12 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         table.replace("[ ] MPI", "[X] MPI")
         .replace("[X] PyTorch", "[ ] PyTorch")
         .replace("[X] Gloo\n", "[ ] Gloo\n")
-        .replace("[ ] Gloo\n\n", "[X] Gloo\n\n")
+        .replace("[ ] Gloo\n\nAvailable Tensor", "[X] Gloo\n\nAvailable Tensor")
     )
+    monkeypatch.setattr(
+        build_info, "find_cipher", lambda: SimpleNamespace(version="OpenSSL 3", path="x")
+    )
+    assert "Between Hosts:\n    [X] OpenSSL 3 (x)\n" in build_info.build_table("1.2.3")
     monkeypatch.setattr(build_info, "_is_installed", lambda module: module == "mxnet")
     assert "[ ] PyTorch\n    [X] MXNet" in build_info.build_table("1.2.3")
 

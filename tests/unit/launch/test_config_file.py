@@ -120,3 +120,22 @@ def test_controllers(word: str, controller: str | None, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_config_file(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("{a: " * 100_000, "nested too deeply"),
+        ("- " * 100_000, "nested too deeply"),
+        ("&a [*a]", "expected a mapping"),
+        ("params: &a {cycle-time-ms: *a}", "expected one value|unknown|no such key"),
+        ("#" * (1 << 20) + "\n", "larger than"),
+    ],
+)
+def test_a_file_that_would_take_long_is_refused_by_name(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    with pytest.raises(SettingError, match=rf"^{tmp_path}/settings.yaml, .*({why})") as caught:
+        read(tmp_path, text)
+    assert len(str(caught.value).splitlines()) == 1

@@ -24,7 +24,7 @@ def test_numbers_are_as_wide_as_the_largest(count: int, name: str, tmp_path: Pat
 
 
 def test_files_of_an_earlier_job_are_emptied(tmp_path: Path) -> None:
-    (tmp_path / "rank.0").mkdir()
+    Logs(tmp_path, [0]).close()
     (tmp_path / "rank.0" / "stdout").write_bytes(b"old")
     Logs(tmp_path, [0]).close()
     assert (tmp_path / "rank.0" / "stdout").read_bytes() == b""
@@ -57,10 +57,12 @@ def test_what_cannot_be_made(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_told_once_and_all_that_is_incomplete_in_the_end(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        (tmp_path / f"rank.{rank}").mkdir()
-        (tmp_path / f"rank.{rank}" / "stdout").symlink_to("/dev/full")
     logs = Logs(tmp_path, [0, 1])
+    for rank in (0, 1):
+        out, _ = logs.of(rank)
+        assert out
+        out._file.close()
+        out._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
     files: list[LogFile] = [log for rank in (0, 1) for log in logs.of(rank) if log]
     assert logs.news() == ""
     for log in reversed(files):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +17,8 @@ from horovod.launch import remote_crew
 from horovod.launch.crew import Crew, Trouble, Worker
 from horovod.launch.fleet import Fleet, ranks_of
 from horovod.launch.frames import MAGIC, FrameReader, Kind, encode, encode_json
+from horovod.launch.guest_greeting import REFUSAL, GreetingError, GuestGreeting
+from horovod.launch.guest_link import GuestAddress
 from horovod.launch.host_plan import HostPlan, Place
 from horovod.launch.hosts import HostSlots, assign_ranks
 from horovod.launch.output import Console, Output, Sink
@@ -87,6 +91,18 @@ class Desk:
         self.crew.connect(os.environ)
         return self.crew
 
+    def crew_at(self, guest: GuestAddress) -> RemoteCrew:
+        return RemoteCrew(
+            "there",
+            guest,
+            selector=self.selector,
+            watchdog=self.watchdog,
+            consoles=(self.console, self.console),
+            sinks=self.sinks,
+            call=None,
+            listener=self,
+        )
+
     def started_crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteCrew:
         crew = self.crew_that_says(data, then)
         crew.prepare(PLAN)
@@ -106,7 +122,7 @@ class Desk:
             key.data()
         assert self.crew is not None
         self.crew.balance()
-        if self.crew.child.is_running:
+        if self.crew.child.pid and self.crew.child.is_running:
             pid, status = os.waitpid(self.crew.child.pid, os.WNOHANG)
             if pid:
                 assert self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
@@ -380,3 +396,71 @@ def test_a_mistake_of_the_listener_is_not_the_agents(
     desk.crew_that_says(HELLO)
     with pytest.raises(KeyError, match="mine"):
         desk.turn_until("greeted")
+
+
+class CuttingGuest:
+    """Listens as a guest, and resets the first connections at one of their messages."""
+
+    def __init__(self, cuts: int, at_proof: bool) -> None:
+        self.secret = b"s" * 32
+        self._cuts = cuts
+        self._at_proof = at_proof
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @property
+    def address(self) -> GuestAddress:
+        return GuestAddress(*self._listener.getsockname(), self.secret)
+
+    def _serve(self) -> None:
+        with self._listener:
+            for number in range(self._cuts + 1):
+                with self._listener.accept()[0] as launcher:
+                    self._greet(launcher, is_last=number == self._cuts)
+
+    def _greet(self, launcher: socket.socket, *, is_last: bool) -> None:
+        greeting = GuestGreeting(self.secret)
+        if is_last or self._at_proof:
+            launcher.sendall(greeting.opening)
+            proof = greeting.feed(launcher.recv(4096))
+            if is_last:
+                launcher.sendall(proof + HELLO)
+                launcher.recv(1)
+
+    def __enter__(self) -> CuttingGuest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(30)
+
+
+@pytest.mark.usefixtures("impatience")
+@pytest.mark.parametrize("at_proof", [False, True])
+def test_a_guest_whose_connection_is_cut_is_connected_again(desk: Desk, at_proof: bool) -> None:
+    with CuttingGuest(7, at_proof) as guest:
+        desk.crew = desk.crew_at(guest.address)
+        desk.crew.connect({})
+        desk.turn_until("greeted")
+        assert desk.diary == ["refused"] * 7 + ["greeted there"]
+        desk.crew.child.abort()
+
+
+@pytest.mark.usefixtures("impatience")
+def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        desk.crew = desk.crew_at(GuestAddress(*listener.getsockname(), b"t" * 32))
+        desk.crew.connect({})
+        guest = GuestGreeting(b"s" * 32)
+        with listener.accept()[0] as launcher:
+            launcher.sendall(guest.opening)
+            selector = selectors.DefaultSelector()
+            selector.register(launcher, selectors.EVENT_READ)
+            while not selector.select(0):
+                desk.turn()
+            selector.close()
+            with pytest.raises(GreetingError):
+                guest.feed(launcher.recv(4096))
+            launcher.sendall(REFUSAL)
+            desk.turn_until("lost")
+    assert desk.diary == ["lost: it does not know the job's secret"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import InitError, SettingError
+from horovod.metrics import endpoint as endpoint_module
 from horovod.metrics import setup
 from horovod.metrics.endpoint import Endpoint
 from horovod.metrics.exchange import Reporter, reported
@@ -70,6 +74,36 @@ def test_silent_strangers_do_not_keep_others_from_asking(endpoint: Endpoint) -> 
     assert ask(endpoint)[0] == 200
     for stranger in silent:
         stranger.close()
+
+
+@pytest.mark.parametrize("endpoint", [""], indirect=True)
+def test_who_spreads_its_bytes_is_given_up_all_the_same(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "_PATIENCE_S", 0.3)
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", endpoint.port)) as slow:
+        slow.settimeout(0.02)
+        with contextlib.suppress(ConnectionError):
+            for byte in itertools.cycle(b"GET /metrics "):
+                slow.sendall(bytes((byte,)))
+                with contextlib.suppress(TimeoutError):
+                    if not slow.recv(1):
+                        break
+                assert time.monotonic() < began + 30
+
+
+@pytest.mark.parametrize("endpoint", [""], indirect=True)
+def test_many_slow_strangers_do_not_keep_others_from_asking(endpoint: Endpoint) -> None:
+    """More than there are threads, each of which has asked for a part of an answer."""
+    slow = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(100)]
+    for each in slow:
+        with contextlib.suppress(ConnectionError):  # it had to go already
+            each.sendall(b"G")
+    for _ in range(3):
+        assert ask(endpoint)[0] == 200
+    for each in slow:
+        each.close()
 
 
 def test_a_port_that_is_taken_is_named(endpoint: Endpoint) -> None:

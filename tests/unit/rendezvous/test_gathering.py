@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import gathering
-from horovod.rendezvous.authentication import prove
+from horovod.rendezvous import gathering, proven
 from horovod.rendezvous.gathering import Gathering
 from horovod.rendezvous.membership import Deadline
 
@@ -42,7 +41,7 @@ def test_all_hear_all_in_order(ranks: list[int]) -> None:
 
 
 def test_long_answers_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(proven, "_CHUNK_BYTES", 100)
     store = MemoryStore()
     said = [bytes([rank]) * 100 * rank + b"end" for rank in range(4)]
     found = outcomes(4, lambda rank: round_of(store, rank, [0, 1, 2, 3]).exchange(said[rank]))
@@ -115,9 +114,8 @@ def test_a_message_counts_only_where_it_belongs() -> None:
 
 def test_a_first_rank_without_the_secret_is_not_believed() -> None:
     store = MemoryStore()
-    answer = b'+["", ""]'
-    chunk = bytes(4) + answer
-    store.set("key/all", prove(b"t" * 32, b"horovod gathering", b"key/all", chunk) + chunk)
+    forger = proven.ProvenValues(store, b"t" * 32, b"horovod gathering")
+    forger.put("key/all", b'+["", ""]')
     with pytest.raises(InitError, match="rank 0 does not know the job's secret"):
         round_of(store, 1, [0, 1]).exchange(b"")
 

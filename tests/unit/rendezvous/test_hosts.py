@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import struct
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import link_round
+from horovod.rendezvous import link_round, protection
 from horovod.rendezvous.interfaces import Address, Route, routes_between
 from horovod.rendezvous.membership import SetLinks
 from horovod.rendezvous.mesh import Mesh
@@ -56,9 +57,9 @@ def check_pairs(layout: Sequence[Sequence[int]], links: dict[int, SetLinks]) -> 
     here = {}
     there = {}
     for rank, mine in links.items():
-        for host, fd in mine.control:
+        for host, fd, _ in mine.control:
             here["control", 0, host_of[rank], host] = ends(fd)
-        for host, channel, fd in mine.data:
+        for host, channel, fd, _ in mine.data:
             here["data", channel, host_of[rank], host] = ends(fd)
     for (what, channel, own, other), pair in here.items():
         there[what, channel, other, own] = pair[::-1]
@@ -97,7 +98,7 @@ def test_hosts_are_connected_and_ranks_of_one_share_memory(layout: list[list[int
         others = tuple(other for other in range(len(layout)) if other != index)
         for rank in host:
             expected = others if rank == host[0] else ()
-            assert tuple(peer for peer, _ in world[rank].news) == expected
+            assert tuple(peer for peer, _, _ in world[rank].news) == expected
     close(world)
 
 
@@ -137,7 +138,7 @@ def test_further_sets_get_connections_of_their_own() -> None:
 
 def test_links_notice_a_silent_peer_within_the_timeout() -> None:
     world = world_of([[0], [1]], link_timeout_s=12)
-    ((_, fd),) = world[0].links.control
+    ((_, fd, _),) = world[0].links.control
     with socket.socket(fileno=os.dup(fd)) as duplicate:
 
         def option(name: int) -> int:
@@ -155,7 +156,7 @@ def test_only_the_interfaces_asked_for_are_used() -> None:
     assert all(
         pair[0] in ("127.0.0.1", "::1")
         for mesh in world
-        for _, _, fd in mesh.links.data
+        for _, _, fd, _ in mesh.links.data
         for pair in ends(fd)
         if isinstance(pair, tuple)
     )
@@ -178,7 +179,7 @@ def only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
 def test_both_families(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     only(monkeypatch, host)
     world = world_of([[0, 1], [2]])
-    used = {ends(fd)[0][0] for mesh in world for _, _, fd in mesh.links.data}  # type: ignore[index]
+    used = {ends(fd)[0][0] for mesh in world for _, _, fd, _ in mesh.links.data}  # type: ignore[index]
     assert used == {host}
     close(world)
 
@@ -261,6 +262,51 @@ def test_another_build_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     assert all("all hosts need the same version of horovod" in str(each) for each in found)
 
 
+def test_another_protection_is_refused_by_name() -> None:
+    store = MemoryStore()
+    levels = ["control", "encrypted", "encrypted"]
+    found = outcomes(
+        3, lambda rank: join_hosts(rank, [[0], [1, 2]], store, protection=levels[rank])
+    )
+    text = "HOROVOD_LINK_PROTECTION is encrypted on rank 1 and control on rank 0"
+    assert [str(each) for each in found] == [f"init: {text}; all ranks need the same"] * 3
+
+
+def test_a_host_without_libcrypto_fails_all_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    cipher = protection.find_cipher()
+
+    answers = iter([cipher, "libcrypto.so.3: cannot open shared object file", cipher])
+    monkeypatch.setattr(link_round, "find_cipher", lambda: next(answers))
+    store = MemoryStore()
+    found = outcomes(3, lambda rank: join_hosts(rank, [[0], [1], [2]], store))
+    (text,) = {str(each) for each in found}
+    assert re.fullmatch(
+        r"init: rank \d on host\d finds no libcrypto of OpenSSL 1.1 or 3, which seals connections "
+        r"between hosts \(libcrypto.so.3: cannot open shared object file\); install .* "
+        r"\(libssl3 on Debian .*",
+        text,
+    )
+
+
+def test_a_world_of_one_host_needs_no_libcrypto(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise AssertionError("it was looked for")
+
+    monkeypatch.setattr(link_round, "find_cipher", missing)
+    close(world_of([[0, 1]]))
+
+
+@pytest.mark.parametrize("level", ["control", "integrity", "encrypted"])
+def test_links_get_seals_as_the_protection_says(level: str) -> None:
+    world = world_of([[0, 1], [2]], protection=level)
+    for mesh in world:
+        data = [seals for _, _, _, seals in mesh.links.data]
+        assert data
+        assert all((seals is None) == (level == "control") for seals in data)
+        assert all(seals for _, _, seals in (*mesh.links.control, *mesh.news))
+    close(world)
+
+
 def test_a_rank_that_fails_on_its_host_fails_the_other_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -286,10 +332,10 @@ def test_ranks_of_one_name_that_cannot_share_memory_are_told_so(
 def test_a_silent_pair_is_reset_at_once() -> None:
     """A closed descriptor at one end is seen at the other: nothing else holds the connection."""
     world = world_of([[0], [1]])
-    ((_, fd),) = world[1].links.control
+    ((_, fd, _),) = world[1].links.control
     with socket.socket(fileno=fd) as mine:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    ((_, peer_fd),) = world[0].links.control
+    ((_, peer_fd, _),) = world[0].links.control
     with socket.socket(fileno=os.dup(peer_fd)) as peer:
         peer.settimeout(30)
         with pytest.raises(ConnectionResetError):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import errno
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,7 +24,7 @@ from horovod.rendezvous.handshake import ProtocolError
 from horovod.rendezvous.interfaces import Address, Route
 from horovod.rendezvous.link_plan import Link, Purpose
 from horovod.rendezvous.reception import Reception
-from horovod.rendezvous.switchboard import Switchboard
+from horovod.rendezvous.switchboard import Stream, Switchboard
 
 from .worlds import SECRET
 
@@ -33,8 +36,8 @@ LINK_TO_1 = Link(Purpose.DATA, 1, 3, 1)  # as rank 0 sees it
 class Door:
     """Rank 0, which expects rank 1, on a thread of its own until it has come."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self.board = Switchboard()
+    def __init__(self, host: str = "127.0.0.1", cuts: Sequence[int] = ()) -> None:
+        self.board = CutBoard(cuts)
         self.reception = Reception(self.board, 0, SECRET, [Address(host, 8, "lo")])
         self.reception.expect([LINK_TO_1], CONTEXT, {"127.0.0.9"})
         self.route = Route(host, self.reception.listening[0].port)
@@ -43,32 +46,38 @@ class Door:
         self._thread.start()
 
     def _serve(self) -> None:
-        while not self._is_over.is_set() and not self.reception.is_complete:
+        while not self._is_over.is_set():
             self.board.step(0.02)
 
     def connect(self, source: str = "127.0.0.1") -> socket.socket:
         return socket.create_connection(self.route.target[:2], 30, (source, 0))
 
-    def let_in(self) -> None:
+    def let_in(self, cuts: Sequence[int] = ()) -> None:
         """Rank 1 comes, and only its connection is accepted."""
-        dialled = dial(self.route)
+        dialled = dial(self.route, cuts=cuts)
         assert not dialled.missing, dialled.reasons
-        self._thread.join(30)
+        self._stop()
         assert self.reception.is_complete
         (arrived,) = self.reception.arrived.values()
         (made,) = dialled.made.values()
-        with arrived, made:
-            assert arrived.getpeername() == made.getsockname()
+        with arrived.socket, made.socket:
+            assert arrived.socket.getpeername() == made.socket.getsockname()
             # Not a byte of what follows the greeting has been read.
-            made.send(b"first")
-            arrived.setblocking(True)
-            assert arrived.recv(100) == b"first"
+            made.socket.send(b"first")
+            arrived.socket.setblocking(True)
+            assert arrived.socket.recv(100) == b"first"
+        assert (made.keys.send, made.keys.receive) == (arrived.keys.receive, arrived.keys.send)
+        assert made.keys.send != made.keys.receive
+        self.keys = made.keys
 
-    def close(self) -> None:
+    def _stop(self) -> None:
         self._is_over.set()
         self._thread.join(30)
+
+    def close(self) -> None:
+        self._stop()
         for arrived in self.reception.arrived.values():
-            arrived.close()
+            arrived.socket.close()
         self.reception.close()
         self.board.close()
 
@@ -79,14 +88,32 @@ def dial(
     rank: int = 1,
     link: Link = LINK_TO_0,
     context: bytes = CONTEXT,
+    cuts: Sequence[int] = (),
 ) -> Approach:
-    board = Switchboard()
+    board = CutBoard(cuts)
     dialled = Approach(Dialer(board, rank, secret, context), [link], routes)
     while not dialled.is_settled:
         dialled.advance()
         board.step(min(dialled.wait_s(), 0.1))
     board.close()
     return dialled
+
+
+class CutBoard(Switchboard):
+    """Resets a connection at its n-th piece of a message, for the first connections."""
+
+    def __init__(self, pieces: Sequence[int]) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+        self._read_so_far: Counter[Stream] = Counter()
+
+    def _read(self, stream: Stream) -> None:
+        self._read_so_far[stream] += 1
+        if self.pieces and self._read_so_far[stream] == self.pieces[0]:
+            self.pieces.pop(0)
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        super()._read(stream)
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +156,50 @@ def claims_for(route: Route, listener: int = 0) -> Claims:
 def test_without_strangers(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
     door.let_in()
     assert capsys.readouterr().err == ""
+
+
+def test_each_connection_has_keys_of_its_own_that_nothing_shows() -> None:
+    seen = set()
+    for _ in range(3):
+        door = Door()
+        door.let_in()
+        door.close()
+        seen |= {door.keys.send, door.keys.receive}
+        assert repr(door.keys) == "LinkKeys()"
+    assert len(seen) == 6
+    assert {len(key) for key in seen} == {32}
+
+
+def test_keys_depend_on_everything_that_was_agreed_on() -> None:
+    route = Route("127.0.0.1", 1)
+    claims, mine, theirs = claims_for(route), new_nonce(), new_nonce()
+    others = [
+        (SECRET, claims, mine, theirs),
+        (b"t" * 32, claims, mine, theirs),
+        (SECRET, claims_for(route, listener=2), mine, theirs),
+        (SECRET, dataclasses.replace(claims, channel=9), mine, theirs),
+        (SECRET, dataclasses.replace(claims, purpose=Purpose.CONTROL), mine, theirs),
+        (SECRET, claims, new_nonce(), theirs),
+        (SECRET, claims, mine, new_nonce()),
+        (SECRET, claims, theirs, mine),
+    ]
+    keys = [greeting.keys_of_dialer(*agreed) for agreed in others]
+    assert len({key for pair in keys for key in (pair.send, pair.receive)}) == 2 * len(others)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3])
+@pytest.mark.parametrize("is_dialer", [True, False])
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_connection_that_is_reset_is_dialled_again(
+    monkeypatch: pytest.MonkeyPatch, piece: int, is_dialer: bool, times: int
+) -> None:
+    """Challenge, verdict and the answer to TAKE, or magic, hello and TAKE."""
+    monkeypatch.setattr(approach, "_STAGGER_S", 0.001)
+    cuts = [piece] * times
+    door = Door(cuts=() if is_dialer else cuts)
+    door.let_in(cuts=cuts if is_dialer else ())
+    assert not door.board.pieces
+    door.close()
 
 
 def test_over_ipv6() -> None:
@@ -334,8 +405,8 @@ def test_the_first_address_that_authenticates_wins(door: Door, impostor: Imposto
         board.step(min(dialled.wait_s(), 0.1))
     assert dialled.is_settled
     (made,) = dialled.made.values()
-    assert made.getpeername() == door.route.target
-    made.close()
+    assert made.socket.getpeername() == door.route.target
+    made.socket.close()
     board.close()
 
 
@@ -360,7 +431,7 @@ def test_many_dead_addresses_are_tried_a_few_at_a_time(
     assert not dialled.missing
     assert set(mute[:4]) <= set(dialled.reasons) <= set(mute)
     for each in dialled.made.values():
-        each.close()
+        each.socket.close()
 
 
 @pytest.mark.parametrize("position", range(0, 200, 7))

@@ -27,9 +27,9 @@ def rank_of(rank):
     mesh = join_hosts(rank, layout, store)
     seconds = time.monotonic() - start
     others = tuple(peer for peer in range(size) if peer != rank)
-    assert tuple(host for host, _ in mesh.news) == others
-    assert tuple(host for host, _, _ in mesh.links.data) == others
-    assert len({os.fstat(fd).st_ino for _, fd in mesh.news + mesh.links.control}) == (
+    assert tuple(host for host, _, _ in mesh.news) == others
+    assert tuple(host for host, _, _, _ in mesh.links.data) == others
+    assert len({os.fstat(fd).st_ino for _, fd, _ in mesh.news + mesh.links.control}) == (
         len(mesh.news) + len(mesh.links.control)
     )
     return seconds

@@ -70,6 +70,7 @@ def join_hosts(
     timeout_s: float = 60,
     link_timeout_s: float = 30,
     interfaces: Sequence[str] = (),
+    protection: str = "control",
 ) -> Mesh:
     """As ``join``, where each group of ranks in ``layout`` is a host of its own."""
     host = next(index for index, group in enumerate(layout) if rank in group)
@@ -85,6 +86,7 @@ def join_hosts(
         timeout_s,
         link_timeout_s=link_timeout_s,
         interfaces=interfaces,
+        protection=protection,
         place=place,
     )
 

@@ -15,7 +15,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from horovod.runner.common.util.timeout import TimeoutException  # noqa: E402
-from horovod.tensorflow.data import compute_service, registry  # noqa: E402
+from horovod.tensorflow.data import compute_service, compute_worker, registry  # noqa: E402
 from horovod.tensorflow.data.compute_service import (  # noqa: E402
     TfDataServiceConfig,
     compute_worker_fn,
@@ -214,3 +214,20 @@ def test_shutdown_wakes_whoever_waits(config: TfDataServiceConfig) -> None:
         client.shutdown()
     waiting.join(60)
     assert not waiting.is_alive()
+
+
+def test_only_a_config_file_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    compute_worker._remove_config(path)  # there is none
+    TfDataServiceConfig(1, 1, "compute", {"eth0": [("10.0.0.1", 7)]}, b"key").write(path)
+    compute_worker._remove_config(path)
+    assert not path.exists()
+    for text in ("words", "{}", "[1]", "3"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=f"{path} holds no config of a compute job"):
+            compute_worker._remove_config(path)
+    path.unlink()
+    path.symlink_to("thesis")
+    with pytest.raises(OSError, match="config"):
+        compute_worker._remove_config(path)
+    assert path.is_symlink()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foreign_files import mark_job
 
 import horovod.numpy as hvd
 from horovod import _native
@@ -152,8 +153,13 @@ def test_a_folder_keeps_the_last_jobs_and_nothing_else_is_touched(folder: Path) 
     (folder / "precious" / "thesis.txt").write_text("words")
     os.utime(folder / "precious", (1, 1))
     for job in range(30):
-        (folder / f"job-{job}").mkdir()
-        for name in ("rank-0-pid-1-error.hvdrec", "rank-1-pid-0.running", "wanted", "outcome"):
+        mark_job(folder / f"job-{job}")
+        for name in (
+            "rank-0-pid-1-world-1-error.hvdrec",
+            "rank-1-pid-0-world-1.running",
+            "wanted",
+            "outcome",
+        ):
             (folder / f"job-{job}" / name).write_bytes(b"")
         os.utime(folder / f"job-{job}", (job + 2, job + 2))
     hvd.init()
@@ -170,7 +176,7 @@ def test_a_job_that_runs_is_spared_and_one_with_many_worlds_keeps_the_newest(
 ) -> None:
     folder.mkdir(mode=0o700)
     for job in range(20):
-        (folder / f"job-{job}").mkdir()
+        mark_job(folder / f"job-{job}")
         pid = os.getpid() if job == 1 else 2**22  # of no process
         (folder / f"job-{job}" / f"rank-0-pid-{pid}-world-1.running").write_text("")
         os.utime(folder / f"job-{job}", (job + 2, job + 2))
@@ -181,6 +187,7 @@ def test_a_job_that_runs_is_spared_and_one_with_many_worlds_keeps_the_newest(
         os.truncate(path, 60 * 1024 * 1024)  # without a block on the disk
         os.utime(path, (world + 1, world + 1))
     hvd.init()
+    hvd.dump_recorder()
     left = {path.name for path in folder.iterdir()}
     assert {"job-0", "job-1"} <= left
     assert "job-2" not in left

@@ -101,7 +101,7 @@ def _cores(world: RecordedWorld) -> list[Finding]:
                     cores=cores,
                 )
             ]
-        if threads.isdecimal() and int(threads) * len(host) > cores:
+        if threads.isdecimal() and len(threads) < 10 and int(threads) * len(host) > cores:
             return [
                 _advice(
                     "threads",

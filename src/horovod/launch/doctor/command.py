@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from horovod.launch.doctor.examination import examine
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
 from horovod.launch.doctor.report import as_json, as_text
+from horovod.launch.doctor.words import printable
 
 __all__ = ["run_doctor"]
 
@@ -22,7 +23,7 @@ def run_doctor(job: str, environ: Mapping[str, str], *, is_json: bool) -> int:
     try:
         evidence = gather(find_job(job, environ))
     except (NothingFoundError, OSError) as error:
-        print(f"horovodrun: --doctor: {error}", file=sys.stderr)
+        print(f"horovodrun: --doctor: {printable(str(error))}", file=sys.stderr)
         return 2
     examination = examine(evidence.worlds, evidence.states, evidence.outcome)
     if is_json:

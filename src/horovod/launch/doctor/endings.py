@@ -34,7 +34,7 @@ def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[F
             Finding(
                 Severity.PROBLEM,
                 "error",
-                f"{capital(world.names[failed.rank])} ended with: {failed.detail}",
+                f"{capital(world.name_of(failed.rank))} ended with: {failed.detail}",
                 "The text names what to look at; docs/troubleshooting.md has more by error text.",
                 (failed.rank,),
                 evidence={"error": failed.detail},
@@ -62,7 +62,7 @@ def why_it_ended(world: RecordedWorld) -> str:
     """In a few words, for the worlds before the last one; empty if it ended well."""
     deaths = find_deaths(world.recordings)
     if deaths:
-        return f"{world.names[deaths[0].rank]} died"
+        return f"{world.name_of(deaths[0].rank)} died"
     failed = first_error(world.recordings)
     return failed.detail if failed is not None else ""
 
@@ -85,7 +85,7 @@ def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
 
 def _death(world: RecordedWorld, rank: int, severity: Severity) -> Finding:
     is_cause = severity is Severity.PROBLEM
-    text = f"{capital(world.names[rank])} " + (
+    text = f"{capital(world.name_of(rank))} " + (
         "died: killed, or crashed below Python." if is_cause else "was ended after that."
     )
     recording = world.recordings.get(rank)

@@ -26,14 +26,14 @@ def find_clock_differences(world: RecordedWorld) -> list[Finding]:
         day_ns = _day_ns(world, rank) - _day_ns(world, first) + clocks[rank].ahead_ns
         if abs(day_ns) > _LEAST_NS + clocks[rank].error_ns:
             way = "ahead" if day_ns > 0 else "behind"
-            lines.append(f"{world.names[rank]}: {age_text(abs(day_ns))} {way}")
+            lines.append(f"{world.name_of(rank)}: {age_text(abs(day_ns))} {way}")
     if not lines:
         return []
     return [
         Finding(
             Severity.NOTE,
             "clocks",
-            f"Machines have another time of day than that of {world.names[first]}:",
+            f"Machines have another time of day than that of {world.name_of(first)}:",
             "Times in their logs cannot be compared before NTP sets their clocks.",
             lines=tuple(lines),
         )

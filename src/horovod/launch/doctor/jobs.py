@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horovod.launch.job_folder import check_private
-from horovod.trace.folders import JOB_ID, folder_of, job_name
+from horovod.own_files import OwnFolder
+from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import Outcome, read_outcome
 from horovod.trace.presence import (
     Presence,
@@ -25,6 +27,7 @@ __all__ = ["Evidence", "NothingFoundError", "find_job", "gather"]
 
 _PATIENCE_S = 5.0  # with ranks that are busy, or look twice a second
 _POLL_S = 0.02
+_MOST_PROBLEMS = 3  # in one sentence
 _AWAITED = (RankState.RUNNING, RankState.ELSEWHERE)
 
 
@@ -53,25 +56,31 @@ def find_job(job: str, environ: Mapping[str, str]) -> Path:
 
     Raises:
         NothingFoundError: there is none.
+        PermissionError: others could have put something there.
     """
     if job and Path(job).is_dir():
-        path = Path(job)
-        return path if _is_of_a_job(path) else _newest(path)
-    base = folder_of(environ.get("HOROVOD_RECORDER_DIR", ""))
+        path = Path(job).resolve()
+        return path if _is_of_a_job(path) else _newest(path, is_chosen=False)
+    chosen = environ.get("HOROVOD_RECORDER_DIR", "")
+    base = folder_of(chosen)
     if not base:
         raise NothingFoundError("HOROVOD_RECORDER_DIR=off: no recordings are written")
     if not job:
-        return _newest(Path(base))
+        return _newest(Path(base), is_chosen=bool(chosen))
     path = Path(base) / job_name({JOB_ID: job}, 0)
     if not _is_of_a_job(path):
+        _refuse_foreign(path)
         known = ", ".join(folder.name for folder in _jobs(Path(base))[-5:]) or "none"
         raise NothingFoundError(f"no recordings of job {job} in {base}; jobs there: {known}")
     return path
 
 
-def _newest(base: Path) -> Path:
+def _newest(base: Path, *, is_chosen: bool) -> Path:
+    """In a folder for all jobs that was chosen, others may have folders, too."""
     jobs = _jobs(base)
     if not jobs:
+        if not is_chosen:
+            _refuse_foreign(base)
         raise NothingFoundError(
             f"no recordings in {base}; set HOROVOD_RECORDER_DIR as for the job, or name a folder"
         )
@@ -81,14 +90,25 @@ def _newest(base: Path) -> Path:
 def _jobs(base: Path) -> list[Path]:
     """Folders with recordings, or with ranks that run, the newest last."""
     try:
-        folders = [path for path in base.iterdir() if path.is_dir() and _is_of_a_job(path)]
+        folders = [path for path in base.iterdir() if _is_of_a_job(path)]
         return sorted(folders, key=lambda path: path.stat().st_mtime_ns)
     except OSError:
         return []
 
 
-def _is_of_a_job(folder: Path) -> bool:
-    return any(any(folder.glob(pattern)) for pattern in ("*.hvdrec", "*.running"))
+def _is_of_a_job(path: Path) -> bool:
+    """Whether this user, and nobody else, has recordings or ranks that run there."""
+    try:
+        with OwnFolder(path) as folder:
+            return any(name.endswith((".hvdrec", ".running")) for name in folder.names())
+    except OSError:
+        return False
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Say that it is somebody else's, if that is why nothing is found in it."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        OwnFolder(path).close()
 
 
 def gather(folder: Path) -> Evidence:
@@ -97,20 +117,24 @@ def gather(folder: Path) -> Evidence:
     Raises:
         NothingFoundError: no rank has left a recording or answers.
         PermissionError: others could have put something there.
+        OSError: the folder cannot be read.
     """
-    presences = find_presences(folder)
-    states = [state_of(presence) for presence in presences]
-    awaited = [p for p, state in zip(presences, states, strict=True) if state in _AWAITED]
-    if awaited:
-        check_private(folder)
-        _ask(folder, awaited)
-    recordings, problems = _read(folder)
+    with OwnFolder(folder) as own:
+        presences = find_presences(own)
+        states = [state_of(presence) for presence in presences]
+        awaited = [p for p, state in zip(presences, states, strict=True) if state in _AWAITED]
+        if awaited and is_marked(own):  # else it is a copy, and the file in it another one's
+            check_private(folder)
+            _ask(own, awaited)
+        recordings, problems = _read(folder)
+        outcome = read_outcome(own)
     worlds = collect_worlds(recordings)
     if not worlds:
         names = ", ".join(presence.name for presence in presences)
         raise NothingFoundError(
             f"no rank of {folder.name} has left a recording"
             + (f", and none of these answers: {names}" if names else "")
+            + "".join(f"; {problem}" for problem in problems[:_MOST_PROBLEMS])
         )
     living = [p for p, state in zip(presences, states, strict=True) if state is not RankState.GONE]
     worlds = _with_the_living_last(worlds, living)
@@ -119,18 +143,17 @@ def gather(folder: Path) -> Evidence:
         tuple(worlds),
         _states(worlds[-1], presences),
         tuple(problems),
-        None if living else _outcome(folder, worlds[-1]),
+        None if living else _outcome_of(worlds[-1], outcome),
     )
 
 
-def _outcome(folder: Path, world: RecordedWorld) -> Outcome | None:
+def _outcome_of(world: RecordedWorld, outcome: Outcome | None) -> Outcome | None:
     """That of this world's job, and not of one before that had the same id."""
-    outcome = read_outcome(folder)
     is_of_it = outcome is not None and outcome.epoch_s >= world.written_epoch_ns / 1e9 - 1
     return outcome if is_of_it else None
 
 
-def _ask(folder: Path, awaited: Sequence[Presence]) -> None:
+def _ask(folder: OwnFolder, awaited: Sequence[Presence]) -> None:
     """Until all these ranks have written, have ended, or do not answer."""
     nonce = f"{os.getpid()}-{time.time_ns():x}"
     request_recordings(folder, awaited, nonce)
@@ -153,7 +176,11 @@ def _read(folder: Path) -> tuple[list[Recording], list[str]]:
     recordings, problems = [], []
     for path in find_recordings(folder):
         try:
-            recordings.append(read_recording(path))
+            recording = read_recording(path)
+            if not recording.world.get("ranks"):
+                problems.append(f"{path}: does not say which ranks its world had")
+                continue
+            recordings.append(recording)
         except FileNotFoundError:  # a new one took its place
             continue
         except (OSError, RecordingError) as error:

@@ -127,7 +127,7 @@ def _transport(world: RecordedWorld, transport_ns: float, step_ns: float) -> Fin
 
 
 def _slow_peer(world: RecordedWorld, slow: SlowPeer, step_ns: float) -> Finding:
-    name = world.names[slow.peer]
+    name = world.name_of(slow.peer)
     what = "bytes of" if slow.is_link else "the part of"
     advice = (
         "The link to its machine is slow: horovodrun --check-network with -H measures it."

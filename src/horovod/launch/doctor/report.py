@@ -14,7 +14,7 @@ from rich.text import Text
 from horovod.launch.doctor.examination import Examination, RankRow
 from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.jobs import Evidence
-from horovod.launch.doctor.words import duration_text
+from horovod.launch.doctor.words import duration_text, printable
 
 __all__ = ["as_json", "as_text"]
 
@@ -79,7 +79,7 @@ def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -
         force_terminal=has_colour,
         color_system="standard" if has_colour else None,
     )
-    console.print(Text(_headline(evidence, examination), style="bold"))
+    console.print(_shown(_headline(evidence, examination), style="bold"))
     console.print()
     for finding in examination.findings:
         _print_finding(console, finding)
@@ -88,7 +88,7 @@ def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -
         console.print(Text("Nothing is wrong" + (", and nothing would help." * has_steps or ".")))
         console.print()
     for problem in evidence.problems:
-        console.print(Text(f"not read: {problem}"))
+        console.print(_shown(f"not read: {problem}"))
     console.print(_table(examination))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
@@ -107,13 +107,12 @@ def _print_finding(console: Console, finding: Finding) -> None:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=8)
     grid.add_column()
-    body = Text(finding.text)
-    if finding.advice:
-        body.append(f"\n-> {finding.advice}")
+    advice = f"\n-> {finding.advice}" if finding.advice else ""
+    body = _shown(finding.text + advice)
     grid.add_row(Text(mark, style=style), body)
     console.print(grid)
     for line in finding.lines:
-        console.print(Text(f"{'':12}{line}"), soft_wrap=True)
+        console.print(_shown(f"{'':12}{line}"), soft_wrap=True)
     console.print()
 
 
@@ -126,10 +125,10 @@ def _table(examination: Examination) -> Table:
     table.add_column("State")
     for heading in ("Step", "Computes", "Waits", "Moves data") if has_figures else ():
         table.add_column(heading, justify="right")
-    for row in _shown(rows):
-        table.add_row(*map(Text, (row.name, row.state, *(_figures(row) if has_figures else ()))))
+    for row in _chosen(rows):
+        table.add_row(*map(_shown, (row.name, row.state, *(_figures(row) if has_figures else ()))))
     if steps is not None:
-        table.caption = (
+        table.caption = _shown(
             f"a usual one of the last {steps.count} steps, which begin with '{steps.anchor}'"
             + ("" if len(rows) <= _MOST_ROWS else f"; {_MOST_ROWS} of {len(rows)} ranks")
         )
@@ -137,7 +136,12 @@ def _table(examination: Examination) -> Table:
     return table
 
 
-def _shown(rows: tuple[RankRow, ...]) -> list[RankRow]:
+def _shown(text: str, style: str = "") -> Text:
+    """Anything of it may come from a file."""
+    return Text(printable(text), style=style)
+
+
+def _chosen(rows: tuple[RankRow, ...]) -> list[RankRow]:
     """All, or of very many the ones that compute the longest or are not like the others."""
     if len(rows) <= _MOST_ROWS:
         return list(rows)

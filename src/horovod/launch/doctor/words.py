@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from horovod.operations import Dtype, Kind
@@ -13,6 +14,7 @@ __all__ = [
     "bytes_text",
     "capital",
     "duration_text",
+    "printable",
     "ranks_text",
     "shaped_title",
     "stack_lines",
@@ -22,6 +24,10 @@ __all__ = [
 
 _MOST_NAMES = 4
 _MOST_CALLS = 8
+# What makes a terminal do something, or show characters in another order, or is no character.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def duration_text(duration_ns: float) -> str:
@@ -55,6 +61,11 @@ def ranks_text(ranks: Sequence[int], names: Sequence[str]) -> str:
         return f"ranks {', '.join(map(str, ranks))}"
     texts = [names[rank] if rank < len(names) else f"rank {rank}" for rank in ranks]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def printable(text: str) -> str:
+    """``text`` for a terminal, in which it does nothing: control characters as ``\\x1b``."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def capital(text: str) -> str:

@@ -31,6 +31,10 @@ class Blacklist(Generic[Key]):
         self._ends[key] = now + self._duration(count)
         return self._ends[key]
 
+    def remove(self, key: Key) -> None:
+        """It may be used again."""
+        self._ends.pop(key, None)
+
     def end_of(self, now: float, key: Key) -> float | None:
         """Until when ``key`` is listed; None if it is not."""
         end = self._ends.get(key)

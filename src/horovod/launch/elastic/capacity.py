@@ -40,6 +40,18 @@ class Capacity:
         """Blacklist a single slot; until when."""
         return self._resting.add(now, spot)
 
+    def pardon(self, now: float, kept: Collection[Spot]) -> None:
+        """Use the hosts of the ``kept`` slots again, but blacklist their other slots."""
+        for name in {spot.hostname for spot in kept}:
+            self._banned.remove(name)
+            for index in self._indices(name):
+                if (spot := Spot(name, index)) not in kept and self.is_usable(now, spot):
+                    self.rest(now, spot)
+
+    def is_listed(self, spot: Spot) -> bool:
+        """Whether the discovery has found the slot, blacklisted or not."""
+        return spot.slot_index < self.hosts.get(spot.hostname, 0)
+
     def spots(self, now: float) -> list[Spot]:
         """What can be used, in order."""
         spots = (Spot(name, index) for name in self.order for index in self._indices(name))
@@ -48,7 +60,7 @@ class Capacity:
     def is_usable(self, now: float, spot: Spot) -> bool:
         """Whether a worker may be there."""
         return (
-            spot.slot_index < self.hosts.get(spot.hostname, 0)
+            self.is_listed(spot)
             and not self.is_banned(now, spot.hostname)
             and self._resting.end_of(now, spot) is None
         )

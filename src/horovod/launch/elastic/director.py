@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod.launch.elastic import next_world, texts
+from horovod.launch.elastic import holders, next_world, texts
 from horovod.launch.elastic.actions import Abandon, Action, Finish, Publish, Seats
 from horovod.launch.elastic.failures import Failure, most_named
 from horovod.launch.elastic.limits import Limits
@@ -51,6 +51,12 @@ class Director:
         self._apart_since: float | None = None
         self._is_short = False
         self._stalls = 0
+        # Since when no member of the world may be in the next one, though they still train.
+        self._stranded_since: float | None = None
+        # Whether a member is in the world only to pass its state on, and how many such worlds ended
+        # in nothing but its release.
+        self._is_handover = False
+        self._releases = 0
         # For later.
         self._updates = 0
         self._timestamp = 0
@@ -113,8 +119,8 @@ class Director:
         if self._begins(now) and (entry := self._staff.roll.strike(worker)) is not None:
             if entry.is_staying:
                 self._judge(entry, exit_code, is_complete)
-            elif entry.phase is Phase.LEAVING:
-                self._staff.say(f"{entry.name}, which was removed, {describe_exit(exit_code)}")
+            elif entry.phase is not Phase.ENDING:
+                self._staff.note_leave(entry, describe_exit(exit_code))
         return self._settle()
 
     def host_lost(self, now: float, hostname: str, text: str) -> list[Action]:
@@ -122,6 +128,11 @@ class Director:
         if self._begins(now):
             self._staff.lose_host(hostname, text, is_punished=not self._is_finishing)
         return self._settle()
+
+    def note_pid(self, worker: int, pid: int) -> None:
+        """A worker's process has been started; messages name it."""
+        if (entry := self._staff.roll.get(worker)) is not None:
+            entry.pid = pid
 
     def tick(self, now: float) -> list[Action]:
         """``deadline`` has come."""
@@ -135,6 +146,8 @@ class Director:
             return None
         now = self._staff.now
         times = [self._staff.capacity.next_change(now), self._out_of_patience_at()]
+        if self._stranded_since is not None:
+            times.append(self._stranded_since + self._limits.elastic_timeout_s)
         for entry in self._staff.roll:
             times += [entry.lost_at, self._overdue_at(entry)]
             if entry.phase is Phase.STARTING:
@@ -189,19 +202,20 @@ class Director:
             if (at := self._overdue_at(e)) is not None and self._staff.now >= at
         ]
         for entry in self._staff.roll:
-            if entry.lost_at is not None and self._staff.now >= entry.lost_at:
+            is_lost = entry.lost_at is not None and self._staff.now >= entry.lost_at
+            if is_lost and holders.can_be_missed(self._staff, self._newest):
                 self._fail(entry, f"does not answer, which {entry.accuser} found")
-        if any(entry.phase is Phase.SEATED for entry in due):
+        if any(e.phase is Phase.SEATED and self._staff.is_usable(e) for e in due):
             self._apart_since = self._staff.now  # the wait for others in their place begins
+        what = f"did not ask for a place within {self._limits.elastic_timeout_s:g} s"
         for entry in due:
-            if entry.phase is Phase.LEAVING:
-                self._staff.end(entry, "")
+            if entry.phase in (Phase.LATE, Phase.LEAVING):
+                self._staff.end(entry, what)
             elif entry.is_staying:
-                timeout_s = self._limits.elastic_timeout_s
-                self._fail(entry, f"did not ask for a place within {timeout_s:g} s")
+                self._fail(entry, what)
 
     def _overdue_at(self, entry: Entry) -> float | None:
-        if entry.phase in (Phase.STARTING, Phase.LEAVING):
+        if entry.phase in (Phase.STARTING, Phase.LATE, Phase.LEAVING):
             return entry.since + self._limits.elastic_timeout_s
         is_member = entry.phase is Phase.SEATED and entry.world == self._staff.world
         return self._out_of_patience_at() if is_member else None
@@ -254,6 +268,7 @@ class Director:
         """The current world is over, also for those who still meet."""
         if self._apart_since is None:
             self._apart_since = self._staff.now
+            self._stranded_since = None
             self._is_short = False
             self._staff.orders.append(Abandon(self._staff.world, reason))
 
@@ -269,16 +284,27 @@ class Director:
 
     def _spread_news(self) -> None:
         self._remove()
-        kind = next_world.change(self._staff, self._limits.min_np, self._limits.max_np)
+        limits = self._limits
+        is_urgent = self._is_stranded_for(limits.elastic_timeout_s)
+        kind = next_world.change(self._staff, limits.min_np, limits.max_np, is_urgent=is_urgent)
         if kind & ~self._published:
             self._published |= kind
             self._timestamp = max(int(self._wall_s()), self._timestamp + 1)
             self._updates += 1
             self._staff.orders.append(Publish(Update(self._timestamp, int(kind))))
 
-    def _remove(self) -> None:
-        """Answer those whose slots are gone."""
-        if removals := next_world.removals(self._staff):
+    def _is_stranded_for(self, seconds: float) -> bool:
+        """Whether no member of the world could have been in the next one for so long."""
+        if not next_world.is_stranded(self._staff):
+            self._stranded_since = None
+        elif self._stranded_since is None:
+            self._stranded_since = self._staff.now
+        since = self._stranded_since
+        return since is not None and self._staff.now >= since + seconds
+
+    def _remove(self, chosen: Sequence[Entry] = ()) -> None:
+        """Answer those, but for ``chosen``, whose slots are gone."""
+        if removals := next_world.removals(self._staff, chosen):
             self._staff.dismiss(removals)
             self._staff.orders.append(Seats(self._staff.world, removals))
 
@@ -293,26 +319,32 @@ class Director:
     def _unite(self) -> None:
         """Make the next world if all that belong to it are there; else see how long to wait."""
         staff = self._staff
-        if next_world.is_state_gone(staff, self._newest):
-            self._give_up(texts.lost_state(staff.world, self._found))
+        if holders.is_state_gone(staff, self._newest):
+            self._give_up(texts.lost_state(staff.world, staff.endings, staff.now, self._found))
             return
         chosen = next_world.candidates(staff, self._limits.max_np)
         is_missing = any(entry.phase is not Phase.READY for entry in chosen)
-        if is_missing or self._should_wait(chosen):
+        giver = None if is_missing else holders.giver(staff, chosen)
+        if is_missing or self._should_wait(chosen, giver):
             self._wait()
-        elif self._has_stalled(chosen):
+            return
+        if giver is not None:
+            most = self._limits.max_np
+            chosen = [giver, *chosen][: most and max(most, 2)]  # one at least takes its state over
+        if self._has_stalled(chosen):
             self._exclude_somebody(chosen)
         else:
             self._seat(chosen)
 
-    def _should_wait(self, chosen: Sequence[Entry]) -> bool:
+    def _should_wait(self, chosen: Sequence[Entry], giver: Entry | None) -> bool:
         limits = self._limits
         is_enough = len(chosen) >= limits.min_np
         if not self._is_launched:
             return True
         if self._staff.world == 0:
             return not (is_enough and next_world.is_complete_at_first(self._staff, limits.max_np))
-        if not is_enough or not next_world.has_state(chosen, self._newest):
+        informed = [*chosen, giver] if giver is not None else chosen
+        if not is_enough or not holders.is_fit(self._staff, informed, self._newest):
             if not self._is_short:
                 self._is_short = True
                 self._staff.say(texts.waiting(limits.min_np, len(chosen)))
@@ -323,44 +355,30 @@ class Director:
 
     def _wait(self) -> None:
         """Give up if the time is over, and those who live cannot become enough."""
-        if self._is_hopeless():
-            self._give_up("horovodrun: all hosts are blacklisted\n")
+        staff, limit = self._staff, self._out_of_patience_at()
+        is_hopeless = staff.is_hopeless()
+        if not is_hopeless and (limit is None or staff.now < limit):
             return
-        limit = self._out_of_patience_at()
-        if limit is None or self._staff.now < limit:
-            return
-        usable = self._staff.usable()
+        usable = staff.usable()
         needed = self._limits.min_np if self._is_launched else self._limits.np
-        is_somebody_away = any(entry.phase is Phase.SEATED for entry in usable)
-        if len(usable) < needed:
-            why = f"{needed} are needed"
-        elif not is_somebody_away and not next_world.has_state(usable, self._newest):
-            why = "none of them has the state"
-        else:
-            return
-        waited_s = self._limits.elastic_timeout_s
-        self._give_up(texts.too_few(why, waited_s, len(usable), self._found))
-
-    def _is_hopeless(self) -> bool:
-        """Before the first world: nobody lives, and no host that is there can come back."""
-        staff = self._staff
-        banned = staff.capacity.banned_until(staff.now)
-        hosts = staff.capacity.hosts
-        is_final = bool(hosts) and all(math.isinf(banned.get(name, 0.0)) for name in hosts)
-        return is_final and staff.failure is not None and not staff.usable()
+        if len(usable) < needed and staff.pardon(needed - len(usable)):
+            self._unite()
+        elif is_hopeless:
+            self._give_up(texts.all_blacklisted(staff.banned_holders(), needed, self._found))
+        elif len(usable) < needed:
+            why, waited_s = f"{needed} are needed", self._limits.elastic_timeout_s
+            self._give_up(texts.too_few(why, waited_s, len(usable), self._found))
 
     def _has_stalled(self, chosen: Sequence[Entry]) -> bool:
         """Whether worlds end again and again before they begin; then somebody has to go."""
-        is_stall = (
-            self._must_sync and not self._published and next_world.never_began(self._staff, chosen)
-        )
+        is_stall = self._must_sync and next_world.never_began(self._staff, chosen)
         self._stalls = self._stalls + 1 if is_stall else 0
         return self._stalls == _MOST_STALLS
 
     def _exclude_somebody(self, chosen: Sequence[Entry]) -> None:
         staff = self._staff
         members = next_world.ordered(staff, [e for e in chosen if e.world == staff.world])
-        named = most_named(members)
+        named = holders.without_last_holders(most_named(members), members)
         if not named:
             self._give_up(texts.never_together(staff.world, self._stalls, members))
             return
@@ -372,12 +390,15 @@ class Director:
     def _seat(self, chosen: Sequence[Entry]) -> None:
         """Hand out the next world."""
         staff, limit = self._staff, self._limits.reset_limit
-        if limit is not None and staff.world > limit:
+        if self._is_handover and not any(entry.ready.reason for entry in chosen):
+            self._releases += 1  # the second reset for one change
+        if limit is not None and staff.world - self._releases > limit:
             self._finish(1, texts.over_limit(limit), staff.new_failure)
             return
         by_rank = next_world.ordered(staff, chosen)
         self._must_sync = not next_world.is_continued(chosen, staff.world)
-        self._remove()
+        self._is_handover = not all(staff.is_usable(entry) for entry in chosen)
+        self._remove(chosen)
         self._apart_since = None
         self._is_short = False
         self._published = HostUpdate.NONE
@@ -386,8 +407,14 @@ class Director:
         staff.orders.append(Seats(staff.world, seats))
         self._foresee([entry for entry in staff.ready() if entry.ready.is_early])
         if staff.world > 1:
-            hostnames = ", ".join(dict.fromkeys(entry.spot.hostname for entry in by_rank))
-            staff.say(f"world {staff.world} has {texts.workers(len(seats))} on {hostnames}")
+            self._say_world(by_rank)
+
+    def _say_world(self, by_rank: Sequence[Entry]) -> None:
+        staff, first = self._staff, by_rank[0]
+        hostnames = ", ".join(dict.fromkeys(entry.spot.hostname for entry in by_rank))
+        staff.say(f"world {staff.world} has {texts.workers(len(by_rank))} on {hostnames}")
+        if first.ready.standing < self._newest.standing and self._newest_of is not None:
+            staff.say(texts.older_state(first, self._newest_of.name))
 
     # How it ends, and what all of this needs.
 

@@ -11,7 +11,7 @@ from horovod.launch.elastic.roll import Entry
 from horovod.launch.hosts import Slot
 from horovod.launch.job_outcomes import failure_text
 
-__all__ = ["Failure", "Penalty", "most_named", "penalty_for"]
+__all__ = ["Ending", "Failure", "Penalty", "most_named", "penalty_for"]
 
 
 class Penalty(Enum):
@@ -19,6 +19,16 @@ class Penalty(Enum):
 
     SLOT = "slot"
     HOST = "host"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended that had the state, or may have had it; ``at`` is a time in seconds."""
+
+    name: str
+    pid: int
+    what: str
+    at: float
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
+from horovod.checked import BadMessageError, printable
 from horovod.launch.crew import Crew, Trouble, Worker
 from horovod.launch.elastic.actions import (
     Abandon,
@@ -276,6 +277,7 @@ class _ElasticJob:
             self._stage.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
 
     def started(self, worker: Worker) -> None:
+        self._director.note_pid(worker.number, worker.pid)
         self._stage.say_verbose(f"started {worker.name}")
 
     def troubled(self, crew: Crew, trouble: Trouble) -> None:
@@ -335,11 +337,19 @@ class _ElasticJob:
     def _read_mailbox(self) -> None:
         for worker, word, count, value in self._mailbox.take():
             if word == "ready":
-                self._note_ready(worker, count, Ready.decoded(value))
+                self._hear_ready(worker, count, value)
             elif word == "done":
                 self._note(partial(self._director.worker_done, time.monotonic(), worker))
             elif word == "fatal":
-                self._note_fatal(worker, value.decode(errors="replace"))
+                self._note_fatal(worker, printable(value.decode(errors="replace")))
+
+    def _hear_ready(self, worker: int, count: int, value: bytes) -> None:
+        try:
+            ready = Ready.decoded(value)
+        except BadMessageError as error:
+            self._note_fatal(worker, str(error.of(f"worker {worker}")))
+        else:
+            self._note_ready(worker, count, ready)
 
     def _note_ready(self, worker: int, count: int, ready: Ready) -> None:
         if not self._crews.has(worker):

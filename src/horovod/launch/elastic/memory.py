@@ -23,16 +23,19 @@ from typing import Any
 from uuid import uuid4
 
 from horovod import __version__
+from horovod.checked import printable
 from horovod.launch.elastic.actions import Abandon, Action
 from horovod.launch.elastic.director import Director
 from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.job_folder import DRIVER, Home, HomeTakenError, check_private, home_path
+from horovod.own_files import read_own, replacing
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.elastic_messages import Seat, Update
 
 __all__ = ["JobRefusedError", "Memory", "Record", "new_record"]
 
 _STATE = "state"
+_MOST_BYTES = 1 << 30
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -104,11 +107,8 @@ class Memory:
         if self._home is None:
             return
         data = json.dumps(self._heading).encode() + b"\n" + pickle.dumps(record)
-        draft = self._path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+        with replacing(self._path) as file:
             file.write(data)
-        draft.replace(self._path)
 
     def close(self) -> None:
         """Leave the job to another driver."""
@@ -125,11 +125,8 @@ class Memory:
             check_private(self._path)
         except FileNotFoundError:
             return
-        line, _, state = self._path.read_bytes().partition(b"\n")
-        try:
-            heading = json.loads(line)
-        except ValueError:
-            heading = {}
+        line, _, state = read_own(self._path, _MOST_BYTES).partition(b"\n")
+        heading = heading_in(line)
         if heading.get("boot") != self._heading["boot"]:
             self.void = "this machine was restarted meanwhile"
             return
@@ -144,6 +141,16 @@ class Memory:
             self.recalled = pickle.loads(state)
         except Exception as error:  # whatever a damaged file comes to
             raise JobRefusedError(f"{self._path} cannot be read: {error}; remove it") from None
+
+
+def heading_in(line: bytes) -> dict[str, str]:
+    """What a driver has written there about itself; nothing of what is damaged."""
+    try:
+        heading = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    known = heading.items() if isinstance(heading, dict) else ()
+    return {name: printable(value) for name, value in known if isinstance(value, str)}
 
 
 def _heading(plan: ElasticPlan) -> dict[str, Any]:

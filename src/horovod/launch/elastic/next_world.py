@@ -9,16 +9,15 @@ from horovod.launch.elastic.roll import Entry, Phase
 from horovod.launch.elastic.seating import best_informed, by_spot, in_rank_order, places
 from horovod.launch.elastic.staff import Staff
 from horovod.launch.hosts import Slot
-from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat
+from horovod.rendezvous.elastic_messages import HostUpdate, Seat
 
 __all__ = [
     "candidates",
     "change",
     "forecasts",
-    "has_state",
     "is_complete_at_first",
     "is_continued",
-    "is_state_gone",
+    "is_stranded",
     "never_began",
     "ordered",
     "removals",
@@ -40,38 +39,30 @@ def is_complete_at_first(staff: Staff, most: int | None) -> bool:
     return all(entry.phase is not Phase.STARTING for entry in first)
 
 
-def change(staff: Staff, min_np: int, max_np: int | None) -> HostUpdate:
-    """How the next world would differ; nothing while newcomers that belong to it start."""
+def is_stranded(staff: Staff) -> bool:
+    """Whether no member of the current world may be in the next one."""
+    return not any(staff.is_usable(entry) for entry in staff.members())
+
+
+def change(staff: Staff, min_np: int, max_np: int | None, *, is_urgent: bool) -> HostUpdate:
+    """How the next world would differ; nothing while newcomers that belong to it start.
+
+    If no member may stay, they go on until enough others can take their state over, unless it
+    ``is_urgent`` to leave.
+    """
     members = staff.members()
     staying = [entry for entry in members if staff.is_usable(entry)]
     ready = staff.ready()
     has_room = max_np is None or len(staying) < max_np
     if staff.promising() and (max_np is None or len(staying) + len(ready) < max_np):
         return HostUpdate.NONE
+    if not staying and len(ready) < min_np and not is_urgent:
+        return HostUpdate.NONE
     kind = HostUpdate.REMOVED if len(staying) < len(members) else HostUpdate.NONE
     # Too few to go on alone are going to wait for somebody who needs the state.
     if (ready and has_room) or (kind and len(staying) < min_np):
         kind |= HostUpdate.ADDED
     return kind
-
-
-def has_state(entries: Sequence[Entry], newest: Ready) -> bool:
-    """Whether somebody among them has a state, if ``newest`` says that there has been any."""
-    if not newest.standing.has_state:
-        return True
-    return any(entry.ready.standing.has_state for entry in entries)
-
-
-def is_state_gone(staff: Staff, newest: Ready) -> bool:
-    """Whether none of those who live, wherever they are, can have the state."""
-    members = staff.members()
-    if staff.world == 0 or any(entry.phase is not Phase.READY for entry in members):
-        return False
-    waiting = [entry for entry in staff.roll if entry.phase is Phase.READY]
-    if any(entry.ready.standing.has_state for entry in waiting):
-        return False
-    # Members that never began have nothing to lose, unless somebody else had.
-    return not members or newest.standing.has_state
 
 
 def never_began(staff: Staff, chosen: Sequence[Entry]) -> bool:
@@ -136,13 +127,19 @@ def _seat(slot: Slot, world: int, members: tuple[int, ...], updates: int, must_s
     )
 
 
-def removals(staff: Staff) -> Mapping[int, Seat]:
-    """What those are told that wait for seats and whose slots are gone."""
+def removals(staff: Staff, chosen: Sequence[Entry] = ()) -> Mapping[int, Seat]:
+    """What those are told, but for ``chosen``, that wait for seats and whose slots are gone."""
     removed = {}
     for entry in staff.roll:
-        if entry.phase is Phase.READY and not staff.is_usable(entry):
-            count = staff.capacity.hosts.get(entry.spot.hostname, 0)
-            why = f"its host has {count} slots now" if count else "its host is gone"
+        if entry.phase is Phase.READY and entry not in chosen and not staff.is_usable(entry):
             where = f"{entry.spot.hostname}[{entry.local_rank}]"
-            removed[entry.number] = Seat(removal=f"{where} was removed from the elastic job: {why}")
+            text = f"{where} was removed from the elastic job: {_why_unusable(staff, entry)}"
+            removed[entry.number] = Seat(removal=text)
     return removed
+
+
+def _why_unusable(staff: Staff, entry: Entry) -> str:
+    if staff.capacity.is_listed(entry.spot):
+        return "its host is blacklisted"
+    count = staff.capacity.hosts.get(entry.spot.hostname, 0)
+    return f"its host has {count} slots now" if count else "its host is gone"

@@ -20,6 +20,7 @@ class Phase(Enum):
     READY = "ready"  # waits for one
     SEATED = "seated"  # meets the others of its world, or trains
     DONE = "done"  # its training function has returned
+    LATE = "late"  # the next world began before it asked for a seat; it is told when it asks
     LEAVING = "leaving"  # was told that there is no seat for it
     ENDING = "ending"  # is being ended
 
@@ -29,7 +30,8 @@ class Entry:
     """One worker. ``since``: when it got into its phase; ``world``: where its last seat was.
 
     ``rank`` and ``local_rank`` are those of that seat, or a prediction. When ``lost_at`` comes it
-    counts as lost; ``accuser`` is the worker that said so.
+    counts as lost, if others have the state; ``accuser`` is the worker that said so. ``pid`` is 0
+    until its process has started.
     """
 
     number: int
@@ -42,6 +44,7 @@ class Entry:
     local_rank: int = 0
     lost_at: float | None = None
     accuser: str = ""
+    pid: int = 0
 
     @property
     def name(self) -> str:
@@ -57,7 +60,12 @@ class Entry:
     @property
     def is_staying(self) -> bool:
         """Whether nobody has told it to go."""
-        return self.phase not in (Phase.LEAVING, Phase.ENDING)
+        return self.phase not in (Phase.LATE, Phase.LEAVING, Phase.ENDING)
+
+    def may_have_state(self, world: int) -> bool:
+        """Whether it has reported a state, or may have one from the current ``world``."""
+        is_member = world > 0 and self.world == world
+        return is_member or self.phase is Phase.LATE or self.ready.standing.has_state
 
     def enter(self, phase: Phase, now: float) -> None:
         """Whoever gets further is not lost."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from horovod.launch.elastic import texts
 from horovod.launch.elastic.actions import Action, End, Say, Start
 from horovod.launch.elastic.capacity import Capacity
-from horovod.launch.elastic.failures import Failure, Penalty, penalty_for
+from horovod.launch.elastic.failures import Ending, Failure, Penalty, penalty_for
 from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.roll import Entry, Phase, Roll
 from horovod.launch.elastic.seating import by_spot, in_rank_order, places
@@ -27,6 +27,7 @@ class Staff:
 
     ``orders`` collects what is to be done, ``losses`` says which members of the world are gone, and
     ``failure`` is the first one since that world began, the likeliest cause of what comes next.
+    ``endings`` are those of workers with the state since then.
     """
 
     def __init__(self, limits: Limits, rng: random.Random) -> None:
@@ -36,6 +37,7 @@ class Staff:
         self.world = 0
         self.orders: list[Action] = []
         self.losses: list[str] = []
+        self.endings: list[Ending] = []
         self.failure: Failure | None = None
         self._is_failure_old = False
         self._limits = limits
@@ -52,6 +54,29 @@ class Staff:
     def is_usable(self, entry: Entry) -> bool:
         """Whether its slot is still there and not blacklisted."""
         return self.capacity.is_usable(self.now, entry.spot)
+
+    def holders(self) -> list[Entry]:
+        """Who has the state, or may have it, and was not told to go."""
+        told = (Phase.LEAVING, Phase.ENDING)
+        return [e for e in self.roll if e.phase not in told and e.may_have_state(self.world)]
+
+    def banned_holders(self) -> list[Entry]:
+        """Who may have the state, and could go on if its host were not blacklisted."""
+        capacity = self.capacity
+        return [
+            entry
+            for entry in self.holders()
+            if capacity.is_listed(entry.spot) and capacity.is_banned(self.now, entry.spot.hostname)
+        ]
+
+    def is_hopeless(self) -> bool:
+        """Whether no host that is there can be used again, and no worker lives elsewhere."""
+        capacity = self.capacity
+        banned = capacity.banned_until(self.now)
+        is_final = all(math.isinf(banned.get(name, 0.0)) for name in capacity.hosts)
+        is_elsewhere = any(not capacity.is_listed(entry.spot) for entry in self.holders())
+        is_blacklisted = bool(capacity.hosts) and is_final and self.failure is not None
+        return is_blacklisted and not is_elsewhere and not self.usable()
 
     def members(self) -> list[Entry]:
         """Who is in the current world, or comes from it, by rank; also those that are removed."""
@@ -79,7 +104,9 @@ class Staff:
 
     def begin_world(self, seats: Mapping[int, Seat]) -> None:
         """The next world; who is still in the last one has no slot any more."""
-        self.dismiss([entry.number for entry in self.roll if entry.phase is Phase.SEATED])
+        for entry in self.roll:
+            if entry.phase is Phase.SEATED:
+                entry.enter(Phase.LATE, self.now)
         self.world += 1
         hostnames = set()
         for entry in self.roll:
@@ -88,7 +115,7 @@ class Staff:
                 entry.world, entry.rank, entry.local_rank = self.world, seat.rank, seat.local_rank
                 hostnames.add(entry.spot.hostname)
         self.capacity.forget_others(self.now, hostnames)
-        self.losses = []
+        self.losses, self.endings = [], []
         self._is_failure_old = True
 
     def fill(self) -> None:
@@ -96,7 +123,7 @@ class Staff:
         occupied = self.roll.occupied()
         free = [spot for spot in self.capacity.spots(self.now) if spot not in occupied]
         if (most := self._limits.most_workers) is not None:
-            free = free[: max(0, most - len(self.usable()))]
+            free = free[: max(0, most - sum(entry.is_staying for entry in self.roll))]
         fresh = [self.roll.enrol(spot, self.now) for spot in free]
         if not fresh:
             return
@@ -151,6 +178,20 @@ class Staff:
         entry.enter(Phase.ENDING, self.now)
         self.orders.append(End(entry.number))
 
+    def pardon(self, needed: int) -> bool:
+        """Use blacklisted hosts again where healthy workers have the state, if so many have it."""
+        kept = self.banned_holders()
+        if len(kept) < max(needed, 1):
+            return False
+        self.capacity.pardon(self.now, [entry.spot for entry in kept])
+        self.say(texts.pardoned(kept))
+        return True
+
+    def note_leave(self, entry: Entry, what: str) -> None:
+        """``entry``, which is in the current world no more, has ended by itself."""
+        self.say(f"{entry.name}, which was removed, {what}")
+        self._lose(entry, what)
+
     def _punish(self, entry: Entry) -> str:
         """Blacklist what has to be; how to say it."""
         others = [other for other in self.usable() if other is not entry]
@@ -162,7 +203,9 @@ class Staff:
         hostname = entry.spot.hostname
         consequence = self._ban(hostname)
         for other in self.roll.on(hostname):
-            if other is not entry and other.is_staying:
+            # Others may need the state; who has it goes when the next world has begun without it.
+            may_go = other.is_staying and not other.may_have_state(self.world)
+            if other is not entry and may_go:
                 self.end(other, f"is ended, since {hostname} is blacklisted")
         return consequence
 
@@ -177,6 +220,9 @@ class Staff:
 
     def _lose(self, entry: Entry, what: str) -> None:
         """``entry`` takes part in nothing any more."""
+        is_late = entry.phase is Phase.LATE
+        if is_late or (entry.is_staying and entry.may_have_state(self.world)):
+            self.endings.append(Ending(entry.name, entry.pid, what, self.now))
         if entry.is_staying and self.world and entry.world == self.world:
             self.losses.append(f"{entry.name} {what}")
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from horovod.launch.elastic.capacity import Capacity
+from horovod.launch.elastic.failures import Ending
 from horovod.launch.elastic.roll import Entry
-from horovod.rendezvous.elastic_messages import Ready
+from horovod.rendezvous.elastic_messages import Ready, Standing
 
 __all__ = [
+    "all_blacklisted",
     "duration",
     "hosts_now",
     "lost_state",
     "never_together",
     "newest_state",
+    "older_state",
     "over_limit",
+    "pardoned",
     "too_few",
     "waiting",
     "workers",
@@ -57,11 +61,42 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
     )
 
 
-def lost_state(world: int, found: str) -> str:
+def lost_state(world: int, endings: Iterable[Ending], now: float, found: str) -> str:
     """Nobody is left who could give the state to the others."""
+    lines = "".join(f"  {_ending(ending, now)}\n" for ending in endings)
     return (
-        f"horovodrun: nobody is left who has the state: all workers of world {world} that could "
-        f"have gone on are gone; the discovery's last answer is {found}\n"
+        f"horovodrun: nobody is left who has the state: all workers of world {world} that had it "
+        f"have ended; the discovery's last answer is {found}\n{lines}"
+    )
+
+
+def _ending(ending: Ending, now: float) -> str:
+    process = f"{ending.name}, pid {ending.pid}," if ending.pid else ending.name
+    return f"{process} {ending.what}, {now - ending.at:.1f} s ago"
+
+
+def all_blacklisted(kept: Sequence[Entry], needed: int, found: str) -> str:
+    """No host can be used any more; ``kept`` are workers that live there and may have the state."""
+    text = f"horovodrun: all hosts are blacklisted: {found}"
+    if kept:
+        names = ", ".join(entry.name for entry in kept)
+        text += f"; {_there_are(len(kept))} with the state there, {needed} are needed: {names}"
+    return f"{text}\n"
+
+
+def pardoned(kept: Sequence[Entry]) -> str:
+    """Blacklisted hosts are used again."""
+    hosts = ", ".join(dict.fromkeys(entry.spot.hostname for entry in kept))
+    names = ", ".join(entry.name for entry in kept)
+    return f"{hosts}: no longer blacklisted but for free slots, since {names} can go on there"
+
+
+def older_state(first: Entry, name: str) -> str:
+    """The newest state that was reported is lost."""
+    standing = first.ready.standing
+    return (
+        f"going on from an older state, that of {first.name} with {_commits(standing)}; {name}, "
+        f"which had the newest, has ended"
     )
 
 
@@ -84,11 +119,7 @@ def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
     if not ready.standing.has_state:
         return "No worker has reported a committed state.\n"
     had = "was" if not is_alive else "is"
-    commits = ready.standing.commits
-    text = (
-        f"The newest committed state {had} that of {name}: "
-        f"{commits} {'commit' if commits == 1 else 'commits'} in world {ready.standing.world}"
-    )
+    text = f"The newest committed state {had} that of {name}: {_commits(ready.standing)}"
     file = f"its checkpoint is {ready.checkpoint}" if ready.checkpoint else "without a checkpoint"
     return f"{text}; {file}\n"
 
@@ -98,6 +129,11 @@ def waiting(needed: int, count: int) -> str:
     if count >= needed:
         return f"waiting: {_there_are(count)}, and none of them has the state"
     return f"waiting: {needed} are needed to go on, {_there_are(count)}"
+
+
+def _commits(standing: Standing) -> str:
+    count = standing.commits
+    return f"{count} {'commit' if count == 1 else 'commits'} in world {standing.world}"
 
 
 def _there_are(count: int) -> str:

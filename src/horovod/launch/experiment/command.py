@@ -25,6 +25,7 @@ from horovod.launch.machine import recognise
 __all__ = ["print_file", "run_file"]
 
 _OUTPUT = "output"
+_MOST_BYTES = 1 << 20
 # As for a wrong command line: nothing was started.
 _REFUSED = 2
 
@@ -46,7 +47,7 @@ def run_file(
         OSError: the file cannot be read, or a folder not be made.
         ValueError: an interface that was named does not exist.
     """
-    text = path.read_bytes()
+    text = _content(path)
     file = _read(path, text)
     if file is None:
         return _REFUSED
@@ -70,7 +71,7 @@ def print_file(path: Path, given: argparse.Namespace, variables: Mapping[str, st
         OSError: the file cannot be read.
         ValueError: the options about pods are wrong.
     """
-    file = _read(path, path.read_bytes())
+    file = _read(path, _content(path))
     if file is None:
         return _REFUSED
     form = pod_form(given, image=file.image, name=object_name(file.project))
@@ -81,6 +82,14 @@ def print_file(path: Path, given: argparse.Namespace, variables: Mapping[str, st
         _say(note)
     print(render(objects), end="")
     return 0
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise OSError(f"{path}: larger than {_MOST_BYTES} bytes")
+    return text
 
 
 def _read(path: Path, text: bytes) -> ExperimentFile | None:

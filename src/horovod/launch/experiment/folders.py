@@ -36,7 +36,11 @@ def take_number(project: Path) -> int:
 
 
 def make_folder(experiment: Experiment, text: bytes) -> None:
-    """The folder of an experiment, with its own copy of the file ``text``. Raises OSError."""
+    """The folder of an experiment, with its own copy of the file ``text``. Raises OSError.
+
+    It is below a number that was taken for it, so nothing is there that could be overwritten.
+    """
     experiment.output_directory.mkdir(parents=True, exist_ok=True)
     copy = resolved_copy(text, experiment.lines, experiment.values)
-    (experiment.output_directory / CONFIGURATION).write_text(copy, encoding="utf-8")
+    with (experiment.output_directory / CONFIGURATION).open("x", encoding="utf-8") as file:
+        file.write(copy)

@@ -8,6 +8,7 @@ own, and ends itself with SIGTERM when they come or when pod 0 is gone.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from horovod.checked import BadMessageError, printable
 from horovod.errors import InitError
 from horovod.launch.environment import Rendezvous
 from horovod.rendezvous.authentication import prove
@@ -91,8 +93,7 @@ class Meeting:
             addresses = [(self._addresses[0], 0)]
             server = self._resources.enter_context(StoreServer(secret, addresses=addresses))
             self._client.set(key, " ".join(map(str, server.address)).encode())
-        host, port = _ask(self._client, key).decode().split()
-        return Rendezvous(host, int(port), secret)
+        return Rendezvous(*_address_in(_ask(self._client, key)), secret)
 
     def finish(self, line: int) -> None:
         """Wait until all pods have finished the line. One that fails ends this process."""
@@ -193,3 +194,17 @@ def _ask(client: StoreClient, key: str) -> bytes:
     while True:
         with contextlib.suppress(TimeoutError):
             return client.get(key, _PATIENCE_S)
+
+
+def _address_in(value: bytes) -> tuple[str, int]:
+    """Host and port of a store, as pod 0 says them; InitError for anything else."""
+    host, _, port = value.decode(errors="replace").partition(" ")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        port = ""
+    if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
+        found = printable(repr(value[:80]))
+        error = BadMessageError("store", "address", found, "an address and a port", "pod 0")
+        raise InitError(str(error))
+    return host, int(port)

@@ -6,8 +6,9 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark import StorageLevel
@@ -57,10 +58,13 @@ class _Register:
         self._lock = threading.Condition()
         self._entries: dict[tuple[str, int], _Entry] = {}
 
-    def take(self, wish: _Wish, frame: DataFrame) -> tuple[int, bool]:
+    def take(
+        self, wish: _Wish, frame: DataFrame, may_replace: Callable[[int], bool]
+    ) -> tuple[int, bool]:
         """A number, and whether the data set is there; if not, the caller writes it.
 
-        Waits for whoever is writing it.
+        Numbers where something else lies than ``may_replace`` are left out. Waits for whoever is
+        writing it.
         """
         with self._lock:
             for (_, number), entry in self._entries.items():
@@ -71,7 +75,7 @@ class _Register:
                     entry.is_being_written = not entry.is_there
                     return number, entry.is_there
             number = 0
-            while self._is_used(wish.prefix_path, number):
+            while self._is_used(wish.prefix_path, number) or not may_replace(number):
                 number += 1
             self._entries[wish.prefix_path, number] = _Entry(wish, weakref.ref(frame))
             return number, False
@@ -144,7 +148,7 @@ def prepare_data(
         compress_sparse,
         num_processes * partitions_per_process,
     )
-    number, is_there = _register.take(wish, df)
+    number, is_there = _register.take(wish, df, partial(_may_replace, store))
     try:
         if not (is_there and store.is_parquet_dataset(store.get_train_data_path(number))):
             is_there = False
@@ -156,6 +160,12 @@ def prepare_data(
         yield number
     finally:
         _register.give_back(wish, number)
+
+
+def _may_replace(store: Store, number: int) -> bool:
+    """Whether this user's estimators, or nobody, have data of that number in the store."""
+    paths = (store.get_train_data_path(number), store.get_val_data_path(number))
+    return all(map(store.may_replace_data, paths))
 
 
 def _columns_of(
@@ -228,6 +238,7 @@ def _write_rows(store: Store, rows: DataFrame, path: str, partition_count: int) 
     counted = rows.repartition(partition_count).observe(
         observation, F.count(F.lit(1)).alias("rows")
     )
+    store.claim_data(path)
     counted.write.mode("overwrite").parquet(path)
     count = int(observation.get["rows"])
     _wait_for_rows(store, path, count)

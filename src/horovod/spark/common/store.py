@@ -16,6 +16,8 @@ import fsspec
 import pyarrow.dataset as ds
 import pyarrow.fs
 
+from horovod.own_files import replacing
+
 __all__ = ["DBFSLocalStore", "FilesystemStore", "HDFSStore", "LocalStore", "RemoteStore", "Store"]
 
 _LOCAL = "file"
@@ -126,14 +128,45 @@ class Store:
         self.write(path, text.encode())
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file; its folders come into being. On this machine nobody sees half of it."""
+        """Write a file; its folders come into being. On this machine nobody sees half of it.
+
+        Raises:
+            OSError: it cannot be written; on this machine also where something else than a regular
+                file is in its place.
+        """
         fs = self.fs
         fs.makedirs(fs._parent(path), exist_ok=True)
         if _protocol(path) != _LOCAL:
             fs.pipe_file(path, data)
             return
-        fs.pipe_file(f"{path}.part", data)
-        fs.mv(f"{path}.part", path)
+        with replacing(self.get_localized_path(path), 0o666) as file:
+            file.write(data)
+
+    def may_replace_data(self, path: str) -> bool:
+        """Whether there is nothing at ``path``, or prepared data that this user has written.
+
+        Data is ours if a file beside it, ``PATH.horovod``, names this user; on this machine both
+        also have one owner, and neither is a link.
+        """
+        marker = _marker_of(path)
+        if _protocol(path) == _LOCAL:
+            data, beside = (self.get_localized_path(each) for each in (path, marker))
+            if not os.path.lexists(data):
+                return not os.path.lexists(beside) or self._names_this_user(marker)
+            if os.path.islink(data) or os.path.islink(beside) or not os.path.isfile(beside):
+                return False
+            if os.stat(data).st_uid != os.stat(beside).st_uid:
+                return False
+        elif not self.exists(path):
+            return True
+        return self._names_this_user(marker)
+
+    def claim_data(self, path: str) -> None:
+        """Say that the data that will be written to ``path`` is this user's."""
+        self.write_text(_marker_of(path), _user_text())
+
+    def _names_this_user(self, marker: str) -> bool:
+        return self.exists(marker) and self.read(marker) == _user_text().encode()
 
     def is_parquet_dataset(self, path: str) -> bool:
         """Whether Parquet files lie there."""
@@ -382,6 +415,14 @@ class _Sync:
                 with open(path, "rb") as file:
                     target = f"{self.run_path}/{os.path.relpath(path, folder)}"
                     self.store.write(target, file.read())
+
+
+def _marker_of(path: str) -> str:
+    return f"{path}.horovod"
+
+
+def _user_text() -> str:
+    return f"prepared by an estimator of Horovod for user {os.geteuid()}\n"
 
 
 def _protocol(url: str) -> str:

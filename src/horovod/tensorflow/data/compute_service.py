@@ -19,7 +19,6 @@ import base64
 import itertools
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ import tensorflow as tf
 
 from horovod import world
 from horovod.compatibility import rank_and_size
+from horovod.own_files import replacing
 from horovod.tensorflow.data.registry import Addresses, ComputeClient
 
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
@@ -90,15 +90,8 @@ class TfDataServiceConfig:
 
     def write(self, filename: str | os.PathLike[str]) -> None:
         """Write it to a file that only this user can read, and that is there whole or not."""
-        path = Path(filename)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(self.to_dict(), file)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(Path(filename)) as file:
+            file.write(json.dumps(self.to_dict()).encode())
 
     @staticmethod
     def read(

@@ -9,18 +9,22 @@ Writes the config file that the training job reads, and ends when the training j
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import horovod.numpy as hvd
+from horovod.own_files import read_own
 from horovod.tensorflow.data import registry
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
 
 __all__ = ["main"]
 
 _KEY_BYTES = 32
+_MOST_BYTES = 1 << 20
 
 
 def main(
@@ -46,7 +50,7 @@ def main(
         compute_worker_fn(config)
         return
     path, key = Path(config_file), os.urandom(_KEY_BYTES)
-    path.unlink(missing_ok=True)  # of an earlier job
+    _remove_config(path)  # of an earlier job
     with registry.serve(key) as addresses:
         config = TfDataServiceConfig(
             dispatchers, size // dispatchers, dispatcher_side, addresses, key, timeout
@@ -64,7 +68,24 @@ def _host(config: TfDataServiceConfig, path: Path, size: int) -> None:
         with config.compute_client() as client:
             client.wait_for_leaving(f"worker {rank}" for rank in range(1, size))
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError):
+            _remove_config(path)
+
+
+def _remove_config(path: Path) -> None:
+    """Remove a config file, if there is one.
+
+    Raises:
+        ValueError: something else is there, which the user may need.
+        OSError: it is not this user's, or no regular file.
+    """
+    try:
+        TfDataServiceConfig.from_dict(json.loads(read_own(path, _MOST_BYTES)))
+    except FileNotFoundError:
+        return
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        raise ValueError(f"{path} holds no config of a compute job; name another file") from None
+    path.unlink(missing_ok=True)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -50,6 +50,8 @@ def peer_waits(recordings: Mapping[int, Recording], steps: Steps) -> list[PeerWa
         totals = np.bincount(index, weights=waited["value"], minlength=len(kinds))
         counts = np.bincount(index, minlength=len(kinds))
         for (peer, phase), total, count in zip(kinds.tolist(), totals, counts, strict=True):
+            if phase not in set(WaitPhase):  # of another version, or damaged
+                continue
             found.append(PeerWait(rank, peer, WaitPhase(phase), int(total), int(count)))
     return found
 

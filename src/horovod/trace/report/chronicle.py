@@ -233,7 +233,7 @@ def decoded(data: bytes) -> dict[str, Any]:
         unpacked = zlib.decompressobj()
         text = unpacked.decompress(data, _MOST_BYTES)
         record = json.loads(text) if unpacked.eof else None
-    except (zlib.error, ValueError) as error:
+    except (RecursionError, ValueError, zlib.error) as error:
         raise ValueError(f"no numbers of a process: {error}") from None
     if not isinstance(record, dict):
         raise ValueError("no numbers of a process: they are not whole")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from foreign_files import mark_job
 
 import horovod.numpy as hvd
 from horovod.launch.cli import main
@@ -63,8 +64,7 @@ def test_ranks_that_do_not_answer_are_not_waited_for_for_long(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "_PATIENCE_S", 0.05)
-    folder = base / "silent"
-    folder.mkdir(mode=0o700)
+    folder = mark_job(base / "silent")
     (folder / "rank-1-pid-1-world-1.running").write_text(own_presence(1, "rank 1 (x)", WORLD, 0))
     with pytest.raises(NothingFoundError, match=r"none of these answers: rank 1 \(x\)"):
         gather(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field, replace
 
@@ -51,6 +52,8 @@ class World:
     kinds: int = 0
     stop: int = 0
     gone: set[int] = field(default_factory=set)
+    formed_at: float = 0.0
+    abandoned_at: float = math.inf
 
 
 class Jobs(RuleBasedStateMachine):
@@ -71,6 +74,7 @@ class Jobs(RuleBasedStateMachine):
         self.now = 0.0
         self.found: dict[str, int] = {}
         self.processes: dict[int, Process] = {}
+        self.blamed: set[str] = set()
         self.numbers = 0
         self.world = World()
         self.timestamp = 0
@@ -137,6 +141,7 @@ class Jobs(RuleBasedStateMachine):
     def lose_host(self, hostname) -> None:
         for number in [n for n, p in self.processes.items() if p.spot[0] == hostname]:
             del self.processes[number]
+            self.blamed.add(hostname)
         self.obey(self.director.host_lost(self.now, hostname, "gone"))
 
     @rule()
@@ -204,7 +209,7 @@ class Jobs(RuleBasedStateMachine):
         process.standing = Standing(process.standing.world, process.standing.commits + commits)
 
     def die(self, number: int, code: int) -> None:
-        del self.processes[number]
+        self.blamed.add(self.processes.pop(number).spot[0])
         self.world.gone.add(number)
         self.obey(self.director.worker_exited(self.now, number, code))
 
@@ -218,7 +223,9 @@ class Jobs(RuleBasedStateMachine):
                 self.start(order)
             elif isinstance(order, End):
                 assert not self.processes[order.worker].is_ending
+                self.check_dispensable(order.worker)
                 self.processes[order.worker].is_ending = True
+                self.blamed.add(self.processes[order.worker].spot[0])
             elif isinstance(order, Seats):
                 self.hand_out(order)
             elif isinstance(order, Publish):
@@ -228,8 +235,11 @@ class Jobs(RuleBasedStateMachine):
                 self.world.kinds |= order.update.kind
             elif isinstance(order, Abandon):
                 assert order.world == self.world.number
+                self.world.abandoned_at = self.now
             elif isinstance(order, Finish):
                 self.is_over = True
+                if "nobody is left" in order.outcome.text:
+                    assert not [n for n in self.processes if self.may_have_state(n)]
 
     def start(self, order: Start) -> None:
         assert order.worker == self.numbers
@@ -247,6 +257,8 @@ class Jobs(RuleBasedStateMachine):
             assert process.is_waiting
             assert not process.is_ending
             assert not seat.is_forecast or process.seat is None
+            if seat.removal:
+                self.check_dispensable(number)
             process.is_waiting = False
             process.was_removed = bool(seat.removal)
         kept = {n: seat for n, seat in order.seats.items() if not seat.removal}
@@ -258,7 +270,10 @@ class Jobs(RuleBasedStateMachine):
         first = next(iter(seats.values()))
         assert number == self.world.number + 1
         assert set(first.members) == set(seats)
-        assert self.min_np <= len(seats) <= (self.max_np or len(seats))
+        outgoing = [n for n in first.members if not self.is_usable(n)]
+        most = self.max_np or len(seats)
+        can_have_outgoing = outgoing or any(self.is_blamed(n) for n in first.members)
+        assert self.min_np <= len(seats) <= (max(most, 2) if can_have_outgoing else most)
         assert [seats[n].rank for n in first.members] == list(range(len(seats)))
         assert {(s.world, s.size, s.members, s.updates, s.must_sync) for s in seats.values()} == {
             (number, len(seats), first.members, first.updates, first.must_sync)
@@ -267,20 +282,62 @@ class Jobs(RuleBasedStateMachine):
         newest = max(process.standing for process in members.values())
         assert members[first.members[0]].standing == newest
         left_behind = set(self.training()) - set(seats)
-        assert all(not self.is_usable(n) for n in left_behind)
+        assert all(not self.is_usable(n) or self.is_blamed(n) for n in left_behind)
+        if left_behind:  # they have the newest state, or one that is a commit older
+            kept = [members[n] for n in self.world.members if n in members]
+            assert any(process.standing.has_state for process in kept)
+        assert newest.has_state or not [n for n in self.processes if self.reported_state(n)]
         if not first.must_sync:
             assert len({process.standing for process in members.values()}) == 1
             assert newest.has_state
             assert all(process.keeps_state for process in members.values())
         hosts = [process.spot[0] for process in members.values()]
         assert len(set(hosts)) == sum(1 for i, h in enumerate(hosts) if i == 0 or h != hosts[i - 1])
+        assert outgoing in ([], [first.members[0]])
+        rest = [process.standing for n, process in members.items() if n not in outgoing]
+        assert not outgoing or max(rest) < newest
         for worker, process in members.items():
-            assert self.is_usable(worker)
             process.seat = seats[worker]
             same = [p for p in members.values() if p.spot[0] == process.spot[0]]
             lower = [p for p in same if p.spot < process.spot]
             assert (process.seat.local_rank, process.seat.local_size) == (len(lower), len(same))
-        self.world = World(number, first.members, first.must_sync)
+        self.world = World(number, first.members, first.must_sync, formed_at=self.now)
+
+    def check_dispensable(self, number: int) -> None:
+        """``number`` is told to go, or ended: nobody else may lose the state by that."""
+        process = self.processes[number]
+        if not self.may_have_state(number):
+            return
+        others = [p for n, p in self.processes.items() if n != number and self.is_there(n)]
+        if process.is_waiting:
+            members = [p for p in others if p.is_waiting or (p.seat and p.seat.world)]
+            assert max((p.standing for p in members), default=Standing()) >= process.standing
+            return
+        if self.now >= self.world.abandoned_at + TIMEOUT_S:
+            return  # it has not come back in time
+        waiting = [p for p in others if p.is_waiting]
+        has_state = any(p.standing.has_state for p in waiting)
+        # Whoever comes back without the state of its world says that there was none.
+        is_fresh = not any(p.standing.has_state for p in self.processes.values()) and waiting
+        assert has_state or is_fresh
+
+    def may_have_state(self, number: int) -> bool:
+        """It lives, and has said that it has the state, or is in the world."""
+        return self.is_there(number) and (
+            self.processes[number].standing.has_state or number in self.training()
+        )
+
+    def reported_state(self, number: int) -> bool:
+        return self.is_there(number) and self.processes[number].standing.has_state
+
+    def is_there(self, number: int) -> bool:
+        """Nobody has told it to go."""
+        process = self.processes[number]
+        return not (process.is_ending or process.was_removed or process.is_done)
+
+    def is_blamed(self, number: int) -> bool:
+        """Something has ended on its host, which may be blacklisted."""
+        return self.processes[number].spot[0] in self.blamed
 
     def may_stay(self, number: int) -> bool:
         process = self.processes[number]

@@ -146,28 +146,17 @@ def test_whoever_is_needed_soon_after_a_removal_needs_a_sync() -> None:
     assert story.hosts(a=2).published == [HostUpdate.MIXED]
 
 
-def test_all_hosts_replaced_at_once_leaves_nobody_with_the_state() -> None:
-    story = running(Story(2), a=2)
-    story.hosts(b=2)
-    story.ready(2, 3)
-    assert story.published == [HostUpdate.MIXED]
-    assert story.updated(0, 1).members == ()
-    story.wait(TIMEOUT_S)
-    assert story.outcome is not None
-    assert "none of them has the state" in story.outcome.text
-
-
-def test_all_hosts_replaced_and_back_in_time() -> None:
-    story = running(Story(2), a=2)
-    story.hosts(b=2)
-    story.ready(2, 3)
-    story.updated(0, 1)
-    assert story.hosts(a=2, b=2).members == (0, 1, 2, 3)
-
-
 def test_discovery_empties_and_recovers() -> None:
     story = running(Story(2), a=2)
-    assert story.hosts().published == [HostUpdate.MIXED]
+    assert story.hosts().published == []
+    assert story.wait(TIMEOUT_S - 1).published == []
+    assert story.hosts(a=2).published == []
+    assert story.hosts().wait(2.0).published == []
+
+
+def test_discovery_empties_for_longer_and_recovers() -> None:
+    story = running(Story(2), a=2)
+    assert story.hosts().wait(TIMEOUT_S).published == [HostUpdate.MIXED]
     assert story.updated(0, 1).members == ()
     assert "waiting: 2 are needed to go on, there are 0 workers" in story.said
     story.wait(TIMEOUT_S / 2)
@@ -177,7 +166,7 @@ def test_discovery_empties_and_recovers() -> None:
 
 def test_discovery_empties_for_good() -> None:
     story = running(Story(2), a=2)
-    story.hosts()
+    assert story.hosts().wait(TIMEOUT_S).published == [HostUpdate.MIXED]
     story.ready(0, 1, standing=Standing(1, 17), checkpoint="/data/model.pt")
     story.wait(TIMEOUT_S)
     assert story.outcome is not None
@@ -228,7 +217,10 @@ def test_spares_take_over_at_once() -> None:
     assert story.members == ()
     assert story.ready(0, 1).members == (0, 1)
     story.exits(0, code=-9)
-    assert story.outcome is not None  # the only host with the state was a
+    assert story.failed(1).members == (1, 2)  # a is blacklisted, but has the only state
+    assert story.published == []
+    assert story.wait(0.0).hosts(a=2, b=4).published == [HostUpdate.MIXED]
+    assert story.updated(1, 2).members == (2, 3)
 
 
 def test_spares_take_over_where_a_host_remains() -> None:

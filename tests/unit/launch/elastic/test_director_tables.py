@@ -14,10 +14,10 @@ def test_a_failure_blacklists_its_host_and_the_other_host_goes_on() -> None:
     story = running(Story(2, max_np=4), a=2, b=2)
     assert story.members == (0, 1, 2, 3)
     story.exits(0)
-    assert story.ended == [1]
     assert story.abandoned == [1]
-    story.failed(2, 3)
+    story.failed(1, 2, 3)
     assert story.members == (2, 3)
+    assert set(story.removed) == {1}
     assert story.sizes == [4, 2]
 
 
@@ -79,9 +79,11 @@ def test_a_failure_where_all_slots_are_needed_ends_the_job_after_the_timeout() -
 def test_all_workers_failed() -> None:
     story = running(Story(2), a=2)
     story.exits(0)
-    assert story.ended == [1]
     assert story.outcome is not None
-    assert "nobody is left who has the state" in story.outcome.text
+    assert story.outcome.text.startswith(
+        "horovodrun: all hosts are blacklisted: a:2 (blacklisted for good); there is 1 worker with "
+        "the state there, 2 are needed: worker 1 (rank 1, a)\n"
+    )
     assert "one or more processes exited with non-zero status" in story.outcome.text
 
 

@@ -1,0 +1,192 @@
+"""Takes apart what another process has sent, or left in a file: every value is checked before use.
+
+What is malformed, out of its range, left out or too much is a ``BadMessageError`` that says which
+field of which message, what it had and what was expected. Pure; who the sender is, its caller adds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+__all__ = ["MOST_PID", "MOST_RANKS", "BadMessageError", "Fields", "printable", "read_json"]
+
+MOST_RANKS = 2**24  # of a world; more than any machine has, less than what breaks a counter
+MOST_PID = 2**31 - 1
+_MOST_TEXT = 64 * 1024
+_MOST_NUMBER = 2**63 - 1
+
+_Item = TypeVar("_Item")
+
+
+class BadMessageError(ValueError):
+    """A message that must not be used: which value, what it was and what was expected."""
+
+    def __init__(
+        self, message: str, field: str, found: str, expected: str, sender: str = ""
+    ) -> None:
+        self.message = message
+        self.field = field
+        self.found = found
+        self.expected = expected
+        self.sender = sender
+        by = f" from {sender}" if sender else ""
+        super().__init__(
+            f"a message '{message}'{by} has {found} in field {field}; expected {expected}"
+        )
+
+    def of(self, sender: str) -> BadMessageError:
+        """The same, now that it is known who has sent the message."""
+        return BadMessageError(self.message, self.field, self.found, self.expected, sender)
+
+
+def printable(text: str) -> str:
+    """``text`` fit for a terminal: control characters but for ends of lines are escaped."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def read_json(message: str, text: bytes | str) -> Any:
+    """The JSON value that is the whole ``text``."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadMessageError(message, "text", printable(str(error)), "JSON") from None
+
+
+class Fields:
+    """The fields of one message, by name; each method returns one whose value is as it should be.
+
+    ``close`` at the end refuses fields that nobody has asked for.
+    """
+
+    def __init__(self, message: str, values: Any, within: str = "") -> None:
+        self.message = message
+        self._within = within
+        if not isinstance(values, dict):
+            raise self.error("", values, "an object with named fields")
+        self._values: Mapping[str, Any] = values
+        self._left = set(values)
+
+    @classmethod
+    def read(cls, message: str, text: bytes | str) -> Fields:
+        """Of a message that is JSON."""
+        return cls(message, read_json(message, text))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the fields that are there."""
+        return list(self._values)
+
+    def error(self, name: str, found: object, expected: str) -> BadMessageError:
+        """What is wrong with the field ``name``."""
+        field = f"{self._within}{name}" or "text"
+        return BadMessageError(self.message, field, printable(reprlib.repr(found)), expected)
+
+    def close(self) -> None:
+        """Nothing may be left."""
+        if self._left:
+            name = min(map(str, self._left))
+            raise self.error(printable(name[:64]), "a value", "no such field")
+
+    def integer(self, name: str, least: int = 0, most: int = _MOST_NUMBER) -> int:
+        """A whole number within a range."""
+        return self._integer(name, self._take(name), least, most)
+
+    def integers(
+        self, name: str, least: int = 0, most: int = _MOST_NUMBER, *, most_of_them: int = MOST_RANKS
+    ) -> tuple[int, ...]:
+        """A list of such numbers."""
+        values = self._list(name, most_of_them)
+        return tuple(self._integer(name, value, least, most) for value in values)
+
+    def number(self, name: str, least: float = 0.0, most: float = math.inf) -> float:
+        """A finite number within a range."""
+        value = self._take(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(name, value, "a number")
+        if not (least <= value <= most and abs(value) <= 1e300):
+            raise self.error(name, value, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self._take(name)
+        if not isinstance(value, bool):
+            raise self.error(name, value, "true or false")
+        return value
+
+    def text(self, name: str, most: int = _MOST_TEXT) -> str:
+        """At most so many characters; may be anything, so see ``printable`` before it is shown."""
+        return self._text(name, self._take(name), most)
+
+    def texts(self, name: str, most: int = _MOST_TEXT) -> tuple[str, ...]:
+        """A list of them."""
+        return tuple(self._text(name, value, most) for value in self._list(name))
+
+    def texts_by_name(self, name: str) -> dict[str, str]:
+        """An object whose fields, of any name, are texts."""
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise self.error(name, value, "an object of texts")
+        return {key: self._text(name, each, 2**24) for key, each in value.items()}
+
+    def fields(self, name: str) -> Fields:
+        """An object in it."""
+        return Fields(self.message, self._take(name), f"{self._within}{name}.")
+
+    def each(
+        self, name: str, read: Callable[[Fields], _Item], most: int = MOST_RANKS
+    ) -> list[_Item]:
+        """What ``read`` makes of each object of a list; it closes them."""
+        items = []
+        for value in self._list(name, most):
+            fields = Fields(self.message, value, f"{self._within}{name}.")
+            items.append(read(fields))
+            fields.close()
+        return items
+
+    def addresses(self, name: str) -> tuple[tuple[str, int], ...]:
+        """A list of pairs of host and port."""
+        found = []
+        for row in self._list(name):
+            if not isinstance(row, list) or len(row) != 2:
+                raise self.error(name, row, "pairs of host and port")
+            host, port = self._text(name, row[0], 255), self._integer(name, row[1], 1, 65535)
+            found.append((host, port))
+        return tuple(found)
+
+    def is_null(self, name: str) -> bool:
+        """Whether the field is null; if not, it is still to be asked for."""
+        if self._values.get(name, 0) is not None:
+            return False
+        self._take(name)
+        return True
+
+    def _take(self, name: str) -> Any:
+        if name not in self._values:
+            raise self.error(name, "nothing", "a value")
+        self._left.discard(name)
+        return self._values[name]
+
+    def _list(self, name: str, most: int = MOST_RANKS) -> list[Any]:
+        value = self._take(name)
+        if not isinstance(value, list) or len(value) > most:
+            raise self.error(name, value, f"a list of at most {most} values")
+        return value
+
+    def _integer(self, name: str, value: Any, least: int, most: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(name, value, "a whole number")
+        if not least <= value <= most:
+            raise self.error(name, value, f"{least} to {most}")
+        return value
+
+    def _text(self, name: str, value: Any, most: int) -> str:
+        if not isinstance(value, str) or len(value) > most:
+            raise self.error(name, value, f"text of at most {most} characters")
+        return value

@@ -1,0 +1,167 @@
+"""Files and folders that are ours, among whatever else lies in a place that a user has named.
+
+What is *own* is a regular file or a folder, and no link, that belongs to this user. Only that is
+read, emptied, replaced or removed, and nothing here blocks on what is none. ``docs/security.md``
+lists the places, and what marks as ours what is there. Errors name the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["OwnFolder", "is_own_file", "open_own", "open_regular", "read_own", "replacing"]
+
+_UNBLOCKED = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def is_own_file(found: os.stat_result) -> bool:
+    """Whether that is a regular file of this user."""
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def open_own(
+    path: str | os.PathLike[str],
+    flags: int = os.O_RDONLY,
+    mode: int = 0o600,
+    *,
+    folder: int | None = None,
+) -> int:
+    """A descriptor of an own file; ``path`` is one in ``folder``, a descriptor, if that is given.
+
+    Raises:
+        PermissionError: it is a link's end, no regular file, or somebody else's.
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | _UNBLOCKED, mode, dir_fd=folder)
+    found = os.fstat(descriptor)
+    if is_own_file(found):
+        return descriptor
+    os.close(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise PermissionError(f"{os.fspath(path)}: expected a regular file")
+    raise PermissionError(
+        f"{os.fspath(path)} belongs to user {found.st_uid}, expected {os.geteuid()}"
+    )
+
+
+def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """A descriptor of a file that the user has named, whosever and wherever a link leads to.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, flags | _UNBLOCKED, mode)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"{os.fspath(path)}: expected a regular file")
+
+
+def read_own(path: str | os.PathLike[str], most_bytes: int, *, folder: int | None = None) -> bytes:
+    """All of an own file.
+
+    Raises:
+        OSError: as ``open_own``, or it is larger than ``most_bytes``.
+    """
+    with open(open_own(path, folder=folder), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most_bytes + 1) if size <= most_bytes else b""
+    if size > most_bytes or len(data) > most_bytes:
+        raise OSError(f"{os.fspath(path)}: {size} bytes, expected at most {most_bytes}")
+    return data
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str | os.PathLike[str], mode: int = 0o600, *, folder: int | None = None
+) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` when the block ends well, and else goes.
+
+    Nobody sees a part of it. Only a regular file is replaced.
+
+    Raises:
+        OSError: it cannot be written, or something else is there.
+    """
+    head, name = os.path.split(os.fspath(path))
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path, dir_fd=folder).st_mode):
+            raise OSError(f"{os.fspath(path)}: expected a regular file to replace, or none")
+    draft = os.path.join(head, f".{name[:200]}.{os.urandom(8).hex()}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(draft, flags, mode, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+        os.replace(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+
+
+class OwnFolder:
+    """An own folder that nobody else can write to, held open until ``close``.
+
+    What is done in it goes by names inside of it, so no link leads out.
+
+    Raises:
+        PermissionError: it is not the user's alone; the text says why.
+        OSError: it cannot be opened, or is a link.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        found = os.fstat(self.descriptor)
+        problem = ""
+        if found.st_uid != os.geteuid():
+            problem = f"belongs to user {found.st_uid}, expected {os.geteuid()}"
+        elif found.st_mode & _OTHERS_CAN_WRITE:
+            mode = stat.S_IMODE(found.st_mode)
+            problem = f"can be written by others (mode {mode:o}); try chmod go-w {path}"
+        if problem:
+            self.close()
+            raise PermissionError(f"{path} {problem}")
+
+    def __enter__(self) -> OwnFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more is done in it."""
+        os.close(self.descriptor)
+
+    def names(self) -> list[str]:
+        """All names in it, in order."""
+        return sorted(os.listdir(self.descriptor))
+
+    def own_file(self, name: str) -> os.stat_result | None:
+        """What is known of an own file; None for anything else."""
+        try:
+            found = os.lstat(name, dir_fd=self.descriptor)
+        except OSError:
+            return None
+        return found if is_own_file(found) else None
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """All of an own file. Raises OSError, as ``read_own``."""
+        return read_own(name, most_bytes, folder=self.descriptor)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a file of this user alone in place of a regular file, or of none. Raises OSError."""
+        with replacing(name, folder=self.descriptor) as file:
+            file.write(data)
+
+    def remove(self, name: str) -> None:
+        """Remove an own file; anything else stays."""
+        if self.own_file(name) is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self.descriptor)

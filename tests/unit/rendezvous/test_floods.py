@@ -1,0 +1,197 @@
+"""More connections than there are descriptors: what strangers get of them, and what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from horovod.rendezvous import descriptors, store_server
+from horovod.rendezvous.descriptors import Reserve, most_strangers, raise_limit, raised_limit
+from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store_server import StoreServer
+
+SECRET = b"s" * 32
+LIMIT = 256
+_AS_MANY_AS_ALLOWED = """
+import resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+"""
+_CROWD = """
+import socket, sys
+crowd = []
+for _ in range(int(sys.argv[2])):
+    made = socket.socket()
+    made.setblocking(False)
+    made.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    crowd.append(made)
+print("here", flush=True)
+sys.stdin.read()
+"""
+_CHURN = """
+import collections, socket, sys, threading
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+crowd = collections.deque(maxlen=300)
+print("here", flush=True)
+while not over.is_set():
+    made = socket.socket()
+    made.setblocking(False)
+    made.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    crowd.append(made)
+"""
+
+
+@pytest.fixture
+def few() -> Iterator[None]:
+    """This process may have ``LIMIT`` descriptors, and could have more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def crowd(port: int, count: int, program: str = _CROWD) -> Iterator[None]:
+    """Another process with so many connections to ``port``, which say nothing."""
+    words = [sys.executable, "-c", _AS_MANY_AS_ALLOWED + program, str(port), str(count)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"here\n"
+            yield
+        finally:
+            process.stdin.close()
+            assert process.wait(30) == 0
+
+
+def client_of(server: StoreServer) -> contextlib.closing[StoreClient]:
+    return contextlib.closing(StoreClient(server.address, SECRET, timeout_s=60))
+
+
+def all_that_are_left() -> list[int]:
+    """Every descriptor that this process can still open."""
+    taken: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    return taken
+
+
+def close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+@pytest.mark.usefixtures("few")
+def test_strangers_get_a_quarter_of_the_descriptors() -> None:
+    assert most_strangers() == LIMIT // 4
+    lines: queue.Queue[str] = queue.Queue()
+    with StoreServer(SECRET, report=lines.put) as server, client_of(server) as before:
+        before.set("key", b"value")
+        with crowd(server.address[1], 500):
+            assert "64 others have none either" in lines.get(timeout=60)
+            assert len(server._strangers) <= LIMIT // 4
+            left = all_that_are_left()
+            assert len(left) > LIMIT // 3
+            close(left)
+            assert before.get("key", 60) == b"value"
+            with client_of(server) as after:
+                assert after.get("key", 60) == b"value"
+    assert lines.empty()
+
+
+@pytest.mark.usefixtures("few")
+def test_a_client_is_let_in_while_a_flood_goes_on() -> None:
+    with (
+        StoreServer(SECRET, report=lambda text: None) as server,
+        crowd(server.address[1], 0, _CHURN),
+        crowd(server.address[1], 0, _CHURN),
+    ):
+        for number in range(4):
+            with client_of(server) as client:
+                client.set(f"key/{number}", b"value")
+                assert client.get(f"key/{number}", 60) == b"value"
+
+
+@pytest.mark.usefixtures("few")
+def test_without_descriptors_the_listener_rests_and_clients_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_server, "_REST_S", 0.02)
+    lines: queue.Queue[str] = queue.Queue()
+    rests = threading.Semaphore(0)
+    with StoreServer(SECRET, report=lines.put) as server, client_of(server) as client:
+        rest, accept, turns = server._rest, server._accept, []
+
+        def counted_rest(reason: str) -> None:
+            rest(reason)
+            rests.release()
+
+        monkeypatch.setattr(server, "_rest", counted_rest)
+        monkeypatch.setattr(server, "_accept", lambda who: (turns.append(who), accept(who)))
+        waiting = [socket.socket() for _ in range(3)]
+        taken = all_that_are_left()
+        for each in waiting:
+            each.connect(server.address)
+        for _ in range(3):  # each time it has rested before
+            assert rests.acquire(timeout=60)
+        client.set("key", b"value")
+        assert client.get("key", 60) == b"value"
+        assert len(turns) < 100
+        close(taken)
+        for each in waiting:
+            each.settimeout(60)
+            assert each.recv(8) == b"hvdstor2"
+            each.close()
+        assert "new connections have to wait: [Errno 24]" in lines.get(timeout=60)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_last_descriptors_are_not_for_those_who_come() -> None:
+    with StoreServer(SECRET, report=lambda text: None) as server:
+        taken = all_that_are_left()
+        for _ in range(descriptors._OWN // 2):  # so many that are the process's own
+            os.close(taken.pop())
+        with crowd(server.address[1], 100):
+            server.found("")  # it has been through its loop since
+            left = all_that_are_left()
+            assert len(left) >= LIMIT // 8 - 2
+            close(left)
+        close(taken)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_reserve_is_there_when_nothing_else_is() -> None:
+    reserve = Reserve(5)
+    taken = all_that_are_left()
+    with pytest.raises(OSError, match="Too many open files"):
+        os.open(os.devnull, os.O_RDONLY)
+    reserve.release()
+    own = all_that_are_left()
+    assert len(own) == 5
+    reserve.release()
+    close(own)
+    close(taken)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_limit_is_raised_for_this_process_and_put_back() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with raised_limit() as before:
+        assert before == LIMIT
+        raised = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert raised == (min(hard, 65_536), hard)
+        assert raise_limit() == raised[0]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == raised
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (LIMIT, hard)
