@@ -23,7 +23,6 @@ from tampering import (
     CutOff,
     End,
     Messages,
-    Overheard,
     Replaced,
     Slow,
     Tamper,
@@ -291,25 +290,6 @@ def test_flipped_bits_on_data_links(
 def test_cut_data_links(lab: Lab, middle: ManInTheMiddle) -> None:
     struck, failed = attacked(lab, middle, (Kind.DATA,), a_cut, times(4))
     assert failed == struck
-
-
-@pytest.mark.parametrize("protection", ["control", "encrypted"])
-def test_what_can_be_read(lab: Lab, middle: ManInTheMiddle, protection: str) -> None:
-    """Tensors and objects, unless they are encrypted."""
-    heard: list[Overheard] = []
-
-    def listen(connection: Connection, speaker: Speaker) -> Tamper | None:
-        heard.append(Overheard())
-        return heard[-1]
-
-    middle.afterwards = listen
-    setting = {"HOROVOD_LINK_PROTECTION": protection}
-    text = "what nobody on the path shall be able to read"
-    job = lab.start_worker((1, 1), "objects_come.py", text, environment=setting)
-    job.check(LIMIT_S)
-    everything = b"".join(each.heard for each in heard)
-    assert len(everything) > len(text)
-    assert (text.encode() in everything) == (protection != "encrypted")
 
 
 class _Trap:
