@@ -35,11 +35,11 @@ from tampering import (
 )
 
 FLIPS = int(os.environ.get("HOROVOD_TEST_FLIPS", "0"))
-LIMIT_S = 90 + 3 * FLIPS
+LIMIT_S = 180 + 4 * FLIPS
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 CONTROL = (Kind.CONTROL, Kind.NEWS)
 CUT_S = 2.0
-START_S = {"HOROVOD_START_TIMEOUT": "20"}
+START_S = {"HOROVOD_START_TIMEOUT": "60"}
 VALUES = (2**30, -(2**30), 2_000_000_000, 100_000)
 # What happens to a world is this, with numbers from a generator, and what one side said at most.
 Attack = Callable[[random.Random, int], Tamper]
@@ -108,7 +108,7 @@ def a_message(rng: random.Random, said_bytes: int) -> Tamper:
 
 
 def an_order(rng: random.Random, said_bytes: int) -> Tamper:
-    return Messages(swap(rng.randrange(4)))
+    return Messages(swap(rng.randrange(2)))
 
 
 def reports_of(lab: Lab, job: Job) -> list[list[str | None]]:
@@ -178,7 +178,7 @@ def test_control_and_news(lab: Lab, middle: ManInTheMiddle, attack: Attack, a_fe
 
 
 def test_the_order_of_news(lab: Lab, middle: ManInTheMiddle) -> None:
-    attacked(lab, middle, (Kind.NEWS,), an_order, times(6), least=0.1)
+    attacked(lab, middle, (Kind.NEWS,), an_order, times(8), least=0.1)
 
 
 class HandshakePlan:
