@@ -97,12 +97,14 @@ void Engine::hear(int leader, const NewsItem& item) {
 
 // A leader that shuts down says so first; what closes without a word has died, or the network has.
 void Engine::lose_host(int leader, const std::string& reason) {
-  if (!presence_.set_liveness(leader, Liveness::kDead)) return;
+  if (presence_.liveness(leader) != Liveness::kRunning) return;
   recorder_.record_now({.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(leader)});
+  // Why comes first: whoever finds the leader dead asks for it.
   alarms_.raise({.code = ErrorCode::kPeerLost,
                  .rank = leader,
                  .text = "lost the connection to " + peer_name(leader) + ": " + reason +
                          "; no further operation can complete"});
+  presence_.set_liveness(leader, Liveness::kDead);
   wake_everyone();
 }
 

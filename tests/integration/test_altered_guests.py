@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,51 +22,57 @@ MARK = b"the mark of this test"
 TO_GUEST, TO_LAUNCHER = 0, 1
 
 
-@dataclass
 class Proxy:
-    """Passes on one connection, and flips a bit of one byte of one direction.
+    """Passes on connections, and flips a bit of one byte of one direction of each.
 
-    ``where`` is the byte's position in the stream, or what it is found in.
+    ``where`` is the byte's position in the stream, or what begins with it.
     """
 
-    guest: tuple[str, int]
-    direction: int
-    where: int | bytes
-    has_flipped: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, guest: tuple[str, int], direction: int, where: int | bytes) -> None:
+        self._guest = guest
+        self._direction = direction
+        self._where = where
+        self.has_flipped = False
         self._listener = socket.create_server((HERE, 0))
         self.address = self._listener.getsockname()[:2]
-        self._passed = [0, 0]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
 
-    def run(self) -> None:
-        with self._listener:
-            launcher, _ = self._listener.accept()
-        with launcher, socket.create_connection(self.guest) as guest:
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                launcher, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._serve, args=(launcher,)))
+                self._threads[-1].start()
+
+    def _serve(self, launcher: socket.socket) -> None:
+        with launcher, suppress(OSError), socket.create_connection(self._guest) as guest:
             self._pass_on(launcher, guest)
 
     def _pass_on(self, launcher: socket.socket, guest: socket.socket) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(launcher, selectors.EVENT_READ, (guest, TO_GUEST))
-            selector.register(guest, selectors.EVENT_READ, (launcher, TO_LAUNCHER))
-            while selector.get_map():
-                for key, _ in selector.select():
-                    target, direction = key.data
-                    try:
-                        data = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
-                        target.sendall(self._changed(data, direction))
-                    except ConnectionError:
-                        return
-                    if not data:
-                        selector.unregister(key.fileobj)
-                        target.shutdown(socket.SHUT_WR)
+        targets = {launcher: (guest, TO_GUEST), guest: (launcher, TO_LAUNCHER)}
+        passed = 0
+        while guest in targets:  # its end is that of all
+            for source in select.select(list(targets), [], [])[0]:
+                target, direction = targets[source]
+                data = source.recv(1 << 16)
+                if direction == self._direction:
+                    target.sendall(self._changed(data, passed))
+                    passed += len(data)
+                else:
+                    target.sendall(data)
+                if not data:
+                    del targets[source]
+                    target.shutdown(socket.SHUT_WR)
 
-    def _changed(self, data: bytes, direction: int) -> bytes:
-        begin = self._passed[direction]
-        self._passed[direction] += len(data)
-        if direction != self.direction or self.has_flipped:
-            return data
-        at = data.find(self.where) if isinstance(self.where, bytes) else self.where - begin
+    def _changed(self, data: bytes, begin: int) -> bytes:
+        at = data.find(self._where) if isinstance(self._where, bytes) else self._where - begin
         if not 0 <= at < len(data):
             return data
         self.has_flipped = True
@@ -75,15 +80,15 @@ class Proxy:
 
 
 @contextmanager
-def proxied(direction: int, where: int | bytes) -> Iterator[tuple[Proxy, bytes]]:
+def proxied(direction: int, where: int | bytes) -> Iterator[tuple[Proxy, Guest, bytes]]:
     secret = os.urandom(32)
     with Guest(HERE, secret, launcher=HERE) as guest:
         proxy = Proxy(guest.address, direction, where)
-        thread = threading.Thread(target=proxy.run)
-        thread.start()
-        yield proxy, secret
-        guest.end()
-        thread.join()
+        try:
+            yield proxy, guest, secret
+        finally:
+            guest.end()
+            proxy.close()
 
 
 def marked(path: Path, mark: bytes) -> Any:
@@ -116,17 +121,20 @@ def marked(path: Path, mark: bytes) -> Any:
 def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason: str) -> None:
     witness = tmp_path / "witness"
     # Not the mark itself as a parameter: the plan has the environment, which has those of a test.
-    with proxied(direction, where if isinstance(where, int) else MARK) as (proxy, secret):
+    with proxied(direction, where if isinstance(where, int) else MARK) as (proxy, guest, secret):
         # Before the plan has come the guest knows no other name than the machine's.
         host = rf"(node/a|{os.uname().nodename})"
         with pytest.raises(RuntimeError, match=rf"{host}(.|\n)*{reason}"):
             call(marked(witness, MARK), {"node/a": proxy}, secret)
         assert proxy.has_flipped
+        if direction == TO_GUEST and "record" in reason:
+            assert guest.wait() == 1  # an engine may start it again
     # Only if it was the answer that did not arrive.
     assert witness.exists() == (direction == TO_LAUNCHER and where == "mark")
 
 
 def test_a_path_that_changes_nothing(tmp_path: Path) -> None:
-    with proxied(TO_GUEST, b"this does not occur") as (proxy, secret):
+    with proxied(TO_GUEST, b"this does not occur") as (proxy, guest, secret):
         assert call(marked(tmp_path / "witness", MARK), {"node/a": proxy}, secret) == [MARK]
         assert not proxy.has_flipped
+        assert guest.wait() == 0

@@ -281,9 +281,8 @@ class Agent:
         """No order can be believed any more, so this is the end; the launcher hears why."""
         hostname = self._plan.hostname if self._plan else os.uname().nodename
         text = f"{hostname}: what horovodrun has sent there did not arrive as it was: {reason}"
-        self._say(text)
         self._report_trouble(Trouble(1, text))
-        self._end(reaches_strays=True)
+        self.let_go(text)
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:

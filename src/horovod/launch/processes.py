@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from horovod.rendezvous.descriptors import limited_to
+from horovod.rendezvous.descriptors import limit_child, limited_to
 
 __all__ = [
     "Pipes",
@@ -111,7 +111,10 @@ def spawn(
             actions.append((os.POSIX_SPAWN_DUP2, fds[-1], 0))
         # Python ignores these two; a worker should meet them as from a shell.
         defaults = [signal.SIGPIPE, signal.SIGXFSZ]
-        with limited_to(file_limit):
+        # glibc refuses to duplicate a descriptor above the limit; when there are so many it is set
+        # a moment later, which a program that has yet to be loaded does not notice.
+        is_above = file_limit is not None and max(fds) >= file_limit
+        with limited_to(None if is_above else file_limit):
             pid = os.posix_spawnp(
                 words[0],
                 list(words),
@@ -124,6 +127,8 @@ def spawn(
         for fd in fds:
             os.close(fd)
         raise
+    if file_limit is not None and is_above:
+        limit_child(pid, file_limit)
     for fd in fds:
         if fd not in (stdout_fd, stderr_fd):
             os.close(fd)

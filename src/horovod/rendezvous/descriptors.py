@@ -17,6 +17,7 @@ from typing import Any
 __all__ = [
     "Reserve",
     "accept_some",
+    "limit_child",
     "limited_to",
     "most_strangers",
     "raise_limit",
@@ -71,6 +72,12 @@ def limited_to(limit: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(_LIMIT, before)
+
+
+def limit_child(pid: int, limit: int) -> None:
+    """The same for a child that has just been started. Linux only."""
+    with contextlib.suppress(OSError, AttributeError):  # it has ended, or has changed its user
+        resource.prlimit(pid, _LIMIT, (limit, resource.getrlimit(_LIMIT)[1]))
 
 
 def most_strangers() -> int:

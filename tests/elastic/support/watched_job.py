@@ -19,7 +19,7 @@ __all__ = ["SUPPORT", "JobError", "WatchedJob"]
 
 SUPPORT = Path(__file__).resolve().parent
 _MARK = "CHAOS_FOLDER"
-_PATIENCE_S = 90.0
+_PATIENCE_S = 180.0  # also for a machine that many others use
 
 J = TypeVar("J", bound="WatchedJob")
 

@@ -14,7 +14,7 @@ from horovod.launch.channel import FrameWriter
 from horovod.launch.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
 
 frames = st.builds(
-    Frame, st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary()
+    Frame, st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.integers(0, 1), st.binary()
 )
 
 
@@ -35,8 +35,8 @@ def test_numbers(number: int) -> None:
 
 
 def test_fields_keep_bytes_that_are_no_text() -> None:
-    (frame,) = FrameReader().feed(encode_json(Kind.PLAN, {"a": ["\udcff", "ä", 1, None]}))
-    assert frame.fields == {"a": ["\udcff", "ä", 1, None]}
+    (frame,) = FrameReader().feed(encode_json(Kind.PLAN, {"a": ["\udcff", "ä"]}))
+    assert frame.fields.texts("a") == ("\udcff", "ä")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_no_frame(data: bytes) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff"])
 def test_what_is_no_json_object(payload: bytes) -> None:
-    with pytest.raises(FrameError, match="HELLO is no JSON"):
+    with pytest.raises(FrameError, match=r"message 'HELLO' has .* in field text"):
         _ = Frame(Kind.HELLO, payload=payload).fields
 
 

@@ -74,15 +74,24 @@ def test_what_ends_a_job_needs_no_other_module() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_worker_has_the_limits_that_the_launcher_had() -> None:
-    environment = dict(os.environ)
-    words = ["sh", "-c", "cat; ulimit -Sn; ulimit -Hn"]  # standard input has an end
+@pytest.mark.parametrize("open_before", [0, 300])
+def test_a_worker_has_the_limits_that_the_launcher_had(open_before: int) -> None:
+    words = ["sh", "-c", "read line; ulimit -Sn; ulimit -Hn"]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with raised_limit() as before:
-        many = [os.open(os.devnull, os.O_RDONLY) for _ in range(300)]
-        started = spawn(words, environment, inherits_stdin=False, file_limit=before)
-        for fd in many:
-            os.close(fd)
+        many = [os.open(os.devnull, os.O_RDONLY) for _ in range(open_before)]
+        reader, writer = os.pipe()
+        try:
+            started = spawn(
+                words,
+                os.environ,
+                inherits_stdin=True,
+                descriptors={0: reader},
+                file_limit=before,
+            )
+        finally:
+            for fd in (*many, reader, writer):
+                os.close(fd)
         with open(started.stdout_fd) as out, open(started.stderr_fd) as err:
             shown = out.read().split()
             assert err.read() == ""

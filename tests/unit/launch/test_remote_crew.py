@@ -184,7 +184,7 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
         (HELLO + encode(Kind.OUTPUT, b"x", worker=1, stream=2), "sent what no agent"),
         (HELLO + encode(Kind.STARTED, 1, worker=7), "sent what no agent"),
         (HELLO + encode(Kind.TROUBLE, b"{}"), "sent what no agent"),
-        (MAGIC + encode(Kind.HELLO, b"[1]"), "HELLO is no JSON object"),
+        (MAGIC + encode(Kind.HELLO, b"[1]"), "message 'HELLO' has [1] in field text"),
         (b"x" * 1024 * 1024 + b"yy", "1048578 bytes of something else"),
     ],
 )

@@ -9,8 +9,13 @@ import sys
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from horovod.errors import InitError
+
+from .worlds import MemoryStore, identity_of
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 
@@ -41,6 +46,17 @@ def run(words: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_what_is_no_secret_is_refused() -> None:
+    from horovod.rendezvous.torchrun import agree_on_secret
+
+    store: Any = MemoryStore()
+    made = agree_on_secret(identity_of(0, 2), store, 0)
+    assert agree_on_secret(identity_of(1, 2), store, 0) == made
+    store.set("secret", b"short")
+    with pytest.raises(InitError, match="has 5 bytes as the job's secret; rank 0 publishes 32"):
+        agree_on_secret(identity_of(1, 2), store, 0)
 
 
 @pytest.mark.timeout(240)

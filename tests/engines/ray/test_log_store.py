@@ -1,0 +1,95 @@
+"""What workers log goes to the caller as they have sent it, or not at all; no cluster is needed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from horovod.ray.log_store import LogStore
+from horovod.rendezvous.store import StoreClient
+
+Arrived = SimpleQueue[bytes | None]
+
+
+class Canary:
+    """Unpickled, it makes ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str, int], int], tuple[str, int]]:
+        return os.open, (str(self.path), os.O_CREAT)
+
+
+@pytest.fixture
+def arrived() -> Arrived:
+    return SimpleQueue()
+
+
+@pytest.fixture
+def store(arrived: Arrived, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogStore]:
+    with LogStore("127.0.0.1", arrived) as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def test_items_arrive_in_order(store: LogStore, arrived: Arrived) -> None:
+    one, other = store.path.open(), pickle.loads(pickle.dumps(store.path)).open()
+    for number in range(5):
+        one.put({"one": number})
+        other.put({"other": number})
+    found = [pickle.loads(arrived.get_nowait() or b"") for _ in range(10)]
+    assert found == [{name: number} for number in range(5) for name in ("one", "other")]
+
+
+def test_one_that_is_too_long_does_not_end_the_rest(store: LogStore, arrived: Arrived) -> None:
+    sender = store.path.open()
+    sender.put({"number": 1})
+    with pytest.raises(ValueError, match="bytes"):
+        sender.put({"long": "x" * 100_000})
+    sender.put({"number": 2})
+    assert [pickle.loads(arrived.get_nowait() or b"") for _ in range(2)] == [
+        {"number": 1},
+        {"number": 2},
+    ]
+
+
+def test_no_secret_is_in_what_a_call_carries(store: LogStore) -> None:
+    (secret,) = store.environment.values()
+    assert bytes.fromhex(secret) not in pickle.dumps(store.path)
+    assert secret.encode() not in pickle.dumps(store.path)
+
+
+def test_what_bears_no_code_or_one_that_was_used_is_ignored(
+    store: LogStore, arrived: Arrived, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if the connection to the store had not kept it away."""
+    witness = tmp_path / "witness"
+    forged = pickle.dumps(Canary(witness))
+    (secret,) = store.environment.values()
+    seen: list[tuple[str, bytes]] = []
+    take = store._take
+    store._server._on_set = lambda key, value: (seen.append((key, value)), take(key, value))[1]
+    store.path.open().put({"genuine": 1})
+    assert pickle.loads(arrived.get_nowait() or b"") == {"genuine": 1}
+    client = StoreClient(store.path.address, bytes.fromhex(secret), timeout_s=30)
+    key, genuine = seen[0]
+    for name, value in [
+        ("log/mine", forged),
+        ("log/mine", bytes(32) + forged),
+        (key, genuine),
+        ("log/another", genuine),
+        (key, genuine[:32] + forged),
+    ]:
+        client.set(name, value)
+    client.close()
+    with pytest.raises(Empty):
+        arrived.get_nowait()
+    assert len(caplog.records) == 5
+    assert not witness.exists()
