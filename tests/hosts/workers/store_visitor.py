@@ -1,6 +1,6 @@
 """One process that connects to the job's store again and again, as ranks do, and uses it.
 
-store_visitor.py VISITS: note ``visits`` at the end: for each visit None, or what was wrong.
+store_visitor.py VISITS AT_ONCE: note ``visits`` at the end: for each None, or what was wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import notes
 from horovod.errors import InitError
 from horovod.rendezvous.meeting import new_launcher_store
 
-_AT_ONCE = 8
 _CONNECT_S = 20.0
 _ANSWER_S = 1.0
 
@@ -35,8 +34,9 @@ def visit(number: int) -> str | None:
 
 
 def main() -> None:
-    with ThreadPoolExecutor(_AT_ONCE) as visitors:
-        notes.leave("visits", list(visitors.map(visit, range(int(sys.argv[1])))))
+    visits, at_once = map(int, sys.argv[1:])
+    with ThreadPoolExecutor(at_once) as visitors:
+        notes.leave("visits", list(visitors.map(visit, range(visits))))
 
 
 if __name__ == "__main__":
