@@ -111,15 +111,15 @@ attack: setup ## somebody on the path between two hosts, FLIPS times in each way
 chaos: setup ## elastic jobs and faults at random, for MINUTES, from SEED on
 	$(BIN)/python tests/elastic/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
-# Each target has a third of a core; what is found stays in build/fuzz/found. Every function of every
-# folder is compiled for it: -O1 takes half the time of -O3.
-CLANG ?= clang++
+# Clang 16 or newer, since std::source_location needs it. -O1 takes half the time of -O3 to compile.
+CLANG ?= $(notdir $(firstword $(shell command -v clang++-19 clang++-18 clang++-17 clang++-16 clang++)))
 FUZZ_TARGETS = tree_root tree_middle tree_leaf news trace devices link
 fuzz: setup ## what decoders get from others, by chance, for MINUTES, under ASan and UBSan: needs Clang
-	@echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' | \
-	  $(CLANG) -x c++ -fsanitize=fuzzer,address,undefined -o /dev/null - 2>/dev/null || { \
-	  echo "Clang with libFuzzer is missing: sudo apt-get install clang libclang-rt-14-dev (of the" \
-	    "version that clang --version tells); CLANG=clang++-19 names another one"; exit 1; }
+	@printf '%s\n' '#include <source_location>' 'std::source_location where;' \
+	  'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' | \
+	  $(or $(CLANG),clang++) -std=c++20 -x c++ -fsanitize=fuzzer,address,undefined -o /dev/null - \
+	  2>/dev/null || { echo "Clang with libFuzzer is missing: sudo apt-get install clang-19" \
+	    "libclang-rt-19-dev; CLANG=clang++-16 names another one, from 16 on"; exit 1; }
 	$(CMAKE) -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DHOROVOD_TESTS=OFF \
 	  -DHOROVOD_FUZZ=ON -S . -B build/fuzz
 	$(BIN)/cmake --build build/fuzz

@@ -33,14 +33,14 @@ struct Multiply {
 struct Smaller {
   template <class V>
   [[gnu::always_inline]] static V apply(V least, V next) {
-    return (least <= next) | (least != least) ? least : next;
+    return ((least <= next) | (least != least)) ? least : next;
   }
 };
 
 struct Larger {
   template <class V>
   [[gnu::always_inline]] static V apply(V most, V next) {
-    return (most >= next) | (most != most) ? most : next;
+    return ((most >= next) | (most != most)) ? most : next;
   }
 };
 
