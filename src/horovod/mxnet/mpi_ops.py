@@ -5,6 +5,9 @@ Scripts import ``horovod.mxnet.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
+from horovod import basics, operations
+from horovod.compatibility import is_power_of_2 as check_num_rank_power_of_2
+from horovod.compatibility import op_resolver
 from horovod.mxnet.collectives import (
     allgather,
     allreduce,
@@ -25,6 +28,7 @@ from horovod.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from horovod.tracing import start_timeline, stop_timeline
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -64,6 +68,7 @@ __all__ = [
     "broadcast",
     "broadcast_",
     "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -75,6 +80,7 @@ __all__ = [
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -90,4 +96,9 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
+
+_basics = basics.HorovodBasics()
+handle_average_backwards_compatibility = op_resolver(operations)

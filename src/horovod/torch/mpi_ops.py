@@ -5,11 +5,13 @@ Scripts import ``horovod.torch.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
-from horovod import basics
+from horovod import basics, operations
 from horovod.collectives import (
     barrier,
     join,
 )
+from horovod.compatibility import is_power_of_2 as check_num_rank_power_of_2
+from horovod.compatibility import op_resolver
 from horovod.counters import metrics
 from horovod.errors import HorovodInternalError
 from horovod.operations import (
@@ -109,6 +111,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -125,6 +128,7 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -151,3 +155,4 @@ __all__ = [
 ]
 
 _basics = basics.HorovodBasics()
+handle_average_backwards_compatibility = op_resolver(operations)

@@ -7,10 +7,12 @@ import tensorflow as tf
 
 from horovod._keras import elastic
 from horovod._keras.bases import with_base
+from horovod.tensorflow.elastic import TensorFlowKerasState
 
 __all__ = [
     "CommitStateCallback",
     "KerasState",
+    "TensorFlowKerasState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "run",
