@@ -5,9 +5,7 @@ Scripts import ``horovod.mxnet.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
-from horovod import basics, operations
-from horovod.compatibility import is_power_of_2 as check_num_rank_power_of_2
-from horovod.compatibility import op_resolver
+from horovod import basics, compatibility, operations
 from horovod.mxnet.collectives import (
     allgather,
     allreduce,
@@ -101,4 +99,5 @@ __all__ = [
 ]
 
 _basics = basics.HorovodBasics()
-handle_average_backwards_compatibility = op_resolver(operations)
+handle_average_backwards_compatibility = compatibility.op_resolver(operations)
+check_num_rank_power_of_2 = compatibility.is_power_of_2

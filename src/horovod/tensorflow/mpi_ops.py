@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod import basics, operations
-from horovod.compatibility import is_power_of_2 as check_num_rank_power_of_2
-from horovod.compatibility import op_resolver
+from horovod import basics, compatibility, operations
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.process_sets import (
     ProcessSet,
@@ -129,7 +127,8 @@ __all__ = [
 ]
 
 _basics = basics.HorovodBasics()
-handle_average_backwards_compatibility = op_resolver(operations)
+handle_average_backwards_compatibility = compatibility.op_resolver(operations)
+check_num_rank_power_of_2 = compatibility.is_power_of_2
 
 
 @not_converted

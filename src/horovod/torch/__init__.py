@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import importlib
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -173,7 +173,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # It imports torch's compiler, which takes as long as torch itself, and few ask for it.
     if name in ("SyncBatchNorm", "sync_batch_norm"):
-        module = import_module("horovod.torch.sync_batch_norm")
+        module = importlib.import_module("horovod.torch.sync_batch_norm")
         return getattr(module, name, module)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

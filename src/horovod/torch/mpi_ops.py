@@ -5,13 +5,11 @@ Scripts import ``horovod.torch.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
-from horovod import basics, operations
+from horovod import basics, compatibility, operations
 from horovod.collectives import (
     barrier,
     join,
 )
-from horovod.compatibility import is_power_of_2 as check_num_rank_power_of_2
-from horovod.compatibility import op_resolver
 from horovod.counters import metrics
 from horovod.errors import HorovodInternalError
 from horovod.operations import (
@@ -155,4 +153,5 @@ __all__ = [
 ]
 
 _basics = basics.HorovodBasics()
-handle_average_backwards_compatibility = op_resolver(operations)
+handle_average_backwards_compatibility = compatibility.op_resolver(operations)
+check_num_rank_power_of_2 = compatibility.is_power_of_2
