@@ -69,11 +69,13 @@ def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
 def unused_options(given: argparse.Namespace, controller: str) -> list[str]:
     """A sentence for each option that changes nothing in a job that ``controller`` starts."""
     of_mpi, of_elastic = ("mpi_args", "binding_args"), ELASTIC_OPTIONS
+    takes_slots = given.kubernetes is not None or given.host_discovery_script is not None
     return [
         f"--{name.replace('_', '-')} has an effect only {where}"
         for names, where, is_used in (
             (of_mpi, "with --mpi or --jsrun", controller != "gloo"),
             (of_elastic, "in an elastic job, see --min-np", is_elastic(given)),
+            (("slots_per_host",), "with --kubernetes or --host-discovery-script", takes_slots),
         )
         for name in names
         if getattr(given, name) is not None and not is_used

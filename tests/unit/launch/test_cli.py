@@ -159,6 +159,7 @@ def test_wrong_command_lines_say_what_is_wrong(
         ("--mpi-args=-v", "--mpi-args has an effect only with --mpi or --jsrun"),
         ("--binding-args=-v", "--binding-args has an effect only with --mpi or --jsrun"),
         ("--max-np 3", "--max-np has an effect only in an elastic job, see --min-np"),
+        ("--slots-per-host 3", "--slots-per-host has an effect only with --kubernetes or --host-"),
         ("--reset-limit 3", "--reset-limit has an effect only in an elastic job"),
         ("--blacklist-cooldown-range 1 2", "--blacklist-cooldown-range has an effect only in an"),
     ],
