@@ -1,4 +1,4 @@
-"""Every name, call and member of the table is there, in one process: each framework is imported once."""
+"""Every name, call and member of the table is there; each framework is imported once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The table of what the original offers, and how ours is held against it.
 
-``table/*.yaml`` is data: names, calls and members by module, and what the launcher takes. A new file
-there is found by itself.
+``table/*.yaml`` is data: names, calls and members by module, and what the launcher takes. A new
+file there is found by itself.
 """
 
 from __future__ import annotations
