@@ -7,12 +7,11 @@ import tensorflow as tf
 
 from horovod._keras import elastic
 from horovod._keras.bases import with_base
-from horovod.tensorflow.elastic import TensorFlowKerasState
+from horovod.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
 
 __all__ = [
     "CommitStateCallback",
     "KerasState",
-    "TensorFlowKerasState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "run",
