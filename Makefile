@@ -44,7 +44,7 @@ LEGACY_PYTHON ?= $(PYTHON)
 LEGACY_STAMP := $(LEGACY_VENV)/.built
 LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*keras \
 	tests/integration/test_tensorflow_examples.py tests/integration/test_tensorflow_failures.py \
-	tests/test_parallel_keras.py) \
+	tests/test_parallel_keras.py tests/compatibility/test_names.py) \
 	tests/integration/test_compute_service.py::test_ranks_take_turns \
 	tests/test_parallel.py::test_on_one_rank \
 	tests/test_parallel.py::test_tensorflow_without_native_ops -k \
@@ -54,7 +54,7 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 MXNET_VENV := .venv-mxnet
 MXNET_PYTHON ?= $(PYTHON)
 MXNET_STAMP := $(MXNET_VENV)/.built
-MXNET_TESTS = tests/unit/mxnet $(wildcard tests/integration/test_mxnet_*.py) \
+MXNET_TESTS = tests/unit/mxnet tests/compatibility/test_names.py $(wildcard tests/integration/test_mxnet_*.py) \
 	tests/test_parallel.py::test_mxnet_on_ranks \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-0]' \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-1]'

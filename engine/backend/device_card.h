@@ -17,7 +17,7 @@ struct DeviceCard {
   std::int32_t streams = 1;
   std::array<DeviceRoute, kKindCount> routes{};
   std::array<bool, kKindCount> is_hierarchical{};
-  cuda::Uuid uuid{};    // of its GPU
+  cuda::Uuid uuid{};         // of its GPU
   std::string problem = {};  // why it has no NCCL
 };
 

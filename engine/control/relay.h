@@ -32,8 +32,8 @@ class Relay {
   Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children);
 
   // Reads, merges, forwards, announces. True when anything moved. Throws LinkLost where a record
-  // was altered on its way; other losses matter once the link is needed. Throws BadMessage, with the
-  // set rank that sent it, where a message is not what it must be: the world is over then.
+  // was altered on its way; other losses matter once the link is needed. Throws BadMessage, with
+  // the set rank that sent it, where a message is not what it must be: the world is over then.
   bool pump();
   // Tells the boards below of buckets that were cut here, before this rank runs them.
   void announce();

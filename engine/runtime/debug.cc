@@ -20,7 +20,7 @@ namespace {
 
 // For ranks that are slower than this one.
 constexpr auto kPatience = std::chrono::seconds(2);
-constexpr const char* kSource = " (found by HOROVOD_DEBUG)";
+constexpr const char* kSource = " (found by HOROVOD_DEBUG_COLLECTIVES)";
 
 // Should all ranks have the same?
 bool is_common(Kind kind) {

@@ -210,11 +210,11 @@ def _numbers(release: str) -> list[int]:
     return numbers
 
 
-def split_list(values: Sequence[T], count: int) -> list[Sequence[T]]:
-    """``values`` in ``count`` pieces in order, whose lengths differ by one at most."""
-    length, longer = divmod(len(values), count)
-    ends = [i * length + min(i, longer) for i in range(count + 1)]
-    return [values[begin:end] for begin, end in pairwise(ends)]
+def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 public name
+    """``l`` in ``n`` pieces in order, whose lengths differ by one at most."""
+    length, longer = divmod(len(l), n)
+    ends = [i * length + min(i, longer) for i in range(n + 1)]
+    return [l[begin:end] for begin, end in pairwise(ends)]
 
 
 def is_power_of_2(num_rank: int) -> bool:

@@ -22,12 +22,12 @@ class Compressor:
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
         """The tensor to send, and whatever ``decompress`` needs to undo this."""
-        raise NotImplementedError("a Compressor must define compress(tensor) -> (tensor, context)")
+        raise NotImplementedError("a Compressor must define compress(tensor) -> (tensor, ctx)")
 
     @staticmethod
-    def decompress(tensor: Any, context: Any) -> Any:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """The received tensor in the form that the original had."""
-        raise NotImplementedError("a Compressor must define decompress(tensor, context) -> tensor")
+        raise NotImplementedError("a Compressor must define decompress(tensor, ctx) -> tensor")
 
 
 class NoneCompressor(Compressor):
@@ -38,7 +38,7 @@ class NoneCompressor(Compressor):
         return tensor, None
 
     @staticmethod
-    def decompress(tensor: Any, context: Any) -> Any:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         return tensor
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from horovod import _native
 from horovod.errors import HorovodInternalError
-from horovod.process_sets import ProcessSet, check_process_set
+from horovod.process_sets import ProcessSet, check_process_set, number_of
 from horovod.world import rocm_built
 
 __all__ = [
@@ -200,11 +200,7 @@ def _registered(process_set: ProcessSet) -> int:
     except AttributeError:
         check_process_set(process_set)
         raise
-    if number is None:
-        raise ValueError(
-            f"{process_set} is not registered; give it to init or add_process_set on all ranks"
-        )
-    return number
+    return number_of(process_set) if number is None else number
 
 
 @lru_cache(maxsize=256)

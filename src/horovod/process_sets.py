@@ -31,6 +31,7 @@ __all__ = [
     "close_registry",
     "global_process_set",
     "ids_and_ranks",
+    "number_of",
     "open_registry",
     "remove_process_set",
 ]
@@ -390,6 +391,26 @@ def check_process_set(process_set: object) -> None:
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, found {reprlib.repr(process_set)}")
+
+
+def number_of(process_set: object) -> int:
+    """The number of a registered set, under which the engine knows it.
+
+    Before ``init`` only the global set has one: graphs are sometimes built before.
+
+    Raises:
+        ValueError: this is no process set, or it is not registered in this world.
+    """
+    check_process_set(process_set)
+    assert isinstance(process_set, ProcessSet)
+    number = process_set.process_set_id
+    if number is None:
+        raise ValueError(
+            f"{process_set} is not registered; give it to init or add_process_set on all ranks"
+        )
+    if number != 0:
+        _current().members(number)
+    return number
 
 
 def ids_and_ranks() -> dict[int, list[int]]:

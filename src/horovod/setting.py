@@ -49,7 +49,12 @@ class Setting:
     minimum: float = 0
     maximum: float = 1e9
     choices: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
     flag: Flag | None = None
+
+    def is_left_over(self, text: str) -> bool:
+        """Whether a variable of this value is to be ignored."""
+        return text.lower() in self.left_over
 
     def parse(self, text: str, factor: int = 1) -> Any:
         """The value for ``text``, which counts in ``factor`` of the variable's unit.

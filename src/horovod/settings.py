@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +28,12 @@ __all__ = [
     "file_sections",
     "markdown_table",
     "names_given",
+    "notices",
 ]
 
 GPU_OPERATIONS = ("auto", "nccl", "host")
 LINK_PROTECTIONS = ("control", "integrity", "encrypted")
+_ORIGINAL_GPU_OPERATIONS = ("mpi", "ddl")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
@@ -45,6 +47,7 @@ def _gpu_setting(env: str, collective: str) -> Any:
         "auto",
         f"the same for {collective} alone; auto: as HOROVOD_GPU_OPERATIONS says",
         choices=GPU_OPERATIONS,
+        left_over=_ORIGINAL_GPU_OPERATIONS,
     )
 
 
@@ -185,6 +188,7 @@ class Settings:
         "",
         "what moves the data between processes: native, mpi, gloo, or a data plane that another "
         "package brings; none: MPI under mpirun, else native",
+        left_over=("ccl",),
     )
     gpu_operations: str = _setting(
         "HOROVOD_GPU_OPERATIONS",
@@ -192,6 +196,7 @@ class Settings:
         "how tensors on GPUs travel: nccl, or not at all; host, through host memory; auto, over "
         "NCCL where all ranks can, else over CUDA IPC inside a machine, else through host memory",
         choices=GPU_OPERATIONS,
+        left_over=_ORIGINAL_GPU_OPERATIONS,
     )
     gpu_allreduce: str = _gpu_setting("HOROVOD_GPU_ALLREDUCE", "allreduce")
     gpu_allgather: str = _gpu_setting("HOROVOD_GPU_ALLGATHER", "allgather")
@@ -397,7 +402,7 @@ class Settings:
         flag=Flag("--metrics-token-file", "metrics", key="metrics.token_file"),
     )
     debug: bool = _setting(
-        "HOROVOD_DEBUG",
+        "HOROVOD_DEBUG_COLLECTIVES",
         False,
         "look for NaN and infinity before and after each reduction, compare results between ranks, "
         "and say in mismatch errors where an operation was submitted; slow",
@@ -405,7 +410,7 @@ class Settings:
     debug_interval: int = _setting(
         "HOROVOD_DEBUG_INTERVAL",
         100,
-        "compare every so many results, with HOROVOD_DEBUG=1",
+        "compare every so many results, with HOROVOD_DEBUG_COLLECTIVES=1",
         unit="results",
         minimum=1,
     )
@@ -435,13 +440,11 @@ class Settings:
         """Settings from ``environ`` (default: the process environment); refuses bad values."""
         environ = os.environ if environ is None else environ
         given = {}
-        for setting in SETTINGS:
-            if setting.env in environ:
-                text = environ[setting.env]
-                try:
-                    given[setting.name] = setting.parse(text)
-                except SettingError as error:
-                    raise SettingError(f"{setting.env}={text!r}: {error}") from None
+        for setting, text in _given(environ):
+            try:
+                given[setting.name] = setting.parse(text)
+            except SettingError as error:
+                raise SettingError(f"{setting.env}={text!r}: {error}") from None
         return cls(**given)
 
 
@@ -450,7 +453,25 @@ SETTINGS = tuple(Setting(f.name, f.default, **f.metadata) for f in dataclasses.f
 
 def names_given(environ: Mapping[str, str]) -> frozenset[str]:
     """The names of the settings that the environment, and so the user, gives a value."""
-    return frozenset(setting.name for setting in SETTINGS if setting.env in environ)
+    return frozenset(setting.name for setting, _ in _given(environ))
+
+
+def notices(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable whose value is ignored, being left over from the original."""
+    return [
+        f"{setting.env}={environ[setting.env]}: this version has nothing of that name, the value "
+        "is ignored (docs/migrating.md)"
+        for setting in SETTINGS
+        if setting.is_left_over(environ.get(setting.env, ""))
+    ]
+
+
+def _given(environ: Mapping[str, str]) -> Iterator[tuple[Setting, str]]:
+    """The settings that the environment gives a value, and its text."""
+    for setting in SETTINGS:
+        text = environ.get(setting.env)
+        if text is not None and not setting.is_left_over(text):
+            yield setting, text
 
 
 def environment_of(chosen: Mapping[str, Any]) -> dict[str, str]:

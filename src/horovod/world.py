@@ -10,6 +10,7 @@ parent.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
 from horovod.rendezvous.meeting import Identity, ranks_in, recognise, this_member
-from horovod.settings import Settings
+from horovod.settings import Settings, notices
 
 __all__ = [
     "at_end",
@@ -78,6 +79,7 @@ class _Forecast:
     static_sets: Sequence[ProcessSet]
 
 
+_log = logging.getLogger("horovod")
 _world: World | None = None
 _forecast: _Forecast | None = None  # in place of a world
 _abandoned: list[World] = []  # worlds of the parent, in a forked child
@@ -176,6 +178,9 @@ def _enter(world: World) -> None:
         world.engine,
         partial(_tally.read, world.engine),
     )
+    if world.identity.rank == 0 and worlds_begun() == 1:
+        for notice in notices(os.environ):
+            _log.warning(notice)
     if world.identity.rank == 0 and world.identity.size > 1:
         around = Surroundings(world.data_plane_name == NATIVE, world.connect_set is not None)
         _autotuning.begin(world.engine, world.settings, around)

@@ -101,7 +101,6 @@ def test_too_few_workers_end_the_job_after_a_while(jobs: Callable[..., Job]) -> 
     [
         (("-np", "2", "--min-np", "1"), "fewer than 2 hosts"),
         (("-np", "2", "--min-np", "3"), "min-np is 3"),
-        (("-np", "2", "--max-np", "3"), "--max-np goes with --host-discovery-script or --min-np"),
         (("-np", "2", "--min-np", "1", "--job-id", "a/b"), "'a/b': expected a name"),
         (("-np", "2", "--host-discovery-script", "false"), "the host discovery script false fails"),
         (("-np", "2", "--min-np", "1", *COOLDOWN, "--mpi"), "--mpi and an elastic job"),

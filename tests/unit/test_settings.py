@@ -10,6 +10,8 @@ from horovod.settings import (
     environment_of,
     file_sections,
     markdown_table,
+    names_given,
+    notices,
 )
 
 README = Path(__file__).parents[2] / "README.md"
@@ -57,6 +59,28 @@ def test_a_bad_value_is_refused_by_name(name, value, expected):
         Settings.from_env({name: value})
     assert f"{name}={value!r}" in str(caught.value)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HOROVOD_GPU_OPERATIONS", "MPI"),
+        ("HOROVOD_GPU_ALLREDUCE", "DDL"),
+        ("HOROVOD_GPU_ALLGATHER", "mpi"),
+        ("HOROVOD_CPU_OPERATIONS", "CCL"),
+    ],
+)
+def test_values_left_over_from_the_original_are_ignored_with_a_notice(name, value):
+    environ = {name: value, "HOROVOD_CACHE_CAPACITY": "3"}
+    assert Settings.from_env(environ) == Settings(cache_capacity=3)
+    assert names_given(environ) == {"cache_capacity"}
+    (notice,) = notices(environ)
+    assert notice.startswith(f"{name}={value}: ")
+
+
+def test_the_original_never_had_the_name_of_debug_mode():
+    assert not Settings.from_env({"HOROVOD_DEBUG": "1"}).debug
+    assert Settings.from_env({"HOROVOD_DEBUG_COLLECTIVES": "1"}).debug
 
 
 def test_the_readme_has_the_table_that_python_m_horovod_settings_prints():

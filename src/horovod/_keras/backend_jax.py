@@ -27,6 +27,7 @@ from horovod.operations import Intent
 __all__ = [
     "Compression",
     "FP16Compressor",
+    "compute_gradients",
     "global_variables",
     "is_traced",
     "make_reducer",
@@ -49,9 +50,9 @@ class FP16Compressor(Compressor):
         return tensor.astype(jnp.float16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: Any, context: Any) -> Any:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if context is None else tensor.astype(context)
+        return tensor if ctx is None else tensor.astype(ctx)
 
 
 class Compression:
@@ -69,6 +70,18 @@ def make_reducer(name: str, options: Options) -> GradientReducer:
 def to_tensor(array: Any) -> Any:
     """A JAX array with the contents of a NumPy array."""
     return jnp.asarray(array)
+
+
+def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
+    """There are no tapes on this backend.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        "compute_gradients() needs Keras on TensorFlow; compute gradients as the backend does and "
+        "give them to apply_gradients()"
+    )
 
 
 def global_variables() -> list[Any]:

@@ -12,12 +12,33 @@ from horovod._keras.reducer import Reducer
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import make_reducer as make_graph_reducer
 
-__all__ = ["Compression", "global_variables", "make_reducer", "to_tensor"]
+__all__ = [
+    "Compression",
+    "compute_gradients",
+    "global_variables",
+    "make_reducer",
+    "to_tensor",
+]
 
 
 def make_reducer(name: str, options: Options) -> Reducer:
     """A reducer of dense and sparse gradients, eager and in graphs; ``name`` begins all names."""
     return _TensorFlowReducer(name, options)
+
+
+def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
+    """The gradients of this rank.
+
+    Raises:
+        ValueError: the loss is a tensor, and there is no tape.
+    """
+    if callable(loss):
+        with tape or tf.GradientTape() as recorded:
+            value = loss()
+        return list(recorded.gradient(value, variables, grad_loss))
+    if tape is None:
+        raise ValueError("compute_gradients: a loss that is a tensor needs the tape it is on")
+    return list(tape.gradient(loss, variables, grad_loss))
 
 
 def to_tensor(array: Any) -> Any:

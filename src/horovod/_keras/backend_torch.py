@@ -14,7 +14,14 @@ from horovod._keras.reducer import GradientReducer
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Exchange, ExchangeCompressor, Pending, PlainExchange
 
-__all__ = ["Compression", "global_variables", "make_reducer", "take_failure", "to_tensor"]
+__all__ = [
+    "Compression",
+    "compute_gradients",
+    "global_variables",
+    "make_reducer",
+    "take_failure",
+    "to_tensor",
+]
 
 
 def make_reducer(name: str, options: Options) -> GradientReducer:
@@ -25,6 +32,18 @@ def make_reducer(name: str, options: Options) -> GradientReducer:
 def to_tensor(array: Any) -> Tensor:
     """A tensor over a NumPy array."""
     return torch.from_numpy(array)
+
+
+def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
+    """There are no tapes on this backend.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        "compute_gradients() needs Keras on TensorFlow; compute gradients as the backend does and "
+        "give them to apply_gradients()"
+    )
 
 
 def global_variables() -> list[Any]:

@@ -10,6 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from horovod._keras.bases import with_backend
+from horovod._keras.learning_rate import (
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+)
 from horovod._keras.library import is_keras3
 from horovod._keras.variables import (
     attach_state,
@@ -22,7 +27,11 @@ from horovod.numpy.objects import allgather_object
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "BroadcastGlobalVariablesCallbackImpl",
+    "LearningRateScheduleCallbackImpl",
+    "LearningRateWarmupCallbackImpl",
     "MetricAverageCallback",
+    "MetricAverageCallbackImpl",
 ]
 
 
@@ -156,3 +165,9 @@ class BestModelCheckpoint:
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: set callback.filepath before training")
         super().on_train_begin(logs)  # type: ignore[misc]
+
+
+BroadcastGlobalVariablesCallbackImpl = with_backend(BroadcastGlobalVariablesCallback)
+MetricAverageCallbackImpl = with_backend(MetricAverageCallback)
+LearningRateScheduleCallbackImpl = with_backend(LearningRateScheduleCallback)
+LearningRateWarmupCallbackImpl = with_backend(LearningRateWarmupCallback)

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from horovod._keras.backends import backend_for
+from horovod._keras.bases import with_backend
 from horovod._keras.library import backend_name
 from horovod._keras.variables import (
     assign_values,
@@ -25,9 +26,12 @@ from horovod.world import init, rank, shutdown
 
 __all__ = [
     "CommitStateCallback",
+    "CommitStateCallbackImpl",
     "KerasState",
     "UpdateBatchStateCallback",
+    "UpdateBatchStateCallbackImpl",
     "UpdateEpochStateCallback",
+    "UpdateEpochStateCallbackImpl",
     "make_run",
 ]
 
@@ -259,3 +263,8 @@ class UpdateEpochStateCallback:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Note the epoch."""
         self.state.epoch = self.initial_epoch + epoch + 1
+
+
+CommitStateCallbackImpl = with_backend(CommitStateCallback)
+UpdateBatchStateCallbackImpl = with_backend(UpdateBatchStateCallback)
+UpdateEpochStateCallbackImpl = with_backend(UpdateEpochStateCallback)

@@ -176,7 +176,12 @@ class Front:
         """
         options = make_options(compression=compression)
         return load_model(
-            self._keras, filepath, custom_optimizers, custom_objects, options, legacy_opts
+            self._keras,
+            filepath,
+            custom_optimizers,
+            custom_objects,
+            lambda optimizer: distribute(self._keras, optimizer, options),
+            legacy_opts,
         )
 
     def broadcast_global_variables(self, root_rank: int) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from horovod._keras.hdf5 import read_optimizer_values
 from horovod._keras.library import inner_optimizers, is_keras3, is_legacy_optimizer
-from horovod._keras.optimizer import distribute
 from horovod._keras.optimizer_class import DistributedOptimizerMixin
-from horovod._keras.options import Options
 from horovod._keras.variables import assign_values, optimizer_variables, read_values
 
 __all__ = ["load_model"]
+
+# Makes a distributed optimizer of a plain one.
+Distribute = Callable[[Any], Any]
 
 
 def load_model(
@@ -20,10 +21,10 @@ def load_model(
     filepath: Any,
     custom_optimizers: Sequence[type] | None,
     custom_objects: dict[str, Any] | None,
-    options: Options,
+    distribute: Distribute,
     legacy_opts: bool,
 ) -> Any:
-    """Load as Keras does, then distribute the optimizer; see the fronts.
+    """Load as Keras does, then ``distribute`` the optimizer; see the fronts.
 
     The optimizer is not made distributed while Keras loads: Keras 3 looks up its own classes by
     their full names only, and never asks ``custom_objects`` for them.
@@ -40,7 +41,7 @@ def load_model(
     ):
         return model
     distribute_loaded = _distribute_in_keras3 if is_keras3(keras) else _distribute_in_keras2
-    model.optimizer = distribute_loaded(keras, model, optimizer, options)
+    model.optimizer = distribute_loaded(keras, model, optimizer, distribute)
     if is_keras3(keras):
         _restore_from_hdf5(keras, model, filepath)
     model.train_function = None
@@ -71,13 +72,13 @@ def _subclasses(base: type) -> Iterator[type]:
         yield from _subclasses(kind)
 
 
-def _distribute_in_keras3(keras: Any, model: Any, optimizer: Any, options: Options) -> Any:
+def _distribute_in_keras3(keras: Any, model: Any, optimizer: Any, distribute: Distribute) -> Any:
     variables = model.trainable_variables
     if len(getattr(optimizer, "_trainable_variables", variables)) == len(variables):
-        return distribute(keras, optimizer, options)
+        return distribute(optimizer)
     # Built for no variables by Keras's loading of HDF5 files.
     optimizer.built = False
-    distributed = distribute(keras, optimizer, options)
+    distributed = distribute(optimizer)
     distributed.build(variables)
     return distributed
 
@@ -90,16 +91,16 @@ def _restore_from_hdf5(keras: Any, model: Any, filepath: Any) -> None:
         assign_values(keras, variables, values)
 
 
-def _distribute_in_keras2(keras: Any, model: Any, optimizer: Any, options: Options) -> Any:
+def _distribute_in_keras2(keras: Any, model: Any, optimizer: Any, distribute: Distribute) -> Any:
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return type(optimizer)(
-            _distribute_in_keras2(keras, model, inner, options),
+            _distribute_in_keras2(keras, model, inner, distribute),
             dynamic=optimizer.dynamic,
             initial_scale=float(keras.backend.get_value(optimizer.loss_scale)),
             dynamic_growth_steps=optimizer.dynamic_growth_steps if optimizer.dynamic else None,
         )
-    distributed = distribute(keras, optimizer, options)
+    distributed = distribute(optimizer)
     if is_legacy_optimizer(keras, optimizer):
         distributed._create_all_weights(model.trainable_variables)
     else:

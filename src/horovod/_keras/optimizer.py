@@ -11,7 +11,7 @@ from horovod._keras.optimizer_keras3 import Keras3Optimizer, Keras3ScalingOptimi
 from horovod._keras.options import Options
 from horovod._keras.preparation import prepare_models
 
-__all__ = ["distribute"]
+__all__ = ["copy_state", "distribute"]
 
 
 def distribute(keras: Any, optimizer: Any, options: Options, local_layers: Any = None) -> Any:
@@ -33,7 +33,7 @@ def distribute(keras: Any, optimizer: Any, options: Options, local_layers: Any =
     wrapped_class = make_class(type(optimizer), mixin, keras, options, layers)
     wrapped = _recreate(keras, optimizer, wrapped_class)
     if is_keras3(keras):
-        _copy_state(optimizer, wrapped, getattr(optimizer, "_trainable_variables", ()))
+        copy_state(optimizer, wrapped, getattr(optimizer, "_trainable_variables", ()))
     prepare_models(keras)
     return wrapped
 
@@ -55,7 +55,7 @@ def _check_layers(keras: Any, local_layers: Any) -> Sequence[Any]:
     return tuple(layers)
 
 
-def _copy_state(source: Any, target: Any, variables: Sequence[Any]) -> None:
+def copy_state(source: Any, target: Any, variables: Sequence[Any]) -> None:
     """Give ``target`` all that ``source`` has learned about ``variables``.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import is_
 from typing import Any
 
 from horovod._keras.backends import backend_for
@@ -41,6 +42,7 @@ class Distribution:
         self._reducer: Reducer = self.backend.make_reducer(name, options)
         self._local_layers = tuple(local_layers)
         self._local_variables: dict[int, Any] = {}
+        self._handed_out: list[Any] = []
 
     def register_local_var(self, variable: Any) -> None:
         """From now on the gradient of ``variable`` stays on this rank."""
@@ -56,6 +58,15 @@ class Distribution:
             local.update(variable_key(variable) for variable in layer.trainable_weights)
         is_local = [variable_key(variable) in local for variable in found]
         return self._reducer.reduce(list(gradients), found, list(indices), is_local)
+
+    def hand_out(self, gradients: list[Any]) -> None:
+        """Remember reduced gradients that the caller gets, to give them to ``apply``."""
+        self._handed_out = gradients
+
+    def take_back(self, gradients: Sequence[Any]) -> bool:
+        """Whether these very gradients were handed out last, so that they are reduced already."""
+        known, self._handed_out = self._handed_out, []
+        return len(known) == len(gradients) > 0 and all(map(is_, known, gradients))
 
 
 class NotReducing(Distribution):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from horovod._keras.optimizer_class import DistributedOptimizerMixin
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.gradient_aggregation import GradientAggregation
 
 __all__ = ["Keras2Optimizer", "LegacyOptimizer"]
 
@@ -19,14 +19,14 @@ Pairs = list[tuple[Any, Any]]
 
 
 class _AnyKeras2Optimizer(DistributedOptimizerMixin):
-    _hvd_aggregation: LocalGradientAggregationHelper | None
+    _hvd_aggregation: GradientAggregation | None
 
     def _hvd_distribute(self) -> None:
         super()._hvd_distribute()
         options = self._hvd.options
         self._hvd_aggregation = None
         if options.backward_passes_per_step > 1:
-            self._hvd_aggregation = LocalGradientAggregationHelper(
+            self._hvd_aggregation = GradientAggregation(
                 options.backward_passes_per_step,
                 self._hvd_reduce,
                 options.sparse_as_dense,

@@ -1,7 +1,8 @@
 """Distributed optimizers of Keras 3: gradients are reduced where they are applied.
 
 All ways to train lead through ``apply``: ``fit``, ``train_on_batch``, ``apply_gradients`` and
-``stateless_apply``. So a wrapped optimizer reduces whatever it is given. Gradients that a
+``stateless_apply``. So a wrapped optimizer reduces whatever it is given, but for gradients that its
+own ``_compute_gradients`` has returned. Gradients that a
 ``DistributedGradientTape`` has averaged are not changed by being averaged once more, which only
 costs time; with ``op=Sum`` they would be multiplied by the number of ranks. Use one of the two.
 """
@@ -15,6 +16,8 @@ from horovod._keras.aggregation import Aggregation, aggregation_for
 from horovod._keras.optimizer_class import CallableList, DistributedOptimizerMixin
 
 __all__ = ["Keras3Optimizer", "Keras3ScalingOptimizer"]
+
+Pairs = list[tuple[Any, Any]]
 
 
 class Keras3Optimizer(DistributedOptimizerMixin):
@@ -44,10 +47,43 @@ class Keras3Optimizer(DistributedOptimizerMixin):
         found = self._hvd_variables(grads, trainable_variables)
         if not found:
             super().apply(grads, trainable_variables)  # type: ignore[misc]
+        elif self._hvd.take_back(grads):
+            self._hvd_apply_reduced(list(grads), found)
         elif self._hvd_aggregation is None:
             self._hvd_apply_reduced(self._hvd_reduce(grads, found), found)
         else:
             self._hvd_aggregation.apply(list(grads), found)
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
+        """As ``_compute_gradients``."""
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> Pairs:
+        """The gradients of all ranks with their variables, as in Keras 2.
+
+        ``apply_gradients`` takes these very gradients as they are and reduces all others. With
+        ``backward_passes_per_step`` > 1 they are those of this rank, and ``apply_gradients`` adds
+        them up.
+
+        Args:
+            loss: a tensor that ``tape`` has recorded, or a function that computes one.
+            var_list: variables, or a function that returns them; the same on every rank.
+            grad_loss: gradient of the loss; ones by default.
+            tape: a ``tf.GradientTape``.
+        """
+        variables = list(var_list() if callable(var_list) else var_list)
+        given = {"grad_loss": grad_loss, "tape": tape}
+        if hasattr(super(), "_compute_gradients"):
+            pairs = super()._compute_gradients(loss=loss, var_list=variables, **given)  # type: ignore[misc]
+            gradients = [gradient for gradient, _ in pairs]
+        else:
+            gradients = self._hvd.backend.compute_gradients(loss, variables, **given)
+        if self._hvd_aggregation is None and self._hvd_variables(gradients, variables):
+            gradients = self._hvd_reduce(gradients, variables)
+            self._hvd.hand_out(gradients)
+        return list(zip(gradients, variables, strict=True))
 
     def _hvd_apply_reduced(self, gradients: list[Any], variables: list[Any]) -> None:
         super().apply(gradients, variables)  # type: ignore[misc]

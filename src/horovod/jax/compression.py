@@ -28,9 +28,9 @@ class FP16Compressor(Compressor):
         return tensor.astype(jnp.float16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: Any, context: Any) -> Any:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if context is None else tensor.astype(context)
+        return tensor if ctx is None else tensor.astype(ctx)
 
 
 class BF16Compressor(Compressor):
@@ -48,9 +48,9 @@ class BF16Compressor(Compressor):
         return tensor.astype(jnp.bfloat16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: Any, context: Any) -> Any:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if context is None else tensor.astype(context)
+        return tensor if ctx is None else tensor.astype(ctx)
 
 
 class Compression:

@@ -3,6 +3,9 @@
 Callbacks that update the state come before ``CommitStateCallback``.
 """
 
+from importlib import import_module
+from typing import Any
+
 import keras
 
 from horovod._keras import elastic
@@ -23,3 +26,9 @@ KerasState = with_base(elastic.KerasState, object, keras, __name__)
 CommitStateCallback = with_base(elastic.CommitStateCallback, *_args)
 UpdateBatchStateCallback = with_base(elastic.UpdateBatchStateCallback, *_args)
 UpdateEpochStateCallback = with_base(elastic.UpdateEpochStateCallback, *_args)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TensorFlowKerasState":  # not with the other backends, which need no TensorFlow
+        return import_module("horovod.tensorflow.elastic").TensorFlowKerasState
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

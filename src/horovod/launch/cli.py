@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
@@ -22,6 +23,7 @@ from horovod.launch.options import (
     file_form,
     named_interfaces,
     split_command,
+    unused_options,
 )
 from horovod.launch.report import REPORT_ENVIRONMENT, check_report
 from horovod.launch.ssh import SshOptions
@@ -390,13 +392,19 @@ def _output_directory(given: argparse.Namespace) -> Path | None:
 def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
     """What the workers read in ``init``, as far as an option or, after it, the file chose it."""
     chosen = chosen_settings(given)
+    notices = unused_options(given, _controller(given))
     if given.config_file is not None:
         # PyYAML costs as much as all the rest of a start.
         from horovod.launch.config_file import read_config_file
 
-        path = Path(given.config_file)
-        chosen = {**read_config_file(path).settings, **chosen}
+        found = read_config_file(Path(given.config_file))
+        chosen = {**found.settings, **chosen}
+        notices += found.notices
+    for notice in notices:
+        print(f"horovodrun: {notice}", file=sys.stderr)
     variables = environment_of(chosen)
+    if given.tcp:
+        variables["NCCL_IB_DISABLE"] = "1"
     return variables if given.job_id is None else {**variables, JOB_ID: given.job_id}
 
 
@@ -407,11 +415,6 @@ def _controller(given: argparse.Namespace) -> str:
 
         given.controller = read_config_file(Path(given.config_file)).controller
     controller: str = given.controller or "gloo"
-    if controller == "gloo":
-        for name in ("mpi_args", "binding_args", "tcp"):
-            if getattr(given, name):
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option}: goes with --mpi or --jsrun")
     return controller
 
 

@@ -9,13 +9,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.errors import SettingError
-from horovod.launch.elastic.options import add_discovery_option, add_elastic_options
+from horovod.launch.elastic.options import (
+    ELASTIC_OPTIONS,
+    add_discovery_option,
+    add_elastic_options,
+    is_elastic,
+)
 from horovod.launch.hosts import interface_names
 from horovod.launch.kubernetes.options import add_kubernetes_options
 from horovod.setting import Flag, Setting
 from horovod.settings import SETTINGS, file_sections
 
-__all__ = ["add_options", "chosen_settings", "file_form", "named_interfaces", "split_command"]
+__all__ = [
+    "add_options",
+    "chosen_settings",
+    "file_form",
+    "named_interfaces",
+    "split_command",
+    "unused_options",
+]
 
 # Of the lines of a configuration file in the help, which indents them.
 _FILE_WIDTH = 94
@@ -52,6 +64,22 @@ def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
                 raise SettingError(f"{name}={value}: {error}") from None
         chosen[setting.name] = value
     return chosen
+
+
+def unused_options(given: argparse.Namespace, controller: str) -> list[str]:
+    """A sentence for each option that changes nothing in a job that ``controller`` starts."""
+    of_mpi, of_elastic = ("mpi_args", "binding_args"), ELASTIC_OPTIONS
+    takes_slots = given.kubernetes is not None or given.host_discovery_script is not None
+    return [
+        f"--{name.replace('_', '-')} has an effect only {where}"
+        for names, where, is_used in (
+            (of_mpi, "with --mpi or --jsrun", controller != "gloo"),
+            (of_elastic, "in an elastic job, see --min-np", is_elastic(given)),
+            (("slots_per_host",), "with --kubernetes or --host-discovery-script", takes_slots),
+        )
+        for name in names
+        if getattr(given, name) is not None and not is_used
+    ]
 
 
 def file_form() -> str:
@@ -125,7 +153,7 @@ def _add_controller(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--tcp",
         action="store_true",
-        help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp; with --mpi or --jsrun",
+        help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp",
     )
 
 

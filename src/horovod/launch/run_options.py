@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from horovod.launch.argument_checks import check_count, check_integer, check_seconds
-from horovod.launch.elastic.run_options import ElasticRun, elastic_run, is_elastic_run
+from horovod.launch.elastic.run_options import (
+    ELASTIC_PARAMETERS,
+    ElasticRun,
+    elastic_run,
+    is_elastic_run,
+)
 from horovod.launch.hosts import (
     HostSlots,
     Slot,
@@ -32,7 +37,7 @@ from horovod.settings import Settings
 __all__ = ["RunOptions", "check_options"]
 
 # Frames between the caller of horovod.run and the warning.
-_STACKLEVEL = 5
+_STACKLEVEL = 4
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     values = _resolve_aliases(given)
     _refuse_conflicts(values)
     is_elastic = is_elastic_run(values)
+    _warn_of_unused(values, is_elastic)
     ssh, interfaces = _ssh(values), _interfaces(values)
     process_count = check_count("num_proc", values["num_proc"])
     hosts = _hosts(values, process_count)
@@ -132,14 +138,26 @@ def _refuse_conflicts(values: Mapping[str, Any]) -> None:
             raise ValueError(f"give {one} or {other}, not both")
 
 
+def _warn_of_unused(values: Mapping[str, Any], is_elastic: bool) -> None:
+    """Of what changes nothing in such a job."""
+    has_script = values["host_discovery_script"] is not None
+    for names, where, is_used in (
+        (("mpi_args",), "with use_mpi=True", values["use_mpi"]),
+        (("slots",), "with host_discovery_script", has_script),
+        (ELASTIC_PARAMETERS, "in an elastic job, see min_num_proc", is_elastic),
+    ):
+        for name in names:
+            if values[name] is not None and not is_used:
+                text = f"{name}={values[name]!r} has an effect only {where}"
+                warnings.warn(text, UserWarning, _STACKLEVEL)
+
+
 def _mpi_words(values: Mapping[str, Any]) -> tuple[str, ...]:
     text = values["mpi_args"]
     if text is None:
         return ()
     if not isinstance(text, str):
         raise TypeError(f"mpi_args={text!r}: expected words in one text")
-    if not values["use_mpi"]:
-        raise ValueError(f"mpi_args={text!r}: goes with use_mpi=True")
     return tuple(shlex.split(text))
 
 
@@ -167,7 +185,9 @@ def _hosts(values: Mapping[str, Any], process_count: int) -> tuple[HostSlots, ..
         return parse_hosts(values["hosts"])
     if values["host_discovery_script"] is not None:
         return ()
-    return (HostSlots("localhost", values["max_num_proc"] or process_count),)
+    is_elastic = values["min_num_proc"] is not None
+    most = values["max_num_proc"] if is_elastic else None
+    return (HostSlots("localhost", most or process_count),)
 
 
 def _executable(executable: str | None) -> str:

@@ -11,7 +11,9 @@ except ModuleNotFoundError as error:
         "horovod.mxnet needs MXNet 1.9, which is not installed here: pip install 'horovod[mxnet]'"
     ) from error
 
+from horovod.compatibility import check_extension as check_extension
 from horovod.counters import metrics
+from horovod.mxnet import mpi_ops as mpi_ops
 from horovod.mxnet.collectives import (
     allgather,
     allreduce,

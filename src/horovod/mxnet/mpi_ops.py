@@ -5,6 +5,7 @@ Scripts import ``horovod.mxnet.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
+from horovod import basics, compatibility, operations
 from horovod.mxnet.collectives import (
     allgather,
     allreduce,
@@ -25,6 +26,7 @@ from horovod.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from horovod.tracing import start_timeline, stop_timeline
 from horovod.world import (
     ccl_built,
     cross_rank,
@@ -64,6 +66,7 @@ __all__ = [
     "broadcast",
     "broadcast_",
     "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -75,6 +78,7 @@ __all__ = [
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -90,4 +94,10 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
+
+_basics = basics.HorovodBasics()
+handle_average_backwards_compatibility = compatibility.op_resolver(operations)
+check_num_rank_power_of_2 = compatibility.is_power_of_2

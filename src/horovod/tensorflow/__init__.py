@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
-    import tensorflow  # noqa: F401
+    import tensorflow as tf
 except ModuleNotFoundError as error:
     if error.name != "tensorflow":
         raise
@@ -15,7 +15,9 @@ except ModuleNotFoundError as error:
         "pip install 'horovod[tensorflow]', or install tensorflow as tensorflow.org advises"
     ) from error
 
+from horovod.compatibility import check_extension as check_extension
 from horovod.compatibility import gpu_available as gpu_available
+from horovod.compatibility import split_list as split_list
 from horovod.counters import metrics
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.process_sets import (
@@ -25,6 +27,7 @@ from horovod.process_sets import (
     remove_process_set,
 )
 from horovod.tensorflow import elastic
+from horovod.tensorflow import gradient_aggregation_eager as gradient_aggregation_eager
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
     allgather_object,
@@ -34,10 +37,14 @@ from horovod.tensorflow.functions import (
     broadcast_variables,
 )
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.gradient_reduction import (
+    _make_allreduce_grads_fn as _make_allreduce_grads_fn,
+)
 from horovod.tensorflow.gradient_tape import (
     DistributedGradientTape,
     PartialDistributedGradientTape,
 )
+from horovod.tensorflow.mpi_ops import _allreduce as _allreduce
 from horovod.tensorflow.mpi_ops import (
     allgather,
     broadcast,
@@ -51,6 +58,7 @@ from horovod.tensorflow.mpi_ops import (
     size_op,
 )
 from horovod.tensorflow.optimizer import DistributedOptimizer
+from horovod.tensorflow.optimizer import _DistributedOptimizer as _DistributedOptimizer
 from horovod.tensorflow.reductions import (
     allreduce,
     alltoall,
@@ -58,7 +66,11 @@ from horovod.tensorflow.reductions import (
     grouped_reducescatter,
     reducescatter,
 )
+from horovod.tensorflow.util import _cache as _cache
 from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
+from horovod.tensorflow.util import _make_subgraph as _make_subgraph
+from horovod.tensorflow.util import refs_to_vars as refs_to_vars
+from horovod.tensorflow.util import vars_to_refs as vars_to_refs
 from horovod.tracing import (
     dump_recorder,
     start_timeline,
@@ -156,6 +168,9 @@ __all__ = [
     "stop_timeline",
 ]
 
+AdaSum = Adasum
+_LegacyOptimizer = tf.compat.v1.train.Optimizer
+
 # Keras takes as long to import as TensorFlow, and session hooks are gone from some TensorFlow.
 _LATER = {
     "BroadcastGlobalVariablesHook": "horovod.tensorflow.hooks",
@@ -166,4 +181,6 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
+    if name == "sync_batch_norm":
+        return import_module("horovod.tensorflow.sync_batch_norm")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

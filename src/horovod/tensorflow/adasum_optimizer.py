@@ -23,8 +23,8 @@ class AdasumOptimizer(WrappedOptimizer):
     Variables given to ``register_local_var`` keep what the original step makes of them.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._starts: dict[int, Any] = {}  # where each variable started, by its key
 
     @not_converted

@@ -1,4 +1,4 @@
-"""What callers of ``mpi_ops`` give, checked and made into what ``CollectiveOps`` takes.
+"""What callers of ``collectives`` give, checked and made into what ``CollectiveOps`` takes.
 
 A wrong constant or type is a ``ValueError``; what the engine would refuse when the operation runs
 is the same ``tf.errors.InvalidArgumentError`` here.
@@ -12,12 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from horovod.operations import Average, Sum, resolve_op
-from horovod.process_sets import ProcessSet, check_process_set
+from horovod.process_sets import ProcessSet, number_of
 
 __all__ = [
     "dense_tensors",
     "int32_splits",
-    "number_of",
     "reduction",
     "root_of",
     "scattering",
@@ -42,16 +41,6 @@ def scattering(
         text = f"reducescatter: op must be Average or Sum, found {op}"
         raise tf.errors.InvalidArgumentError(None, None, text)
     return options
-
-
-def number_of(process_set: ProcessSet) -> int:
-    """The number of a registered process set."""
-    check_process_set(process_set)
-    if process_set.process_set_id is None:
-        raise ValueError(
-            f"{process_set} is not registered; give it to init or add_process_set on all ranks"
-        )
-    return process_set.process_set_id
 
 
 def root_of(root_rank: Any) -> int:

@@ -1,6 +1,6 @@
 """What TensorFlow's collectives are made of: one interface, two implementations.
 
-``mpi_ops`` decides names, checks arguments and calls whichever implementation this process uses:
+``collectives`` decides names, checks arguments and calls the implementation that this process uses:
 ``native_ops`` (the plugin's asynchronous kernels) or ``python_ops`` (slower, for every TensorFlow).
 Both work eagerly, in ``tf.function`` and in TF1 graphs, and their results are differentiable with
 the mathematics of ``gradients``.

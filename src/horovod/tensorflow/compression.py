@@ -25,9 +25,9 @@ class FP16Compressor(Compressor):
         return tf.cast(tensor, tf.float16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: Any, context: Any) -> Any:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if context is None else tf.cast(tensor, context)
+        return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
 class Compression:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from horovod.numpy import objects
 from horovod.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow import mpi_ops
+from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.variables import as_tf_variable, operation_names, unique_scope
 
@@ -70,7 +70,7 @@ def broadcast_variables(
     found = [as_tf_variable(variable) for variable in variables]
     if inplace:
         scope = unique_scope("broadcast_variables")
-        updates = mpi_ops.broadcast_(found, root_rank, name=scope, process_set=process_set)
+        updates = collectives.broadcast_(found, root_rank, name=scope, process_set=process_set)
     else:
         updates = _broadcast(found, root_rank, process_set)
     return None if tf.executing_eagerly() else tf.group(*updates)
@@ -153,7 +153,7 @@ def allgather_object(
 def _broadcast(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> list[Any]:
     names = operation_names(unique_scope("broadcast_variables"), variables)
     tensors = [_to_wire(tf.convert_to_tensor(variable)) for variable in variables]
-    values = mpi_ops.broadcast_batch(tensors, names, root_rank, process_set)
+    values = collectives.broadcast_batch(tensors, names, root_rank, process_set)
     pairs = zip(variables, values, strict=True)
     return [variable.assign(_from_wire(value, variable)) for variable, value in pairs]
 

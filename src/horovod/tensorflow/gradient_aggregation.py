@@ -12,11 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.sparse import is_sparse
 from horovod.tensorflow.variables import key_of
 
-__all__ = ["LocalGradientAggregationHelper", "check_passes"]
+__all__ = ["GradientAggregation", "LocalGradientAggregationHelper", "check_passes"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class _Passes:
     sums: list[Any]
 
 
-class LocalGradientAggregationHelper:
+class GradientAggregation:
     """Adds up the gradients of each pass, and reduces and applies them in every n-th one.
 
     Args:
@@ -157,6 +158,79 @@ class LocalGradientAggregationHelper:
                 known = _Passes(keys, _local_variable(tf.constant(0)), sums)
             self._passes.update(dict.fromkeys(keys, known))
         return known
+
+
+class LocalGradientAggregationHelper(GradientAggregation):
+    """``GradientAggregation`` with the arguments that optimizers of others call it with.
+
+    Args:
+        backward_passes_per_step, allreduce_func, sparse_as_dense, average_aggregated_gradients: as
+            for ``GradientAggregation``.
+        rank, name: accepted; neither is needed.
+        optimizer_type: what counts the passes that change nothing: the ``iterations`` of a Keras
+            optimizer, or the ``global_step`` given to ``apply_gradients``.
+        process_set, scale_local_gradients: gradients of variables given to ``register_local_var``
+            are not reduced, and divided by the set's size if that is True.
+    """
+
+    OPTIMIZER_TYPE_KERAS = "optimizer_type_keras"
+    OPTIMIZER_TYPE_LEGACY = "optimizer_type_legacy"
+    _OPTIMIZER_TYPE_KERAS = OPTIMIZER_TYPE_KERAS
+    _OPTIMIZER_TYPE_LEGACY = OPTIMIZER_TYPE_LEGACY
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Callable[[list[Any], list[Any]], list[Any]],
+        sparse_as_dense: bool = False,
+        average_aggregated_gradients: bool = False,
+        rank: int | None = None,
+        optimizer_type: str = OPTIMIZER_TYPE_KERAS,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        name: str = "",
+    ) -> None:
+        passes = backward_passes_per_step
+        super().__init__(passes, self._reduce, sparse_as_dense, average_aggregated_gradients)
+        self._allreduce_func = allreduce_func
+        self._optimizer_type = optimizer_type
+        self._process_set = process_set
+        self._scale_local_gradients = scale_local_gradients
+        self._local_variables: set[int] = set()
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep the gradient of this variable on this rank."""
+        self._local_variables.add(key_of(var))
+
+    def apply_gradients(  # type: ignore[override]
+        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call ``apply_grads_closure`` in every n-th pass; in others count the pass.
+
+        ``args`` and ``kwargs`` are what the optimizer's own ``apply_gradients`` was called with: a
+        list of gradients and variables, and for TF1 optimizers perhaps the global step.
+        """
+        pairs = args[0] if args else kwargs["grads_and_vars"]
+        step: Any = getattr(optimizer, "iterations", None)
+        if self._optimizer_type == self.OPTIMIZER_TYPE_LEGACY:
+            step = args[1] if len(args) > 1 else kwargs.get("global_step")
+        skip = None if step is None else lambda: step.assign_add(1)
+        return super().apply_gradients(pairs, apply_grads_closure, skip)
+
+    def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        result = list(gradients)
+        is_local = [key_of(variable) in self._local_variables for variable in variables]
+        shared = [position for position, is_own in enumerate(is_local) if not is_own]
+        reduced = self._allreduce_func(
+            [gradients[position] for position in shared],
+            [variables[position] for position in shared],
+        )
+        for position, gradient in zip(shared, reduced, strict=True):
+            result[position] = gradient
+        if self._scale_local_gradients:
+            for position in set(range(len(result))) - set(shared):
+                result[position] /= self._process_set.size() or 1
+        return result
 
 
 def check_passes(backward_passes_per_step: int) -> None:

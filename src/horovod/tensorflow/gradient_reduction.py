@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from horovod.compression import check_compressor
 from horovod.operations import check_predivide, resolve_op
-from horovod.process_sets import ProcessSet, check_process_set
-from horovod.tensorflow import mpi_ops
+from horovod.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.tensorflow.run_time import has_others, placed_on, set_size
@@ -90,6 +90,45 @@ def make_reducer(
         scale_local_gradients,
         use_generic_names,
     )
+
+
+def _make_allreduce_grads_fn(
+    name: str,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    op: int,
+    gradient_predivide_factor: float,
+    groups: Groups,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[..., list[Any]]:
+    """``make_reducer`` as optimizers of others call it.
+
+    The result is called as ``allreduce_grads(grads, vars=None, use_generic_names=False)``; without
+    variables names are generic, and ``groups`` is a number or None.
+    """
+
+    @not_converted
+    def allreduce_grads(
+        grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
+    ) -> list[Any]:
+        reduce = make_reducer(
+            name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=True,
+            use_generic_names=use_generic_names or vars is None,
+        )
+        return reduce(grads, grads if vars is None else vars)
+
+    return allreduce_grads
 
 
 @dataclass(frozen=True)
@@ -183,7 +222,7 @@ class _Reducer:
             self._reduce_dense(
                 result,
                 dense,
-                lambda tensors: mpi_ops.allreduce_batch(
+                lambda tensors: collectives.allreduce_batch(
                     tensors,
                     chosen,
                     op=self.op,
@@ -204,7 +243,7 @@ class _Reducer:
             self._reduce_dense(
                 result,
                 dense,
-                lambda tensors: mpi_ops.grouped_allreduce(
+                lambda tensors: collectives.grouped_allreduce(
                     tensors,
                     name=name,
                     op=self.op,

@@ -13,7 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["derived", "group_name", "member_names", "name_of", "names_of", "node_name"]
+__all__ = [
+    "derived",
+    "group_name",
+    "member_names",
+    "name_of",
+    "names_of",
+    "node_name",
+    "normalized",
+]
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
 # What TensorFlow allows in the name of a node; a name begins with a letter, digit or dot.
@@ -59,6 +67,11 @@ def derived(names: Sequence[str], suffix: str) -> list[str]:
     wanted = [f"{name}_{suffix}" for name in names]
     # The names tell already where the operations stand that these follow.
     return wanted if tf.executing_eagerly() else [_unique(name) for name in wanted]
+
+
+def normalized(name: str) -> str:
+    """``name`` with an underscore for each character that no word has."""
+    return _NO_WORD.sub("_", name)
 
 
 def node_name(op_type: str, names: Sequence[str], is_group: bool = False) -> str:
@@ -118,4 +131,4 @@ def _suffix_of(tensor: Any) -> str:
     # What comes from outside of the graph is named by a number that differs between ranks.
     if not tf.is_symbolic_tensor(tensor) or tensor.name[0].isdigit():
         return ""
-    return "_" + _NO_WORD.sub("_", tensor.name)
+    return "_" + normalized(tensor.name)

@@ -17,9 +17,8 @@ from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import AdasumOptimizer
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, check_passes
+from horovod.tensorflow.gradient_aggregation import check_passes
 from horovod.tensorflow.gradient_groups import Groups, check_groups
-from horovod.tensorflow.gradient_reduction import make_reducer
 from horovod.tensorflow.wrapped_optimizer import WrappedOptimizer
 
 __all__ = ["DistributedOptimizer"]
@@ -118,8 +117,8 @@ def DistributedOptimizer(  # noqa: N802
         "average_aggregated_gradients": average_aggregated_gradients,
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        name = name or f"Distributed{type(optimizer).__name__}"
-        return _wrap(optimizer, name, use_locking, options, **passes)
+        kind = AdasumOptimizer if op == Adasum else _DistributedOptimizer
+        return kind(optimizer, name, use_locking, **options, **passes)
     if not _is_keras_optimizer(optimizer):
         raise ValueError(
             "DistributedOptimizer: optimizer must be a tf.compat.v1.train.Optimizer or a Keras "
@@ -129,37 +128,6 @@ def DistributedOptimizer(  # noqa: N802
         raise ValueError("DistributedOptimizer: op=Adasum does not work with Keras optimizers")
     keras = import_module("horovod.tensorflow.keras")
     return keras.DistributedOptimizer(optimizer, name=name, **options, **passes)
-
-
-def _wrap(
-    optimizer: Any,
-    name: str,
-    use_locking: bool,
-    options: dict[str, Any],
-    backward_passes_per_step: int,
-    average_aggregated_gradients: bool,
-) -> WrappedOptimizer:
-    if isinstance(optimizer, WrappedOptimizer):
-        raise ValueError("DistributedOptimizer: this optimizer is distributed already")
-    if backward_passes_per_step > 1 and tf.executing_eagerly():
-        raise ValueError(
-            "backward_passes_per_step > 1 with a tf.compat.v1.train optimizer needs a graph; use a "
-            "Keras optimizer when executing eagerly"
-        )
-    is_adasum = options["op"] == Adasum
-    reduce = make_reducer(name, **options)
-    kind = AdasumOptimizer if is_adasum else _DistributedOptimizer
-    result = kind(optimizer, name, use_locking, reduce)
-    if backward_passes_per_step > 1:
-        result.aggregate(
-            LocalGradientAggregationHelper(
-                backward_passes_per_step,
-                result.reduce_sums,
-                options["sparse_as_dense"],
-                average_aggregated_gradients,
-            )
-        )
-    return result
 
 
 def _check(

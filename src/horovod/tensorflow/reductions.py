@@ -1,7 +1,7 @@
 """The public collectives that do more than one operation: compression, rows, old arguments.
 
-Dense tensors go to ``mpi_ops`` between ``compress`` and ``decompress``; ``tf.IndexedSlices`` are
-gathered. All work eagerly, in ``tf.function`` and in TF1 sessions, and have gradients.
+Dense tensors go to ``collectives`` between ``compress`` and ``decompress``, ``tf.IndexedSlices``
+are gathered. All work eagerly, in ``tf.function`` and in TF1 sessions, and have gradients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 from horovod.compression import check_compressor
 from horovod.operations import Average, resolve_op
 from horovod.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow import mpi_ops
+from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.run_time import placed_on
@@ -67,7 +67,8 @@ def allreduce(
 
     Returns:
         The result, of the tensor's shape and dtype; for rows ``tf.IndexedSlices`` with the rows of
-        all ranks in rank order, divided by the set's size for Average.
+        all ranks in rank order, divided by the set's size for Average; averages of integers are
+        floating.
 
     Raises:
         NotImplementedError: rows with another op than Average and Sum, or with factors.
@@ -83,7 +84,7 @@ def allreduce(
             return allreduce_sparse(tensor, name, op, process_set, ignore_name_scope)
     (packed,), contexts = _compress([tensor], compression)
     with placed_on(device_dense):
-        reduced = mpi_ops.allreduce(
+        reduced = collectives.allreduce(
             packed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
         )
     return _decompress([reduced], contexts, compression)[0]
@@ -129,7 +130,7 @@ def grouped_allreduce(
     if dense:
         packed, contexts = _compress([result[position] for position in dense], compression)
         with placed_on(device_dense):
-            reduced = mpi_ops.grouped_allreduce(
+            reduced = collectives.grouped_allreduce(
                 packed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
             )
         _put(result, dense, _decompress(reduced, contexts, compression))
@@ -159,7 +160,7 @@ def reducescatter(
     """
     (packed,), contexts = _compress([tensor], compression)
     with placed_on(device_dense):
-        reduced = mpi_ops.reducescatter(
+        reduced = collectives.reducescatter(
             packed,
             name=name,
             op=op,
@@ -189,7 +190,7 @@ def grouped_reducescatter(
         return tensors
     packed, contexts = _compress(tensors, compression)
     with placed_on(device_dense):
-        reduced = mpi_ops.grouped_reducescatter(
+        reduced = collectives.grouped_reducescatter(
             packed,
             op=op,
             prescale_factor=prescale_factor,
@@ -222,7 +223,9 @@ def alltoall(
     Raises:
         tf.errors.InvalidArgumentError: ``splits`` does not fit.
     """
-    output, received_splits = mpi_ops.alltoall(tensor, splits, name, ignore_name_scope, process_set)
+    output, received_splits = collectives.alltoall(
+        tensor, splits, name, ignore_name_scope, process_set
+    )
     return output if splits is None else (output, received_splits)
 
 

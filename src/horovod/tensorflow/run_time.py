@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.elastic import is_elastic_job
-from horovod.process_sets import ProcessSet, check_process_set
-from horovod.tensorflow import mpi_ops
+from horovod.process_sets import ProcessSet, number_of
+from horovod.tensorflow import collectives
 
 __all__ = ["has_others", "placed_on", "set_size"]
 
@@ -24,18 +24,18 @@ def has_others(process_set: ProcessSet) -> Any:
     Raises:
         ValueError: the set is not registered, or Horovod is not initialized.
     """
-    number = _number_of(process_set)
+    number = number_of(process_set)
     if _is_asked_later():
-        is_member = tf.equal(mpi_ops.process_set_included_op(number), 1)
-        return tf.logical_and(is_member, mpi_ops.size_op(number) > 1)
+        is_member = tf.equal(collectives.process_set_included_op(number), 1)
+        return tf.logical_and(is_member, collectives.size_op(number) > 1)
     return bool(process_set.included()) and (process_set.size() or 1) > 1
 
 
 def set_size(process_set: ProcessSet, dtype: Any) -> Any:
     """The size of a process set as a scalar tensor."""
-    number = _number_of(process_set)
+    number = number_of(process_set)
     if _is_asked_later():
-        return tf.cast(mpi_ops.size_op(number), dtype)
+        return tf.cast(collectives.size_op(number), dtype)
     return tf.cast(process_set.size() or 1, dtype)
 
 
@@ -46,11 +46,3 @@ def placed_on(device: str) -> AbstractContextManager[Any]:
 
 def _is_asked_later() -> bool:
     return is_elastic_job() and not tf.executing_eagerly()
-
-
-def _number_of(process_set: ProcessSet) -> int:
-    check_process_set(process_set)
-    if process_set.size() is None:
-        raise ValueError(f"{process_set} is not registered; add it first")
-    number: int = process_set.process_set_id or 0
-    return number

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from horovod.operations import Adasum, Average, Sum
 from horovod.process_sets import ProcessSet
-from horovod.tensorflow import mpi_ops
+from horovod.tensorflow import collectives
 from horovod.tensorflow.run_time import set_size
 
 __all__ = ["allreduce_sparse", "check_sparse", "grouped_allreduce_sparse", "is_sparse"]
@@ -42,11 +42,14 @@ def allreduce_sparse(
 ) -> Any:
     """The rows of all ranks in rank order, each divided by the set's size for Average.
 
+    Averages of integers are floating: float32 of small ones, float64 of int32 and int64.
+
     ``name``: of the operations, which are called ``<name>.values`` and ``<name>.indices``.
     """
     parts = [(slices.values, _part(name, "values")), (slices.indices, _part(name, "indices"))]
     values, indices = [
-        mpi_ops.allgather(tensor, part, ignore_name_scope, process_set) for tensor, part in parts
+        collectives.allgather(tensor, part, ignore_name_scope, process_set)
+        for tensor, part in parts
     ]
     return _joined(slices, values, indices, op, process_set)
 
@@ -60,7 +63,7 @@ def grouped_allreduce_sparse(
 ) -> list[Any]:
     """``allreduce_sparse`` of several at once; all that is gathered is one group."""
     tensors = [part for one in slices for part in (one.values, one.indices)]
-    gathered = mpi_ops.grouped_allgather(
+    gathered = collectives.grouped_allgather(
         tensors, _part(name, "sparse"), ignore_name_scope, process_set
     )
     parts = zip(slices, gathered[::2], gathered[1::2], strict=True)
@@ -69,8 +72,9 @@ def grouped_allreduce_sparse(
 
 def _joined(slices: Any, values: Any, indices: Any, op: int, process_set: ProcessSet) -> Any:
     if op == Average:
-        divide = tf.divide if values.dtype.is_floating else tf.truncatediv
-        values = divide(values, set_size(process_set, values.dtype))
+        if not values.dtype.is_floating:  # before the size, which may be too large for them
+            values = tf.truediv(values, tf.ones([], values.dtype))
+        values /= set_size(process_set, values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from horovod.operations import Average
 from horovod.process_sets import global_process_set
-from horovod.tensorflow import mpi_ops
+from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.run_time import has_others
 
@@ -56,7 +56,7 @@ def _of_all_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
     wide = tf.cast(mean, tf.float64)
     squares = tf.cast(variance, tf.float64) + tf.square(wide)
     both = tf.stack([wide, squares])
-    both = mpi_ops.allreduce(both, name="sync_batch_norm", op=Average, ignore_name_scope=True)
+    both = collectives.allreduce(both, name="sync_batch_norm", op=Average, ignore_name_scope=True)
     total_mean, total_squares = tf.unstack(both)
     total_variance = total_squares - tf.square(total_mean)
     return tf.cast(total_mean, mean.dtype), tf.cast(total_variance, variance.dtype)

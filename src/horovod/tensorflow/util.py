@@ -1,20 +1,42 @@
-"""Small things that all of ``horovod.tensorflow`` needs: what mode we are in, whose error it is."""
+"""Small things that all of ``horovod.tensorflow`` and its users need: modes, errors, hashing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow as tf
 
+from horovod.compatibility import cached as _cache
 from horovod.errors import HorovodInternalError, MismatchError, ShutdownError
 
-__all__ = ["engine_errors_as_tf_errors", "tf_error_of"]
+__all__ = [
+    "_cache",
+    "_executing_eagerly",
+    "_make_subgraph",
+    "engine_errors_as_tf_errors",
+    "refs_to_vars",
+    "tf_error_of",
+    "vars_to_refs",
+]
+
+_make_subgraph = tf.function
 
 
 def _executing_eagerly() -> bool:
     """Whether operations run as they are called, rather than becoming part of a graph."""
     return bool(tf.executing_eagerly())
+
+
+def vars_to_refs(vars: Any) -> Any:
+    """Of a variable what can be hashed; of a list of variables, nested or not, a tuple of those."""
+    return tuple(map(vars_to_refs, vars)) if isinstance(vars, list) else vars.ref()
+
+
+def refs_to_vars(refs: Any) -> Any:
+    """The contrary of ``vars_to_refs``."""
+    return list(map(refs_to_vars, refs)) if isinstance(refs, tuple) else refs.deref()
 
 
 def tf_error_of(error: Exception) -> tf.errors.OpError:

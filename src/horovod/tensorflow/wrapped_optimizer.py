@@ -6,9 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.operations import Average
+from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_reduction import Reducer
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_aggregation import GradientAggregation
+from horovod.tensorflow.gradient_groups import Groups
+from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
 
 __all__ = ["WrappedOptimizer"]
 
@@ -16,16 +20,57 @@ __all__ = ["WrappedOptimizer"]
 class WrappedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """Base of the optimizers that ``DistributedOptimizer`` makes of TF1 optimizers."""
 
-    def __init__(self, optimizer: Any, name: str, use_locking: bool, reduce: Reducer) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        use_locking: bool = False,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: Groups = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        """Meanings as in ``DistributedOptimizer``.
+
+        Raises:
+            ValueError: an argument or a combination of arguments is unusable.
+        """
+        if isinstance(optimizer, WrappedOptimizer):
+            raise ValueError("DistributedOptimizer: this optimizer is distributed already")
+        if backward_passes_per_step > 1 and tf.executing_eagerly():
+            raise ValueError(
+                "backward_passes_per_step > 1 with a tf.compat.v1.train optimizer needs a graph; "
+                "use a Keras optimizer when executing eagerly"
+            )
+        name = name or f"Distributed{type(optimizer).__name__}"
         super().__init__(use_locking, name)
         self._optimizer = optimizer
-        self._reduce = reduce
-        self._aggregation: LocalGradientAggregationHelper | None = None
+        self._reduce: Reducer = make_reducer(
+            name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
         self._local_variables: list[Any] = []
-
-    def aggregate(self, aggregation: LocalGradientAggregationHelper) -> None:
-        """Apply gradients only when ``aggregation`` has added up those of enough passes."""
-        self._aggregation = aggregation
+        self._aggregation: GradientAggregation | None = None
+        if backward_passes_per_step > 1:
+            passes = backward_passes_per_step
+            self._aggregation = GradientAggregation(
+                passes, self.reduce_sums, sparse_as_dense, average_aggregated_gradients
+            )
 
     def register_local_var(self, var: Any) -> None:
         """Keep gradients of this variable on this rank; before gradients are computed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -14,6 +15,8 @@ except ModuleNotFoundError as error:
         "pip install 'horovod[pytorch]', or install torch as pytorch.org advises"
     ) from error
 
+from horovod.compatibility import check_extension
+from horovod.operations import Adasum as AdaSum
 from horovod.torch import elastic
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (
@@ -86,11 +89,13 @@ from horovod.torch.mpi_ops import (
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.optimizer import _DistributedOptimizer as _DistributedOptimizer
 
 if TYPE_CHECKING:
     from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
+    "AdaSum",
     "Adasum",
     "Average",
     "Compression",
@@ -122,6 +127,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_extension",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -166,10 +172,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # It imports torch's compiler, which takes as long as torch itself, and few ask for it.
-    if name == "SyncBatchNorm":
-        from horovod.torch.sync_batch_norm import SyncBatchNorm
-
-        return SyncBatchNorm
+    if name in ("SyncBatchNorm", "sync_batch_norm"):
+        module = importlib.import_module("horovod.torch.sync_batch_norm")
+        return getattr(module, name, module)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

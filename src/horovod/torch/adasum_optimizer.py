@@ -131,7 +131,7 @@ def make_adasum_optimizer(
     compression: Compression,
     passes: int,
     process_set: ProcessSet,
-) -> torch.optim.Optimizer:
+) -> WrappedOptimizer:
     """Wrap an optimizer so that its steps are combined with Adasum.
 
     Args:

@@ -35,9 +35,9 @@ class FP16Compressor(Compressor):
         return tensor.to(torch.float16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: Tensor, context: torch.dtype | None) -> Tensor:
+    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
         """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if context is None else tensor.to(context)
+        return tensor if ctx is None else tensor.to(ctx)
 
 
 class BF16Compressor(Compressor):
@@ -55,9 +55,9 @@ class BF16Compressor(Compressor):
         return tensor.to(torch.bfloat16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: Tensor, context: torch.dtype | None) -> Tensor:
+    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
         """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if context is None else tensor.to(context)
+        return tensor if ctx is None else tensor.to(ctx)
 
 
 class Compression:

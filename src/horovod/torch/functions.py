@@ -17,6 +17,7 @@ from horovod.numpy.objects import allgather_object, broadcast_object
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
 from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
+from horovod.torch.sparse_gradients import empty_sparse
 from horovod.world import rank
 
 __all__ = [
@@ -57,12 +58,13 @@ def broadcast_optimizer_state(
 
     Afterwards state entries have the root's shapes and dtypes on every rank, and parameters without
     state on the root have none anywhere, whatever they had before: one restored checkpoint on the
-    root is enough. Parameters and gradients are not touched, and no step is made.
+    root is enough. Parameters are not touched, and no step is made. Each one that requires a
+    gradient and has none gets zeros, which programs count on.
 
     Args:
         optimizer: any optimizer, over the same parameters on every rank.
         root_rank: the rank whose state all ranks get; the same on every rank.
-        model: accepted because existing scripts pass it; not needed.
+        model: tells which parameters belong to sparse embeddings, whose zeros are sparse.
         process_set: the ranks that take part; this process and the root are among them.
 
     Raises:
@@ -75,6 +77,7 @@ def broadcast_optimizer_state(
             f"broadcast_optimizer_state: expected an optimizer, found {type(optimizer).__name__}"
         )
     check_process_set(process_set)
+    _add_zero_gradients(optimizer, model)
     if process_set.included() and process_set.ranks == [root_rank]:
         return
     is_root = rank() == root_rank
@@ -85,6 +88,20 @@ def broadcast_optimizer_state(
     conflicts = allgather_object(conflict, "optimizer_state.conflict", process_set)
     _raise_for_ranks("broadcast_optimizer_state", conflicts, process_set)
     _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank, process_set)
+
+
+def _add_zero_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    """Sparse where backward makes sparse ones: a dense one would stay dense."""
+    sparse = {
+        module.weight
+        for module in (() if model is None else model.modules())
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+    }
+    for param in (param for group in optimizer.param_groups for param in group["params"]):
+        if param.grad is None and param.requires_grad:
+            is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or param in sparse
+            zeros = empty_sparse(param, 1) if is_sparse else torch.zeros_like(param)
+            param.grad = zeros.detach()
 
 
 def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:

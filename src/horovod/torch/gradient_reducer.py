@@ -119,6 +119,10 @@ class GradientReducer:
             or any(group.in_flight for group in self._groups)
         )
 
+    def passes_left(self) -> dict[Tensor, int]:
+        """Of each trainable parameter the backward passes until its gradient is ready; 0: it is."""
+        return dict(zip(self._params, self._passes_left, strict=True))
+
     def add(
         self,
         params: Sequence[Tensor],

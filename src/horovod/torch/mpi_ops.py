@@ -5,7 +5,7 @@ Scripts import ``horovod.torch.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
-from horovod import basics
+from horovod import basics, compatibility, operations
 from horovod.collectives import (
     barrier,
     join,
@@ -109,6 +109,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -125,6 +126,7 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -151,3 +153,5 @@ __all__ = [
 ]
 
 _basics = basics.HorovodBasics()
+handle_average_backwards_compatibility = compatibility.op_resolver(operations)
+check_num_rank_power_of_2 = compatibility.is_power_of_2

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -118,6 +119,15 @@ class _DistributedOptimizer(WrappedOptimizer):
         params = self.param_groups[-1]["params"]
         if self._reducer is not None:
             self._reducer.add(params, operation_names(params, self._parameter_names))
+
+    @property
+    def _handles(self) -> Mapping[Tensor, Any]:
+        delays = self._allreduce_delay.items() if self._in_flight() else ()
+        return MappingProxyType({param: (None, None) for param, delay in delays if delay == 0})
+
+    @property
+    def _allreduce_delay(self) -> Mapping[Tensor, int]:
+        return MappingProxyType({} if self._reducer is None else self._reducer.passes_left())
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -232,11 +242,15 @@ def DistributedOptimizer(  # noqa: N802
     groups = check_groups(groups, num_groups)
     names = choose_names(optimizer, named_parameters)
     is_reducing = _is_reducing(process_set)
+    result: WrappedOptimizer
     if op == Adasum and is_reducing:
         passes = backward_passes_per_step
-        return make_adasum_optimizer(optimizer, names, compression, passes, process_set)
-    result = _wrap(optimizer, names, backward_passes_per_step)
-    if is_reducing:
+        result = make_adasum_optimizer(optimizer, names, compression, passes, process_set)
+    else:
+        result = _wrap(optimizer, names, backward_passes_per_step)
+    result.op, result.process_set, result._compression = op, process_set, compression
+    result.gradient_predivide_factor = gradient_predivide_factor
+    if is_reducing and isinstance(result, _DistributedOptimizer):
         result._loss_operation = (Sum if op == Sum else Average, process_set)
         result._reducer = GradientReducer(
             compression,

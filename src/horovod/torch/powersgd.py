@@ -84,7 +84,7 @@ class PowerSGD(Compressor):
         )
 
     @staticmethod
-    def decompress(tensor: Any, context: Any) -> Any:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """Nothing to undo: ``compress`` never succeeds."""
         return tensor
 

@@ -19,7 +19,7 @@ from horovod.torch.gradient_layouts import GradientLayouts
 from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse import sparse_allreduce_async
 
-__all__ = ["SparseGradients"]
+__all__ = ["SparseGradients", "empty_sparse"]
 
 
 class _Gathered(NamedTuple):
@@ -118,7 +118,7 @@ class SparseGradients:
         sparse_dim = self._layouts.sparse.get(index)
         if sparse_dim is None:
             return torch.zeros_like(param, requires_grad=False)
-        return _empty_sparse(param, sparse_dim)
+        return empty_sparse(param, sparse_dim)
 
     @torch.no_grad()
     def densify(self, indices: Sequence[int], gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -154,7 +154,7 @@ class SparseGradients:
         param = self._params[index]
         sparse_dim = self._layouts.sparse[index]
         grad = param.grad
-        rows = _empty_sparse(param, sparse_dim) if grad is None else _to_sparse(grad, sparse_dim)
+        rows = empty_sparse(param, sparse_dim) if grad is None else _to_sparse(grad, sparse_dim)
         if prescale != 1.0:
             rows = rows * prescale
         name = plain_name(self._names[index])
@@ -162,7 +162,7 @@ class SparseGradients:
         return _Gathered(param, postscale, wait)
 
 
-def _empty_sparse(param: Tensor, sparse_dim: int) -> Tensor:
+def empty_sparse(param: Tensor, sparse_dim: int) -> Tensor:
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
     values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
     empty = torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)

@@ -147,6 +147,31 @@ class SyncBatchNorm(_BatchNorm):
             running.lerp_(new.to(running.dtype), momentum or 0.0)
 
 
+class _SyncBatchNorm:
+    """The original's autograd function, for modules of others: a ``SyncBatchNorm`` for one call."""
+
+    @staticmethod
+    def apply(
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        eps: float,
+        momentum: float,
+    ) -> Tensor:
+        """``input`` normalised by the statistics of all ranks, which also go into the running ones.
+
+        Every rank has to call it in the same order.
+        """
+        layer = SyncBatchNorm(input.shape[1], eps, momentum, affine=False)
+        layer.affine = weight is not None
+        vars(layer).update(weight=weight, bias=bias)  # which need not be parameters
+        layer.running_mean, layer.running_var = running_mean, running_var
+        output: Tensor = layer._forward_together(input)
+        return output
+
+
 class _Moments(NamedTuple):
     """Of a batch, by channel: mean, and squares: the sum of squared deviations from it."""
 

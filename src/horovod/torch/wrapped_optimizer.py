@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from horovod.process_sets import ProcessSet
 from horovod.torch.parameter_names import add_default_names
 
 __all__ = ["WrappedOptimizer", "check_passes", "wrap"]
@@ -17,6 +20,21 @@ class WrappedOptimizer(torch.optim.Optimizer):
 
     _parameter_names: dict[Tensor, str]
     backward_passes_per_step: int
+    # What the caller of DistributedOptimizer chose, for programs that look it up.
+    op: int
+    process_set: ProcessSet
+    gradient_predivide_factor: float
+    _compression: Any
+
+    @property
+    def _handles(self) -> Mapping[Tensor, Any]:
+        """The parameters whose gradients are under way; several share what is waited for."""
+        return MappingProxyType({})
+
+    @property
+    def _allreduce_delay(self) -> Mapping[Tensor, int]:
+        """How many backward passes each parameter's gradient still waits for."""
+        return MappingProxyType({})
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Add up gradients of ``passes`` backward passes, >= 1, before each reduction."""

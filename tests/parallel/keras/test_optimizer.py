@@ -173,6 +173,65 @@ def test_apply_gradients_takes_them_as_they_are(sgd):
     np.testing.assert_allclose(cases.values_of(variables)[0], -gradients(hvd.rank())[0])
 
 
+ON_TENSORFLOW = cases.BACKEND == "tensorflow"
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="of Keras 3 on TensorFlow, as in Keras 2")
+@pytest.mark.parametrize("is_function", [False, True])
+@pytest.mark.parametrize("call", ["tape", "function"])
+def test_compute_gradients_reduces_once(is_function, call):
+    import tensorflow as tf
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+    variables = cases.make_variables(*start())
+    own = [np.float32(gradient) for gradient in gradients(hvd.rank())]
+    optimizer.build(variables)
+
+    def loss():
+        return sum(tf.reduce_sum(v * g) for v, g in zip(variables, own, strict=True))
+
+    def step():
+        if call == "function":
+            pairs = optimizer._compute_gradients(loss, var_list=lambda: variables)
+        else:
+            with tf.GradientTape() as tape:
+                value = loss()
+            pairs = optimizer._compute_gradients(loss=value, var_list=variables, tape=tape)
+        optimizer.apply_gradients(pairs)
+        return [gradient for gradient, _ in pairs]
+
+    run_step = tf.function(step) if is_function else step
+    for steps in (1, 2):
+        for position, found in enumerate(run_step()):
+            total = hvd.size() * mean_of(lambda rank, p=position: gradients(rank)[p])
+            np.testing.assert_allclose(found, total, rtol=1e-6)
+        check(cases.values_of(variables), factor=steps * hvd.size())
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="of Keras 3 on TensorFlow, as in Keras 2")
+def test_compute_gradients_of_a_class_that_has_its_own():
+    import tensorflow as tf
+
+    class Given(keras.optimizers.SGD):
+        """What it gets for a loss are the gradients."""
+
+        def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+            return list(zip(loss, var_list, strict=True))
+
+    optimizer = hvd.PartialDistributedOptimizer(Given(1.0), backward_passes_per_step=2)
+    variables = cases.make_variables(*start())
+    own = [tf.constant(np.float32(gradient)) for gradient in gradients(hvd.rank())]
+    for number in range(1, 5):
+        optimizer.apply_gradients(optimizer._compute_gradients(own, var_list=variables))
+        check(cases.values_of(variables), factor=2 * (number // 2))
+
+
+@pytest.mark.skipif(cases.BACKEND in ("keras2", "tensorflow"), reason="TensorFlow has tapes")
+def test_compute_gradients_needs_tensorflow(sgd):
+    with pytest.raises(NotImplementedError, match="needs Keras on TensorFlow"):
+        sgd().compute_gradients(lambda: 0, cases.make_variables(*start()))
+
+
 def test_ranks_may_have_made_other_optimizers_before(sgd):
     """Keras numbers what it makes; the operations' names must not follow."""
     for _ in range(hvd.rank()):

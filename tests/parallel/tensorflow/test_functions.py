@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -134,6 +135,25 @@ def test_rows(op, is_function):
     tf.debugging.assert_near(tf.convert_to_tensor(found), dense_sum_of_rows() / share)
 
 
+@pytest.mark.parametrize("dtype", [tf.uint8, tf.int32, tf.int64])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_averages_of_integer_rows_keep_their_fractions(dtype, is_function):
+    own = tf.IndexedSlices(tf.constant([[3], [1]], dtype), tf.constant([0, 1]))
+
+    def reduce():
+        alone = hvd.allreduce(own, op=hvd.Average)
+        dense, grouped = hvd.grouped_allreduce([tf.constant([4.0]), own], op=hvd.Average)
+        return alone.values, dense, grouped.values
+
+    alone, dense, grouped = (tf.function(reduce) if is_function else reduce)()
+    expected = [[3 / hvd.size()], [1 / hvd.size()]] * hvd.size()
+    assert dense.numpy().tolist() == [4.0]
+    for found in (alone, grouped):
+        assert found.dtype.is_floating
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert hvd.allreduce(own, op=hvd.Sum).values.dtype == dtype
+
+
 @pytest.mark.parametrize("name", [None, "mixed"])
 def test_group_of_dense_and_rows(name):
     tensors = [tf.ones([2]), rows_of(hvd.rank()), tf.ones([3], tf.int32), rows_of(hvd.rank())]
@@ -178,3 +198,39 @@ def test_alltoall_without_and_with_splits():
     output, received = hvd.alltoall(tensor, splits=[2] * size)
     assert output.numpy().tolist() == expected
     assert received.numpy().tolist() == [2] * size
+
+
+def test_what_others_call_sums_by_default(mode):
+    """Programs divide by ``size()`` behind these."""
+    own = np.full([2 * hvd.size(), 2], hvd.rank() + 1.0, "f4")
+    total = sum(range(1, hvd.size() + 1))
+
+    def body(tensors):
+        return [
+            hvd._allreduce(tensors[0]),
+            *hvd.mpi_ops._grouped_allreduce(tensors),
+            hvd.mpi_ops._reducescatter(tensors[0]),
+            *hvd.mpi_ops._grouped_reducescatter(tensors),
+        ]
+
+    for found in mode(body, [own]):
+        assert (found == total).all()
+    (averaged,) = mode(lambda t: hvd.mpi_ops._allreduce(t[0], "mean", hvd.Average), [own])
+    np.testing.assert_allclose(averaged, total / hvd.size())
+
+
+@pytest.mark.parametrize("names", [{}, {"use_generic_names": True}])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_gradients_as_optimizers_of_others_reduce_them(names, is_function):
+    options = ("grads", "", "", hvd.Compression.none, False, hvd.Sum, 1.0, None)
+    reduce = hvd._make_allreduce_grads_fn(*options)
+    variables = [tf.Variable(tf.zeros(2)), tf.Variable(0.0)]
+
+    def step():
+        own = [tf.ones(2) * (hvd.rank() + 1.0), None]
+        assert reduce(own, variables, **names)[1] is None
+        return [reduce(own, variables, **names)[0], reduce(own[:1])[0]]
+
+    total = sum(range(1, hvd.size() + 1))
+    for found in (tf.function(step) if is_function else step)():
+        assert found.numpy().tolist() == [total] * 2

@@ -196,3 +196,29 @@ def test_state_dict_round_trip(make_model, batch_of, assert_same_everywhere):
     restored.step()
     assert restored.state_dict()["state"][0]["step"] == 2
     assert_same_everywhere(list(other.parameters()))
+
+
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_what_programs_look_up(make_model, batch_of, op):
+    model = make_model()
+    compression = hvd.Compression.fp16
+    factor = 2.0 if op == hvd.Average else 1.0
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        compression=compression,
+        op=op,
+        gradient_predivide_factor=factor,
+    )
+    assert (optimizer.op, optimizer.gradient_predivide_factor) == (op, factor)
+    assert optimizer.process_set is hvd.global_process_set
+    assert optimizer._compression is compression
+    assert not optimizer._handles
+    reduces = op == hvd.Average and hvd.size() > 1
+    delays = optimizer._allreduce_delay
+    assert set(delays) == (set(model.parameters()) if reduces else set())
+    assert set(delays.values()) <= {1}
+    loss_of(model, batch_of(hvd.rank(), 0)).backward()
+    assert bool(optimizer._handles) == reduces
+    optimizer.step()
+    assert not optimizer._handles

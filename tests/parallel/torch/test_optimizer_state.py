@@ -88,7 +88,7 @@ def test_state_of_root(cls, options, where):
     hvd.broadcast_optimizer_state(optimizer, root_rank=root)
     for param, value in zip(params, before, strict=True):
         assert torch.equal(param, value)
-        assert param.grad is None
+        assert not param.grad.any()
     assert_state_of_root(optimizer, root)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * hvd.size())
 
@@ -199,3 +199,28 @@ def test_other_parameters_are_told_everywhere():
     params = [nn.Parameter(torch.zeros(2)) for _ in range(2 if last else 1)]
     with pytest.raises(ValueError, match=rf"rank {hvd.size() - 1} has parameter groups"):
         hvd.broadcast_optimizer_state(torch.optim.SGD(params, lr=0.1), 0)
+
+
+def test_gradients_that_programs_read_afterwards():
+    trained, own, frozen = make_params(((2, 3), (4,), (5,)))
+    frozen.requires_grad_(False)
+    own.grad = torch.ones(4)
+    hvd.broadcast_optimizer_state(torch.optim.SGD([trained, own, frozen], lr=0.1), 0)
+    assert torch.equal(trained.grad, torch.zeros(2, 3))
+    assert not trained.grad.requires_grad
+    assert torch.equal(own.grad, torch.ones(4))
+    assert frozen.grad is None
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_gradients_of_sparse_embeddings_stay_sparse(kind):
+    model = nn.Embedding(6, 2, sparse=True)
+    before = model.weight.detach().clone()
+    optimizer = kind(model.parameters(), lr=0.1)
+    hvd.broadcast_optimizer_state(optimizer, 0, model=model)
+    assert model.weight.grad.is_sparse
+    model(torch.tensor([1, 1])).sum().backward()
+    assert model.weight.grad.coalesce().indices().tolist() == [[1]]
+    optimizer.step()
+    changed = (model.weight.detach() != before).any(1)
+    assert changed.tolist() == [False, True, False, False, False, False]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import horovod.torch as hvd
+from horovod.torch import sync_batch_norm
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 SHAPES = {2: (), 3: (5,), 4: (3, 4), 5: (2, 3, 2)}
@@ -270,3 +271,19 @@ def test_is_a_batch_norm_of_torch():
     assert issubclass(SyncBatchNorm, torch.nn.modules.batchnorm._BatchNorm)
     layer = SyncBatchNorm(4, 1e-3, 0.2, False, False)
     assert (layer.eps, layer.momentum, layer.weight, layer.running_mean) == (1e-3, 0.2, None, None)
+
+
+@pytest.mark.parametrize("is_affine", [True, False])
+def test_the_function_that_modules_of_others_apply(is_affine):
+    class Theirs(nn.BatchNorm2d):
+        def forward(self, x):
+            running = (self.running_mean, self.running_var)
+            return sync_batch_norm._SyncBatchNorm.apply(
+                x, self.weight, self.bias, *running, self.eps, self.momentum
+            )
+
+    layer, plain = Theirs(3, affine=is_affine), nn.BatchNorm2d(3, affine=is_affine)
+    x = joined()
+    torch.testing.assert_close(layer(mine(x)), mine(plain(x)))
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(getattr(layer, name), getattr(plain, name))

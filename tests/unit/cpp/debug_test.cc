@@ -22,7 +22,9 @@ TEST_CASE("every rank hears whose input is not finite, and goes on with other te
       const std::string text =
           error_of([&] { finish(engine, submit(engine, in_place("x", values))); });
       CHECK(text ==
-            (round == 1 ? "allreduce 'x': rank 1 has nan at [7] (found by HOROVOD_DEBUG)" : ""));
+            (round == 1
+                 ? "allreduce 'x': rank 1 has nan at [7] (found by HOROVOD_DEBUG_COLLECTIVES)"
+                 : ""));
     }
   });
 }
@@ -35,7 +37,7 @@ TEST_CASE("a result that is not finite is an error on every rank") {
         error_of([&] { finish(engine, submit(engine, in_place("x", large))); });
     CHECK(text ==
           "allreduce 'x': all ranks gave finite numbers, but the result has inf at [0] (found by "
-          "HOROVOD_DEBUG)");
+          "HOROVOD_DEBUG_COLLECTIVES)");
   });
 }
 
@@ -108,7 +110,8 @@ TEST_CASE("a result that differs on one rank ends the world and names the rank")
       text = error_of([&] { finish(engine, submit(engine, in_place("next", values))); });
     }
     CHECK_MESSAGE(text.starts_with("allreduce 'next': grouped_allreduce 'a'"), text);
-    CHECK(text.ends_with("rank 2 has another result than ranks 0, 1 (found by HOROVOD_DEBUG)"));
+    CHECK(text.ends_with(
+        "rank 2 has another result than ranks 0, 1 (found by HOROVOD_DEBUG_COLLECTIVES)"));
   });
 }
 

@@ -134,8 +134,6 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 2 --config-file /no-such-file x", "/no-such-file"),
         ("-np 2 --mpi x", "error: --mpi: mpi4py is not installed"),
         ("-np 2 --mpi --gloo x", "not allowed with argument"),
-        ("-np 2 --mpi-args=-v x", "error: --mpi-args: goes with --mpi or --jsrun"),
-        ("-np 2 --tcp x", "error: --tcp: goes with --mpi or --jsrun"),
         ("-np 2 --jsrun x", "error: --mpi: mpi4py is not installed"),
         ("--experiment x.yml --mpi", "error: --mpi and --experiment: the processes are started"),
         ("-np 2 --stranger x", "unrecognized arguments: --stranger"),
@@ -154,6 +152,39 @@ def test_wrong_command_lines_say_what_is_wrong(
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
     assert not plans
+
+
+@pytest.mark.parametrize(
+    ("words", "notice"),
+    [
+        ("--mpi-args=-v", "--mpi-args has an effect only with --mpi or --jsrun"),
+        ("--binding-args=-v", "--binding-args has an effect only with --mpi or --jsrun"),
+        ("--max-np 3", "--max-np has an effect only in an elastic job, see --min-np"),
+        ("--slots-per-host 3", "--slots-per-host has an effect only with --kubernetes or --host-"),
+        ("--reset-limit 3", "--reset-limit has an effect only in an elastic job"),
+        ("--blacklist-cooldown-range 1 2", "--blacklist-cooldown-range has an effect only in an"),
+    ],
+)
+def test_options_that_change_nothing_are_taken_with_a_notice(
+    words: str, notice: str, plans: list[JobPlan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(f"-np 2 {words} x".split()) == 0
+    assert capsys.readouterr().err.startswith(f"horovodrun: {notice}")
+    assert len(plans) == 1
+
+
+def test_tcp_only(plans: list[JobPlan], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["-np", "2", "--tcp", "x"]) == 0
+    assert plans[0].extra_environment == {"NCCL_IB_DISABLE": "1"}
+    assert capsys.readouterr().err == ""
+
+
+def test_notices_of_a_file(
+    plans: list[JobPlan], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file.yaml").write_text("params: {cycle_time: 3}")
+    assert cli.main(f"-np 2 --config-file {tmp_path}/file.yaml x".split()) == 0
+    assert capsys.readouterr().err.count("did you mean cycle_time_ms?") == 1
 
 
 def test_version_is_just_the_number(

@@ -72,12 +72,6 @@ def test_values(text: str, expected: dict[str, str], tmp_path: Path) -> None:
         ("[params]", "line 1: the file: expected a mapping with controller, params, "),
         ("text", "line 1: the file: expected a mapping"),
         ("params: 3", "line 1: params: expected a mapping with fusion_threshold_mb, cycle_time_ms"),
-        (
-            "\nprofiling: {enabled: true}",
-            "line 2: profiling: this version has no such key; the file ",
-        ),
-        ("params:\n  cycle_time: 1", "line 2: params.cycle_time: this version has no"),
-        ("params: {[a]: 1}", "line 1: params.?: this version has no such key"),
         ("params: {}\nparams: {}", "line 2: params: is there twice"),
         ("params: {cycle_time_ms: 1, cycle_time_ms: 2}", "params.cycle_time_ms: is there twice"),
         ("params: {cache_capacity: -1}", "params.cache_capacity=-1: must be at least 0"),
@@ -98,6 +92,36 @@ def test_what_is_refused(text: str, refusal: str, tmp_path: Path) -> None:
         read(tmp_path, text)
     assert str(refused.value).startswith(f"{tmp_path}/settings.yaml, ")
     assert refusal in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "notice"),
+    [
+        (
+            "\nprofiling: {enabled: true}",
+            "line 2: profiling: there is no such key, it is ignored; known are controller, params,",
+        ),
+        (
+            "params:\n  cycle_time: 1",
+            "line 2: params.cycle_time: there is no such key, it is ignored; did you mean "
+            "cycle_time_ms?",
+        ),
+        ("params: {[a]: 1}", "line 1: params.?: there is no such key"),
+    ],
+)
+def test_unknown_keys_are_ignored_with_a_notice(text: str, notice: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{text}\ntimeline: {{filename: here}}")
+    choices = read_config_file(file)
+    assert choices.settings == {"timeline": "here"}
+    (found,) = choices.notices
+    assert found.startswith(f"{file}, {notice}")
+
+
+@pytest.mark.parametrize("word", ["true", "false"])
+def test_an_older_key_means_the_setting_itself(word: str, tmp_path: Path) -> None:
+    chosen = read(tmp_path, f"logging: {{hide_timestamp: {word}}}")
+    assert chosen == {"log_hide_time": word == "true"}
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

@@ -113,11 +113,10 @@ def test_old_names_still_work_and_say_so(asked: list[tuple[Call, RunOptions]]) -
         elastic = options_of(asked, min_np=1, num_proc=2, hosts="a:1,b:1").elastic
     assert elastic is not None
     assert elastic.limits.min_np == 1
-    with (
-        pytest.warns(DeprecationWarning, match="max_np is deprecated"),
-        pytest.raises(ValueError, match="max_num_proc=2"),
-    ):
-        horovod.run(print, max_np=2)
+    with pytest.warns(DeprecationWarning, match="max_np is deprecated"):
+        elastic = options_of(asked, max_np=2, host_discovery_script="./hosts.sh").elastic
+    assert elastic is not None
+    assert elastic.limits.max_np == 2
 
 
 def test_an_elastic_job(
@@ -163,17 +162,12 @@ def test_an_elastic_job_on_hosts_that_stay(asked: list[tuple[Call, RunOptions]])
         ({"min_num_proc": 1}, "localhost alone has fewer than 2 hosts.*cooldown_range=.1, 60."),
         ({"min_num_proc": 1, "num_proc": 5, "hosts": "a:2,b:2"}, "5 processes .* have 4 slots"),
         ({"min_num_proc": 1, "use_mpi": True}, "use_mpi=True and an elastic job"),
-        ({"max_num_proc": 1}, "max_num_proc=1: goes with min_num_proc or host_discovery_script"),
         ({"num_proc": 3, "max_num_proc": 2, **SCRIPT}, "max_num_proc=2: expected 3, which is num"),
-        ({"slots": 2, "min_num_proc": 1}, "slots=2: goes with host_discovery_script"),
         ({"slots": 0, **SCRIPT}, "slots=0: expected a number of processes, 1 or more"),
-        ({"reset_limit": 0}, "reset_limit=0: goes with"),
         ({"reset_limit": -1, **SCRIPT}, "reset_limit=-1: expected a number of resets, 0 or more"),
-        ({"cooldown_range": (1, 2)}, "cooldown_range=.1, 2.: goes with"),
         ({"cooldown_range": (0, 2), **SCRIPT}, "cooldown_range=.0, 2.: .* expected at least 1"),
         ({"cooldown_range": 5, **SCRIPT}, "cooldown_range=5: expected two numbers of seconds"),
         ({"host_discovery_script": " "}, "host_discovery_script=' ': expected a command"),
-        ({"mpi_args": "-x A"}, "mpi_args='-x A': goes with use_mpi=True"),
         ({"hosts": "localhost:1", "num_proc": 2}, "2 processes were asked for"),
         ({"hosts": "localhost"}, "expected name:slots"),
         ({"num_proc": 0}, "num_proc=0: expected a number of processes, 1 or more"),
@@ -192,6 +186,26 @@ def test_what_is_refused(
     with pytest.raises(ValueError, match=text):
         horovod.run(print, **given)
     assert not asked
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"max_num_proc": 1}, "in an elastic job, see min_num_proc"),
+        ({"reset_limit": 0}, "in an elastic job"),
+        ({"cooldown_range": (1, 2)}, "in an elastic job"),
+        ({"slots": 2}, "with host_discovery_script"),
+        ({"mpi_args": "-x A"}, "with use_mpi=True"),
+    ],
+)
+def test_what_changes_nothing_is_accepted_with_a_warning(
+    given: dict[str, Any], where: str, asked: list[tuple[Call, RunOptions]]
+) -> None:
+    (name,) = given
+    with pytest.warns(UserWarning, match=f"{name}=.* has an effect only {where}") as warned:
+        horovod.run(print, **given)
+    assert warned[0].filename == __file__
+    assert asked[0][1].slots == options_of(asked).slots
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.operations import Average, Sum
-from horovod.tensorflow import mpi_ops, run_time
+from horovod.tensorflow import collectives, run_time
 
 
 @dataclass
@@ -51,7 +51,7 @@ class FakeOps:
 @pytest.fixture
 def ops(monkeypatch) -> FakeOps:
     fake = FakeOps()
-    monkeypatch.setattr(mpi_ops, "implementation", lambda: fake)
+    monkeypatch.setattr(collectives, "implementation", lambda: fake)
     monkeypatch.setattr(hvd.global_process_set, "ranks", [0, 1])
     monkeypatch.setattr(hvd.global_process_set, "size", lambda: 2)
     monkeypatch.setattr(hvd.global_process_set, "included", lambda: True)

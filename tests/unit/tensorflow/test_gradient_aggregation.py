@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from horovod.tensorflow import LocalGradientAggregationHelper
+from horovod.tensorflow.gradient_aggregation import GradientAggregation
 
 
 def double(gradients, variables):
@@ -66,7 +66,7 @@ class Training:
     """One weight from which reduced gradients are subtracted; a counter of passes."""
 
     def __init__(self, **options) -> None:
-        self.helper = LocalGradientAggregationHelper(2, double, **options)
+        self.helper = GradientAggregation(2, double, **options)
         self.variables = None
 
     def step(self, value):
@@ -116,7 +116,7 @@ def test_a_new_trace_goes_on_with_the_same_sums():
 
 
 def test_each_list_of_variables_counts_its_own_passes():
-    helper = LocalGradientAggregationHelper(2, double)
+    helper = GradientAggregation(2, double)
     first, second = tf.Variable(0.0), tf.Variable(0.0)
     one = tf.constant(1.0)
     assert helper.compute_gradients([one], [first])[0].numpy() == 0
@@ -128,8 +128,8 @@ def test_rows_need_sparse_as_dense():
     variable = tf.Variable(tf.zeros([3, 1]))
     rows = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([2]), tf.constant([3, 1]))
     with pytest.raises(ValueError, match="use sparse_as_dense=True"):
-        LocalGradientAggregationHelper(2, double).compute_gradients([rows], [variable])
-    helper = LocalGradientAggregationHelper(2, double, sparse_as_dense=True)
+        GradientAggregation(2, double).compute_gradients([rows], [variable])
+    helper = GradientAggregation(2, double, sparse_as_dense=True)
     helper.compute_gradients([rows], [variable])
     found = helper.compute_gradients([rows], [variable])[0]
     assert found.numpy().tolist() == [[0], [0], [4]]
@@ -138,11 +138,11 @@ def test_rows_need_sparse_as_dense():
 @pytest.mark.parametrize("passes", [0, -1])
 def test_at_least_one_pass(passes):
     with pytest.raises(ValueError, match="at least 1"):
-        LocalGradientAggregationHelper(passes, double)
+        GradientAggregation(passes, double)
 
 
 def test_unknown_gradients_are_applied():
-    helper = LocalGradientAggregationHelper(2, double)
+    helper = GradientAggregation(2, double)
     called = []
     helper.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))], lambda: called.append(1))
     assert called == [1]

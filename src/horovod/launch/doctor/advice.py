@@ -37,7 +37,7 @@ def find_setting_advice(world: RecordedWorld, step_ns: float) -> list[Finding]:
         findings.append(
             _advice(
                 "debug",
-                "HOROVOD_DEBUG=1 reads every tensor twice more and compares results.",
+                "HOROVOD_DEBUG_COLLECTIVES=1 reads every tensor twice more and compares results.",
                 "Leave it out once the fault is found.",
             )
         )

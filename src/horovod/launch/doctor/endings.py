@@ -76,8 +76,8 @@ def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
         Severity.PROBLEM,
         "mismatch",
         f"Ranks disagree about '{mismatch.name}': {'; '.join(parts)}.",
-        "Give the tensor the same shape, dtype and operation on all ranks; HOROVOD_DEBUG=1 says "
-        "which line of the program submitted it.",
+        "Give the tensor the same shape, dtype and operation on all ranks; "
+        "HOROVOD_DEBUG_COLLECTIVES=1 says which line of the program submitted it.",
         tuple(mismatch.labels),
         evidence={"operation": mismatch.name},
     )

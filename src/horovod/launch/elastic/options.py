@@ -14,11 +14,17 @@ from horovod.launch.report import REPORT_ENVIRONMENT
 from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings
 
-__all__ = ["add_discovery_option", "add_elastic_options", "elastic_plan", "is_elastic"]
+__all__ = [
+    "ELASTIC_OPTIONS",
+    "add_discovery_option",
+    "add_elastic_options",
+    "elastic_plan",
+    "is_elastic",
+]
 
 _LARGEST_COUNT = 100_000
-# What makes no sense without the options that make a job elastic.
-_OF_ELASTIC = ("max_np", "reset_limit", "blacklist_cooldown_range")
+# What changes nothing without the options that make a job elastic.
+ELASTIC_OPTIONS = ("max_np", "reset_limit", "blacklist_cooldown_range")
 
 
 def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
@@ -76,20 +82,8 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
 
 
 def is_elastic(given: argparse.Namespace) -> bool:
-    """Whether the command line asks for a job that shrinks and grows.
-
-    Raises:
-        ValueError: it has options for such a job and does not ask for one.
-    """
-    if given.host_discovery_script is not None or given.min_np is not None:
-        return True
-    for name in _OF_ELASTIC:
-        if getattr(given, name) is not None:
-            raise ValueError(
-                f"--{name.replace('_', '-')} goes with --host-discovery-script or --min-np, which "
-                "make a job elastic"
-            )
-    return False
+    """Whether the command line asks for a job that shrinks and grows."""
+    return given.host_discovery_script is not None or given.min_np is not None
 
 
 def elastic_plan(

@@ -13,10 +13,10 @@ from horovod.launch.elastic.plan import check_hosts
 from horovod.launch.hosts import HostSlots
 from horovod.settings import Settings
 
-__all__ = ["ElasticRun", "elastic_run", "is_elastic_run"]
+__all__ = ["ELASTIC_PARAMETERS", "ElasticRun", "elastic_run", "is_elastic_run"]
 
-# What makes no sense without the parameters that make a job elastic.
-_OF_ELASTIC = ("max_num_proc", "reset_limit", "cooldown_range")
+# What changes nothing without the parameters that make a job elastic.
+ELASTIC_PARAMETERS = ("max_num_proc", "reset_limit", "cooldown_range")
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,9 @@ def is_elastic_run(values: Mapping[str, Any]) -> bool:
     """Whether the arguments of ``horovod.run`` ask for a job that shrinks and grows.
 
     Raises:
-        ValueError: there are arguments for such a job, and nothing asks for one; or such a job
-            cannot be what else is asked for.
+        ValueError: such a job cannot be what else is asked for.
     """
     is_elastic = values["min_num_proc"] is not None or values["host_discovery_script"] is not None
-    for name in () if is_elastic else _OF_ELASTIC:
-        if values[name] is not None:
-            raise ValueError(
-                f"{name}={values[name]!r}: goes with min_num_proc or host_discovery_script, which "
-                "make a job elastic"
-            )
-    if values["slots"] is not None and values["host_discovery_script"] is None:
-        raise ValueError(
-            f"slots={values['slots']!r}: goes with host_discovery_script, for hosts that it names "
-            "without a number of slots"
-        )
     if is_elastic and values["use_mpi"]:
         raise ValueError(
             "use_mpi=True and an elastic job: the processes that mpirun starts are always the same"

@@ -146,8 +146,6 @@ def _refuse_lonely(given: argparse.Namespace) -> None:
     for name in (name for name in vars(given) if name.startswith(_PREFIX)):
         if getattr(given, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} goes with --kubernetes")
-    if given.slots_per_host is not None and given.host_discovery_script is None:
-        raise ValueError("--slots-per-host goes with --kubernetes or --host-discovery-script")
 
 
 def _resources(text: str | None) -> dict[str, str]:

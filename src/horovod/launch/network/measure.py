@@ -24,7 +24,7 @@ __all__ = ["measure_links"]
 # A pair that meets at all does so at once: both are ready.
 _MEETING_S = "10"
 # What a whole job has once.
-_NOT_FOR_PAIRS = ("HOROVOD_METRICS_PORT", "HOROVOD_TIMELINE", "HOROVOD_DEBUG")
+_NOT_FOR_PAIRS = ("HOROVOD_METRICS_PORT", "HOROVOD_TIMELINE", "HOROVOD_DEBUG_COLLECTIVES")
 # For the rounds of others, failures included.
 _PATIENCE_S = 180.0
 _LATENCY_CALLS = (10, 500)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from horovod._keras import elastic
 from horovod._keras.bases import with_base
+from horovod.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
 
 __all__ = [
     "CommitStateCallback",

@@ -243,7 +243,7 @@ def test_earlier_worlds_are_told_of() -> None:
 @pytest.mark.parametrize(
     ("settings", "facts", "code"),
     [
-        ({"HOROVOD_DEBUG": "1"}, {}, "debug"),
+        ({"HOROVOD_DEBUG_COLLECTIVES": "1"}, {}, "debug"),
         ({"HOROVOD_CYCLE_TIME": "5"}, {}, "cycle-time"),
         ({"HOROVOD_CYCLE_TIME": "0.1"}, {}, ""),
         ({"HOROVOD_CACHE_CAPACITY": "2"}, {}, "cache"),

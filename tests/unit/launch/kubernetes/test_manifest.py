@@ -167,7 +167,6 @@ def _expanded(word: str) -> str:
     [
         ("--kubernetes -np 2 python x.py", "--kubernetes needs --kubernetes-image"),
         ("--kubernetes-image i -np 2 python x.py", "--kubernetes-image goes with --kubernetes"),
-        ("--slots-per-host 2 -np 2 python x.py", "--slots-per-host goes with --kubernetes"),
         ("--kubernetes --kubernetes-image i python x.py", "say with -np how many"),
         ("--kubernetes --kubernetes-image i -np 2", "no command to run"),
         ("--kubernetes --kubernetes-image i -np 2 -H a:2 x", "there are pods instead of hosts"),

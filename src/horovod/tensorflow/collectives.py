@@ -1,0 +1,350 @@
+"""The collectives of ``horovod.tensorflow`` over dense tensors: names, arguments, implementation.
+
+``horovod.tensorflow`` adds compression and ``tf.IndexedSlices`` to them. All of them work eagerly,
+in ``tf.function`` and in TF1 graphs, and can be differentiated where the mathematics allows it.
+
+Common arguments. ``tensor``: dense, or what ``tf.convert_to_tensor`` makes into one. ``name``: the
+same on all ranks; by default the type of the operation, in graphs with the tensor's name; in graphs
+made unique, with the scopes it is in unless ``ignore_name_scope``. ``process_set``: the ranks that
+take part; this process must be a member.
+
+Common errors, raised when the operation runs:
+
+    tf.errors.InvalidArgumentError      the call cannot be right (dtype, root, splits, name in use)
+    tf.errors.FailedPreconditionError   ranks disagree; on every rank, the engine stays usable
+    tf.errors.AbortedError              ``shutdown`` was called on this rank meanwhile
+    tf.errors.UnknownError              a rank was lost or shut down; only a new ``init`` helps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.operations import Average
+from horovod.process_sets import ProcessSet, global_process_set, number_of
+from horovod.tensorflow.arguments import (
+    dense_tensors,
+    int32_splits,
+    reduction,
+    root_of,
+    scattering,
+    variable_list,
+    with_rows,
+)
+from horovod.tensorflow.autograph import not_converted
+from horovod.tensorflow.implementation import implementation
+from horovod.tensorflow.names import group_name, member_names, name_of, names_of
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_batch",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "broadcast_batch",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "implementation",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "size_op",
+]
+
+
+@not_converted
+def allreduce(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """A new tensor: ``tensor`` reduced over all ranks.
+
+    Args:
+        tensor: any shape, the same on all ranks; integers, floats or bool (Sum and Max: or; Product
+            and Min: and).
+        op: Average, Sum, Min, Max, Product, or Adasum for floats; the same on all ranks. Average
+            and Sum can be differentiated.
+        prescale_factor: multiplies every input before the reduction; rounded to float32.
+        postscale_factor: multiplies the result; rounded to float32.
+
+    Raises:
+        ValueError: ``op`` is none of these, a factor is no number, or the set is not registered.
+    """
+    options = reduction(op, prescale_factor, postscale_factor, process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    name = name_of("HorovodAllreduce", name, tensor, ignore_name_scope)
+    return implementation().allreduce([tensor], [name], *options, is_group=False)[0]
+
+
+@not_converted
+def allreduce_batch(
+    tensors: Sequence[Any],
+    names: Sequence[str | None],
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Like ``allreduce`` of every tensor under its own name, in a graph with one node for all.
+
+    The node runs when all tensors are there. Ranks may batch differently; no tensors give none.
+    """
+    options = reduction(op, prescale_factor, postscale_factor, process_set)
+    tensors = dense_tensors("allreduce_batch", tensors)
+    if not tensors:
+        return []
+    named = names_of("HorovodAllreduce", names, tensors)
+    return implementation().allreduce(tensors, named, *options, is_group=False)
+
+
+@not_converted
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Each tensor reduced over all ranks, as one operation that is done whole or not at all.
+
+    Args:
+        tensors: a list, the same on all ranks; dtypes and shapes may differ within it. An empty one
+            is returned as it is.
+
+    See ``allreduce`` for the rest.
+    """
+    options = reduction(op, prescale_factor, postscale_factor, process_set)
+    tensors = dense_tensors("grouped_allreduce", tensors)
+    if not tensors:
+        return []
+    name = group_name("HorovodGroupedAllreduce", name, ignore_name_scope)
+    return implementation().allreduce(tensors, [name], *options, is_group=True)
+
+
+@not_converted
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """A new tensor: all ranks' tensors joined along the first dimension, in rank order.
+
+    Args:
+        tensor: [n, ...], any dtype; n may differ between ranks and be 0, the rest not.
+    """
+    number = number_of(process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    name = name_of("HorovodAllgather", name, tensor, ignore_name_scope)
+    return implementation().allgather([tensor], [name], number, is_group=False)[0]
+
+
+@not_converted
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Each tensor joined over all ranks, as one operation; see ``allgather``."""
+    number = number_of(process_set)
+    tensors = dense_tensors("grouped_allgather", tensors)
+    if not tensors:
+        return []
+    name = group_name("HorovodGroupedAllgather", name, ignore_name_scope)
+    return implementation().allgather(tensors, [name], number, is_group=True)
+
+
+@not_converted
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """A new tensor with the values of ``root_rank``.
+
+    Args:
+        tensor: any dtype and shape, the same on all ranks.
+        root_rank: a rank of the world that is in the set; the same on all ranks.
+    """
+    number = number_of(process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    name = name_of("HorovodBroadcast", name, tensor, ignore_name_scope)
+    return implementation().broadcast([tensor], [name], root_of(root_rank), number)[0]
+
+
+@not_converted
+def broadcast_batch(
+    tensors: Sequence[Any],
+    names: Sequence[str | None],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Like ``broadcast`` of every tensor under its own name, in a graph with one node for all."""
+    number = number_of(process_set)
+    tensors = dense_tensors("broadcast_batch", tensors)
+    if not tensors:
+        return []
+    named = names_of("HorovodBroadcast", names, tensors)
+    return implementation().broadcast(tensors, named, root_of(root_rank), number)
+
+
+@not_converted
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Overwrite variables with the values of ``root_rank``, and return them.
+
+    In a TF1 graph the variables returned are those after the assignment: run them, or what depends
+    on them.
+
+    Args:
+        variables: a list, the same on all ranks: all resource variables, or all reference ones.
+        root_rank: a rank of the world that is in the set; the same on all ranks.
+        name: what the names of the operations begin with.
+
+    Raises:
+        ValueError: this is no list of variables, or one that mixes both kinds.
+    """
+    listed = variable_list(variables)
+    if not listed:
+        return []
+    prefix = "HorovodBroadcastInplace" if name is None else name
+    names = member_names(prefix, len(listed))
+    values = broadcast_batch(listed, names, root_rank, process_set)
+    assigned = [variable.assign(value) for variable, value in zip(listed, values, strict=True)]
+    return listed if tf.executing_eagerly() else assigned
+
+
+@not_converted
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Any, Any]:
+    """Send each rank its part of the first dimension.
+
+    Args:
+        tensor: [n, ...], any dtype; n may differ between ranks, the rest not.
+        splits: int32 vector or list: rows for each rank of the set, 0 allowed, n in all at most;
+            None: equal parts, where n must be a multiple of the number of ranks.
+
+    Returns:
+        The rows received, in rank order, and how many came from each rank of the set (int32).
+    """
+    number = number_of(process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    splits = None if splits is None else int32_splits(splits)
+    name = name_of("HorovodAlltoall", name, tensor, ignore_name_scope)
+    return implementation().alltoall(tensor, splits, name, number)
+
+
+@not_converted
+def reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """This rank's rows of the reduced tensor: n // size, on the first n % size ranks one more.
+
+    Args:
+        tensor: [n, ...], the same shape and dtype on all ranks.
+        op: Average or Sum; the same on all ranks.
+        prescale_factor: multiplies every input before the reduction; rounded to float32.
+        postscale_factor: multiplies the result; rounded to float32.
+
+    Raises:
+        ValueError: in a graph, the tensor is a scalar.
+        tf.errors.InvalidArgumentError: another op.
+    """
+    options = scattering(op, prescale_factor, postscale_factor, process_set)
+    (tensor,) = with_rows([tf.convert_to_tensor(tensor)])
+    name = name_of("HorovodReducescatter", name, tensor, ignore_name_scope)
+    return implementation().reducescatter([tensor], [name], *options, is_group=False)[0]
+
+
+@not_converted
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """This rank's rows of each reduced tensor, as one operation; see ``reducescatter``."""
+    options = scattering(op, prescale_factor, postscale_factor, process_set)
+    tensors = with_rows(dense_tensors("grouped_reducescatter", tensors))
+    if not tensors:
+        return []
+    name = group_name("HorovodGroupedReducescatter", name, ignore_name_scope)
+    return implementation().reducescatter(tensors, [name], *options, is_group=True)
+
+
+@not_converted
+def join() -> Any:
+    """Say that this rank has no more data, and wait until all ranks have said so.
+
+    Until then this rank takes part in what the others submit, with zeros or without rows.
+
+    Returns:
+        An int32 scalar: the rank that joined last, the same on all ranks.
+    """
+    return implementation().join(group_name("HorovodJoin", None))
+
+
+@not_converted
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """The number of ranks in a process set, as it is when the operation runs: int32 scalar."""
+    return implementation().world_number("size", process_set_id, name)
+
+
+@not_converted
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """1 if this process is in the process set when the operation runs, else 0: int32 scalar."""
+    return implementation().world_number("included", process_set_id, name)
+
+
+@not_converted
+def local_size_op(name: str | None = None) -> Any:
+    """The number of ranks on this host, as it is when the operation runs: int32 scalar."""
+    return implementation().world_number("local_size", 0, name)
+
+
+@not_converted
+def rank_op(name: str | None = None) -> Any:
+    """The rank of this process, as it is when the operation runs: int32 scalar."""
+    return implementation().world_number("rank", 0, name)
+
+
+@not_converted
+def local_rank_op(name: str | None = None) -> Any:
+    """This process's rank on its host, as it is when the operation runs: int32 scalar."""
+    return implementation().world_number("local_rank", 0, name)
