@@ -14,6 +14,7 @@
 #include "core/bad_message.h"
 #include "runtime/news.h"
 #include "runtime/timeline_collector.h"
+#include "seals.h"
 #include "transport/message_link.h"
 #include "tree_host.h"
 
@@ -146,23 +147,45 @@ std::vector<Bytes> device_seeds() {
   return {write_card(card), verdict};
 }
 
-// Any stream of bytes at a connection for messages.
+// Any stream of bytes at a connection for messages, whose keys are always the same: what is heard
+// is what was sealed, from the first message on.
+constexpr Key kLinkKey{};
+
+std::vector<Bytes> link_messages() { return {bytes_of("abc"), Bytes{}, Bytes(100, std::byte{7})}; }
+
+std::shared_ptr<LinkSeals> link_seals() {
+  return std::make_shared<LinkSeals>(test::crypto_library(), kLinkKey, kLinkKey, true);
+}
+
 void run_link(std::span<const std::byte> bytes) {
   const Pair pair = connected_pair();
-  MessageLink link(pair.first, 1);
+  MessageLink link(pair.first.fd, 1, link_seals(), "control link");
+  const std::vector<Bytes> sealed = link_messages();
   std::size_t heard = 0;
   for (const bool is_last : {false, true}) {
     const std::size_t half = bytes.size() / 2;
     const auto part = is_last ? bytes.subspan(half) : bytes.first(half);
-    if (!part.empty()) send(pair.second, part.data(), part.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    link.receive([&](auto message) { heard += message.size(); });
+    if (!part.empty()) send(pair.second.fd, part.data(), part.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    link.receive([&](auto message) {
+      require(heard < sealed.size() && std::ranges::equal(message, sealed[heard]));
+      ++heard;
+    });
   }
-  require(heard <= bytes.size());
-  close(pair.second);
+  close(pair.second.fd);
 }
 
 std::vector<Bytes> link_seeds() {
-  return {bytes_of({"\3\0\0\0abc\0\0\0\0\1\0\0\0x", 16}), bytes_of("\xff\xff\xff\xff")};
+  const Pair pair = connected_pair();
+  {
+    MessageLink link(pair.first.fd, 1, link_seals(), "control link");
+    for (const Bytes& message : link_messages()) link.post(message);
+  }
+  Bytes stream(4096);
+  const ssize_t size = recv(pair.second.fd, stream.data(), stream.size(), 0);
+  require(size > 0);
+  stream.resize(static_cast<std::size_t>(size));
+  close(pair.second.fd);
+  return {stream, bytes_of("\xff\xff\xff\xff")};
 }
 
 constexpr Target kTargets[] = {

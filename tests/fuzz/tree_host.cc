@@ -8,6 +8,7 @@
 #include <string>
 
 #include "control/tree.h"
+#include "seals.h"
 
 namespace hvd::fuzz {
 
@@ -98,10 +99,13 @@ Pair connected_pair() {
   int pair[2];
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0,
           "no sockets are left");
-  return {pair[0], pair[1]};
+  const auto [first, second] = test::seals_pair();
+  return {{.fd = pair[0], .seals = first}, {.fd = pair[1], .seals = second}};
 }
 
-TreeHost::TreeHost(int host, std::optional<int> parent, const std::vector<int>& children)
+MessageLink link_at(const End& end, int rank) { return {end.fd, rank, end.seals, "control link"}; }
+
+TreeHost::TreeHost(int host, const std::optional<End>& parent, const std::vector<End>& children)
     : host_(host), region_(Region::allocate(Board::region_bytes(kTreeSize))) {
   const Hosts& hosts = tree_hosts();
   BoardConfig config;
@@ -118,12 +122,12 @@ TreeHost::TreeHost(int host, std::optional<int> parent, const std::vector<int>& 
                       .is_in_flight = {}});
   }
   std::optional<MessageLink> up;
-  if (parent) up.emplace(*parent, hosts[static_cast<std::size_t>(tree_parent(host))][0]);
+  if (parent) up.emplace(link_at(*parent, hosts[static_cast<std::size_t>(tree_parent(host))][0]));
   std::vector<Relay::Child> below;
   const std::vector<int> numbers = tree_children(host, static_cast<int>(hosts.size()));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const int leader = hosts[static_cast<std::size_t>(numbers[i])][0];
-    below.push_back({MessageLink(children[i], leader), ranks_below(numbers[i])});
+    below.push_back({link_at(children[i], leader), ranks_below(numbers[i])});
   }
   relay_ = std::make_unique<Relay>(*ranks_.front().board, std::move(up), std::move(below));
 }

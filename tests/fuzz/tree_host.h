@@ -10,6 +10,7 @@
 
 #include "control/relay.h"
 #include "transport/region.h"
+#include "transport/seal.h"
 
 namespace hvd::fuzz {
 
@@ -20,17 +21,23 @@ const Hosts& tree_hosts();
 inline constexpr int kTreeSize = 8;
 inline constexpr int kNames = 10;  // of operations, of all kinds
 
-// Both ends of a connection.
+// Of a connection, with what seals and opens its messages.
+struct End {
+  int fd = -1;
+  std::shared_ptr<LinkSeals> seals;
+};
 struct Pair {
-  int first = -1;
-  int second = -1;
+  End first;
+  End second;
 };
 Pair connected_pair();
+// To `rank`; takes over the descriptor.
+MessageLink link_at(const End& end, int rank);
 
 class TreeHost {
  public:
-  // `parent`: a socket, where there is one; `children`: as many as the tree has.
-  TreeHost(int host, std::optional<int> parent, const std::vector<int>& children);
+  // `parent`: where there is one; `children`: as many as the tree has.
+  TreeHost(int host, const std::optional<End>& parent, const std::vector<End>& children);
 
   // All ranks here that can submit operation `name`.
   void submit(int name);

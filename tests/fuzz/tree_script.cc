@@ -23,9 +23,9 @@ std::vector<int> neighbours_of(int host) {
   return neighbours;
 }
 
-std::unique_ptr<TreeHost> open_host(int host, const std::vector<int>& sockets) {
-  std::vector<int> children = sockets;
-  std::optional<int> parent;
+std::unique_ptr<TreeHost> open_host(int host, const std::vector<End>& ends) {
+  std::vector<End> children = ends;
+  std::optional<End> parent;
   if (host != 0) {
     parent = children.front();
     children.erase(children.begin());
@@ -61,10 +61,10 @@ class Recording {
  public:
   explicit Recording(int host) : host_(host), neighbours_(neighbours_of(host)) {
     const int count = static_cast<int>(tree_hosts().size());
-    std::vector<std::vector<int>> sockets(static_cast<std::size_t>(count));
-    for (int child = 1; child < count; ++child) connect(tree_parent(child), child, sockets);
+    std::vector<std::vector<End>> ends(static_cast<std::size_t>(count));
+    for (int child = 1; child < count; ++child) connect(tree_parent(child), child, ends);
     for (int each = 0; each < count; ++each) {
-      hosts_.push_back(open_host(each, sockets[static_cast<std::size_t>(each)]));
+      hosts_.push_back(open_host(each, ends[static_cast<std::size_t>(each)]));
     }
   }
 
@@ -89,9 +89,9 @@ class Recording {
   Bytes take() { return std::move(script_); }
 
  private:
-  void connect(int parent, int child, std::vector<std::vector<int>>& sockets) {
-    const auto add = [&](int host, int socket) {
-      sockets[static_cast<std::size_t>(host)].push_back(socket);
+  void connect(int parent, int child, std::vector<std::vector<End>>& ends) {
+    const auto add = [&](int host, const End& end) {
+      ends[static_cast<std::size_t>(host)].push_back(end);
     };
     const Pair pair = connected_pair();
     if (parent != host_ && child != host_) {
@@ -103,8 +103,8 @@ class Recording {
     const int neighbour = parent == host_ ? child : parent;
     add(host_, pair.first);
     add(neighbour, further.first);
-    ours_.emplace_back(pair.second, 0);
-    theirs_.emplace_back(further.second, 0);
+    ours_.push_back(link_at(pair.second, 0));
+    theirs_.push_back(link_at(further.second, 0));
   }
   void note(std::size_t value) { script_.push_back(static_cast<std::byte>(value)); }
   bool pass(std::size_t i) {
@@ -143,14 +143,14 @@ void act(TreeHost& host, std::vector<MessageLink>& neighbours, Script& script) {
 }  // namespace
 
 std::string play(int host, std::span<const std::byte> bytes) {
-  std::vector<int> sockets;
+  std::vector<End> ends;
   std::vector<MessageLink> neighbours;
   for (const int neighbour : neighbours_of(host)) {
     const Pair pair = connected_pair();
-    sockets.push_back(pair.first);
-    neighbours.emplace_back(pair.second, neighbour);
+    ends.push_back(pair.first);
+    neighbours.push_back(link_at(pair.second, neighbour));
   }
-  const std::unique_ptr<TreeHost> played = open_host(host, sockets);
+  const std::unique_ptr<TreeHost> played = open_host(host, ends);
   try {
     for (Script script(bytes); !script.is_empty();) act(*played, neighbours, script);
     played->run_buckets();

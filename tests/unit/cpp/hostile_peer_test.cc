@@ -185,14 +185,17 @@ class PlayedChild {
  public:
   PlayedChild()
       : pair_(connected_pair()),
-        link_(pair_.second, 0),
+        seals_(seals_pair()),
+        link_(pair_.second, 0, seals_.second, "control link"),
         world_(
             3, [](EngineConfig&) {}, [](int) { return std::vector<WatchedProcess>{}; },
             Hosts{{0}, {1}, {2}},
             [this](int rank, Connections& own) {
               if (rank != 0) return;
               for (LeaderLink& link : own.world.control) {
-                if (link.host == 1) close(std::exchange(link.fd, pair_.first));
+                if (link.host != 1) continue;
+                close(std::exchange(link.fd, pair_.first));
+                link.seals = seals_.first;
               }
             }) {}
 
@@ -201,6 +204,7 @@ class PlayedChild {
 
  private:
   const Pair pair_;
+  const SealsPair seals_;
   MessageLink link_;
   WorldOfThreads world_;
 };
@@ -224,12 +228,16 @@ TEST_CASE("hostile: what a leader must not have said ends the world on every ran
 // Two hosts; what rank 0 tells rank 1 about the world comes from the test.
 TEST_CASE("hostile: news that cannot be ends the world with its sender's name") {
   const Pair pair = connected_pair();
-  MessageLink news(pair.second, 0);
+  const SealsPair seals = seals_pair();
+  MessageLink news(pair.second, 0, seals.second, "news link");
   WorldOfThreads world(
       2, [](EngineConfig&) {}, [](int) { return std::vector<WatchedProcess>{}; }, Hosts{{0}, {1}},
       [&](int rank, Connections& own) {
         if (rank != 1) return;
-        for (LeaderLink& link : own.news) close(std::exchange(link.fd, pair.first));
+        for (LeaderLink& link : own.news) {
+          close(std::exchange(link.fd, pair.first));
+          link.seals = seals.first;
+        }
       });
   news.post(write_news({.liveness = Liveness::kDead, .alarm = {.rank = 1 << 30, .text = {}}}));
   std::vector<float> values(4, 1.0F);
