@@ -118,8 +118,9 @@ bool Board::arrive(const NameKey& key, std::span<const Request> requests,
   if (!objection.empty() && !slot.has_error[parity]) set_error(slot, parity, objection);
   if (rows_may_differ(kind)) record_rows(ref.slot, requests, splits);
   count_arrival(slot, config_.rank);
-  if (kind == Kind::kJoin) return join(config_.rank) | end_join(ref.slot, config_.rank);
-  return collect(ref.slot);
+  if (kind != Kind::kJoin) return collect(ref.slot);
+  const bool became_ready = join(config_.rank);
+  return end_join(ref.slot, config_.rank) || became_ready;
 }
 
 void Board::prepare_slot(std::uint32_t index, std::size_t chain_length) {

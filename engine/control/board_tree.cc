@@ -104,7 +104,7 @@ bool Board::merge(const Arrivals& arrival) {
   if (kind != Kind::kJoin) return collect(index);
   bool became_ready = false;
   for (const int rank : ranks) became_ready |= join(rank);
-  return became_ready | end_join(index, ranks.back());
+  return end_join(index, ranks.back()) || became_ready;
 }
 
 bool Board::merge_repeated(std::uint32_t index, std::uint32_t wire_id, std::span<const int> ranks) {
