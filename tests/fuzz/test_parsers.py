@@ -32,6 +32,7 @@ from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields, p
 from horovod.launch.hosts import Slot
 from horovod.launch.kubernetes import meeting
 from horovod.metrics import exchange
+from horovod.own_files import OwnFolder
 from horovod.rendezvous import gathering as gathering_module
 from horovod.rendezvous import greeting, handshake, link_round, mpi_identity, slurm, wire
 from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, prove
@@ -157,7 +158,11 @@ def recording(data: bytes, folder: Path) -> None:
 
 def presences(data: bytes, folder: Path) -> None:
     (folder / "rank-0.running").write_bytes(data)
-    find_presences(folder)
+    opened = OwnFolder(folder)
+    try:
+        find_presences(opened)
+    finally:
+        opened.close()
 
 
 def checkpoint(data: bytes, folder: Path) -> None:

@@ -103,15 +103,15 @@ def marked(path: Path, mark: bytes) -> Any:
     ("direction", "where", "reason"),
     [
         # Greeting: nonce and proof. Records: their lengths and codes, the plan, the call.
-        (TO_GUEST, 3, "its guest was ended"),
-        (TO_GUEST, 40, "its guest was ended"),
+        (TO_GUEST, 3, "does not know the job's secret"),
+        (TO_GUEST, 40, "does not know the job's secret"),
         (TO_GUEST, 64, "did not arrive as it was: record 1 "),
         (TO_GUEST, 70, "did not arrive as it was: record 1 "),
         (TO_GUEST, 200, "did not arrive as it was: record 1 "),
         (TO_GUEST, "mark", "did not arrive as it was: record 2 "),
         # Greeting: magic, nonce, proof. Records: the first one's length and code, the answer.
         (TO_LAUNCHER, 0, "something else listens there"),
-        (TO_LAUNCHER, 15, "its guest was ended"),
+        (TO_LAUNCHER, 15, "does not know the job's secret"),
         (TO_LAUNCHER, 60, "does not know the job's secret"),
         (TO_LAUNCHER, 75, "did not arrive as it was: record 1 "),
         (TO_LAUNCHER, 80, "did not arrive as it was: record 1 "),

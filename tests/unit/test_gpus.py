@@ -75,7 +75,7 @@ def test_which_collectives_are_hierarchical() -> None:
     assert gpus.hierarchical_kinds(gather) == [False, True, *none[2:]]
 
 
-@pytest.mark.parametrize("value", ["mpi", "", "ddl"])
+@pytest.mark.parametrize("value", ["rccl", "", "gpu"])
 def test_what_is_no_way_is_refused_by_name(value: str) -> None:
     with pytest.raises(SettingError, match="expected one of auto, nccl, host"):
         Settings.from_env({"HOROVOD_GPU_BROADCAST": value})

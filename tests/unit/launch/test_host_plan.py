@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from horovod.checked import Fields
 from horovod.launch.call import CallFiles, memory_file
 from horovod.launch.frames import CHUNK_BYTES, Frame, FrameReader, Kind
 from horovod.launch.host_plan import (
@@ -40,12 +41,12 @@ PLAN = HostPlan(
     ],
 )
 def test_a_plan_survives_the_journey(plan: HostPlan) -> None:
-    assert plan_of(json.loads(json.dumps(fields_of(plan)))) == plan
+    assert plan_of(Fields.read("plan", json.dumps(fields_of(plan)))) == plan
 
 
 def test_a_place_survives_the_journey() -> None:
     place = Place(7, Slot("h", 1, 3, 0, 2, 1, 2), {"C": "d\udcff"})
-    assert place_of(json.loads(json.dumps(place_fields(place)))) == place
+    assert place_of(Fields.read("place", json.dumps(place_fields(place)))) == place
 
 
 def test_a_plan_does_not_show_the_secret() -> None:

@@ -425,7 +425,7 @@ class CuttingGuest:
             launcher.sendall(greeting.opening)
             proof = greeting.feed(launcher.recv(4096))
             if is_last:
-                launcher.sendall(proof + HELLO)
+                launcher.sendall(proof + greeting.records().sealed(HELLO))
                 launcher.recv(1)
 
     def __enter__(self) -> CuttingGuest:
