@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
         return bridges[-1]
 
     first = connect("run-1")
-    assert first.hello().fields["workers"] == []
+    assert json.loads(first.hello().payload)["workers"] == []
     line = "echo ready; read line <go; yes 'a line that is rather long' | head -c 3000000; echo end"
     folder = host_home_path("fred", "host-a", environ)
     os.mkfifo(folder / "go")
@@ -119,7 +120,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
         assert_gone([pid])
 
         second = connect("run-1")
-        hello = second.hello().fields
+        hello = json.loads(second.hello().payload)
         assert [worker["number"] for worker in hello["workers"]] == [7]
         assert (hello["workers"][0]["pid"], hello["workers"][0]["slot"]["rank"]) == (pid, 3)
         assert 50_000 < hello["dropped_lines"] < 112_000
@@ -131,7 +132,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
         second.end()
 
         third = connect("run-2")
-        assert third.hello().fields["workers"] == []
+        assert json.loads(third.hello().payload)["workers"] == []
         third.say(*start_of("exec sleep 1000", store.address))
         pid = third.next(Kind.STARTED).number
         third.say(encode(Kind.END, stream=1))

@@ -98,12 +98,12 @@ def test_cores_that_are_not_there_end_the_job_in_init(cores: str, text: str) -> 
 
 
 def test_a_wrong_file_starts_nothing(tmp_path: Path) -> None:
-    (tmp_path / "settings.yaml").write_text("profiling:\n  enabled: true\n")
+    (tmp_path / "settings.yaml").write_text("params:\n  cycle_time_ms: fast\n")
     status, out, err = run(
         "-np", "1", "--config-file", f"{tmp_path}/settings.yaml", "echo", "never"
     )
     assert (status, out) == (2, "")
-    assert "settings.yaml, line 1: profiling: this version has no such key" in err
+    assert "settings.yaml, line 2: params.cycle_time_ms=fast: expected a number" in err
     assert "Traceback" not in err
 
 

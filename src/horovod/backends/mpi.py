@@ -21,6 +21,9 @@ __all__ = ["MpiBackend"]
 
 # Held around each call where MPI bears one thread at a time.
 _one_at_a_time = threading.Lock()
+# Of worlds that failed. MPI cannot cancel a collective, and goes on to use its memory, which is
+# gone with the world, in the next call. So there must be none.
+_given_up: list[Request] = []
 
 
 class _Request:
@@ -83,7 +86,10 @@ class MpiBackend(Backend):
 
     def close(self) -> None:
         """Free the communicator, unless a collective is left on it by a failure."""
-        if self._mpi.Is_finalized() or (self._last is not None and not self._last.test()):
+        if self._mpi.Is_finalized():
+            return
+        if self._last is not None and not self._last.test():
+            _given_up.append(self._last)
             return
         with self._guard:
             self.comm.Free()
@@ -93,6 +99,11 @@ class MpiBackend(Backend):
         return self._last
 
     def _connect(self, group: Group) -> Any:
+        if _given_up:
+            raise InitError(
+                "init: HOROVOD_CPU_OPERATIONS=mpi: an earlier world of this process failed in the "
+                "middle of a collective, which MPI cannot give up; start the process anew"
+            )
         if group.comm is not None:
             return group.comm.Split(0, group.rank)  # may count its members in another order
         if group.world is None:

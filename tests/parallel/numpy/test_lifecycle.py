@@ -52,8 +52,9 @@ def test_a_hundred_worlds_leave_nothing_behind():
     descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
     for _ in range(100):
         one_world()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert len(os.listdir("/proc/self/task")) == threads
+    # Fewer are right: worlds that failed in other tests may end meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(os.listdir("/proc/self/task")) <= threads
 
 
 def test_what_is_pending_fails_at_shutdown():

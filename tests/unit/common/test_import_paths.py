@@ -21,6 +21,7 @@ FOR_BINDINGS = {
     "generation",
     "has_spare_cores",
     "metrics",
+    "object_key",
     "settle",
     "port_address",
     "missing_in",

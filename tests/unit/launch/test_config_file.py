@@ -153,7 +153,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("{a: " * 100_000, "nested too deeply"),
         ("- " * 100_000, "nested too deeply"),
         ("&a [*a]", "expected a mapping"),
-        ("params: &a {cycle-time-ms: *a}", "expected one value|unknown|no such key"),
+        ("params: &a {cycle_time_ms: *a}", "expected one value"),
         ("#" * (1 << 20) + "\n", "larger than"),
     ],
 )

@@ -208,9 +208,11 @@ def test_a_log_has_the_same_lines_as_the_console(desk: Desk, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_costs_the_log_and_nothing_else(desk: Desk) -> None:
+def test_a_full_disk_costs_the_log_and_nothing_else(desk: Desk, tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    log = LogFile(Path("/dev/full"))
+    log = LogFile(tmp_path / "stdout")
+    with log._file:
+        log._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
     desk.output.add(reader, "[1]<stdout>:", desk.console, log)
     os.write(writer, b"one\n")
     while desk.turn():

@@ -55,9 +55,7 @@ def test_what_is_no_secret_is_refused() -> None:
     made = agree_on_secret(identity_of(0, 2), store, 0)
     assert agree_on_secret(identity_of(1, 2), store, 0) == made
     store.set("secret", b"short")
-    with pytest.raises(
-        InitError, match="from rank 0 has 5 bytes in field length; expected 32"
-    ):
+    with pytest.raises(InitError, match="from rank 0 has 5 bytes in field length; expected 32"):
         agree_on_secret(identity_of(1, 2), store, 0)
 
 
