@@ -57,6 +57,16 @@ class World:
         if self.data_plane is not None:
             self.data_plane.close()
 
+    def notices(self) -> list[str]:
+        """A sentence for what the user has asked for and does not get in this world."""
+        level = self.settings.link_protection
+        if self.data_plane is None or level == "control":
+            return []
+        return [
+            f"HOROVOD_LINK_PROTECTION={level}: tensors travel over {self.data_plane_name}, which "
+            "it does not protect (docs/security.md)"
+        ]
+
     def missing_in(self, text: str) -> list[int]:
         """The other ranks that are dead, silent or out of reach, as an error of this world says.
 

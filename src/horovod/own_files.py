@@ -8,16 +8,27 @@ lists the places, and what marks as ours what is there. Errors name the file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["OwnFolder", "is_own_file", "open_own", "open_regular", "read_own", "replacing"]
+__all__ = [
+    "OwnFolder",
+    "follow",
+    "is_own_file",
+    "keep_mode",
+    "open_own",
+    "open_regular",
+    "read_own",
+    "replacing",
+]
 
 _UNBLOCKED = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40  # as in Linux
 
 
 def is_own_file(found: os.stat_result) -> bool:
@@ -77,13 +88,73 @@ def read_own(path: str | os.PathLike[str], most_bytes: int, *, folder: int | Non
     return data
 
 
+def follow(path: str | os.PathLike[str]) -> Path:
+    """Where ``path`` leads to, absolute and without links; it need not be there.
+
+    A link counts only if it is this user's, or its folder's owner's, as in the kernel with
+    ``fs.protected_symlinks``: in a folder that all may write to, another user's leads anywhere.
+
+    Raises:
+        PermissionError: a link is somebody else's.
+        OSError: links lead in a circle.
+    """
+    found, links = Path("/"), 0
+    left = [*reversed(Path(path).absolute().parts[1:])]
+    while left:
+        name = left.pop()
+        if name == "..":
+            found = found.parent
+            continue
+        target = _target_of(found, name)
+        if target is None:
+            found = found / name
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+        if target.is_absolute():
+            found = Path("/")
+        left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+    return found
+
+
+def _target_of(folder: Path, name: str) -> Path | None:
+    """What a link in a folder says; None for anything else. PermissionError as ``follow``."""
+    path = folder / name
+    try:
+        link, owner = path.lstat(), folder.lstat().st_uid
+    except OSError:  # who opens it is told
+        return None
+    if not stat.S_ISLNK(link.st_mode):
+        return None
+    if link.st_uid not in (os.geteuid(), owner):
+        raise PermissionError(
+            f"{path}: the link belongs to user {link.st_uid}, expected {os.geteuid()} or the "
+            f"owner of its folder, {owner}"
+        )
+    return path.readlink()
+
+
+def keep_mode(descriptor: int, path: str | os.PathLike[str], *, folder: int | None = None) -> None:
+    """Give the file the permissions of the own file at ``path``, if one is there to replace."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path, dir_fd=folder)
+        if is_own_file(found):
+            os.fchmod(descriptor, found.st_mode & 0o777)
+
+
 @contextlib.contextmanager
 def replacing(
-    path: str | os.PathLike[str], mode: int = 0o600, *, folder: int | None = None
+    path: str | os.PathLike[str],
+    mode: int = 0o600,
+    *,
+    folder: int | None = None,
+    keeps_mode: bool = False,
 ) -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` when the block ends well, and else goes.
 
-    Nobody sees a part of it. Only a regular file is replaced.
+    Nobody sees a part of it. Only a regular file is replaced. ``mode`` is for a new file, or also
+    for one that replaces another unless it ``keeps_mode``.
 
     Raises:
         OSError: it cannot be written, or something else is there.
@@ -97,6 +168,8 @@ def replacing(
     descriptor = os.open(draft, flags, mode, dir_fd=folder)
     try:
         with open(descriptor, "wb") as file:
+            if keeps_mode:
+                keep_mode(descriptor, path, folder=folder)
             yield file
         os.replace(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:

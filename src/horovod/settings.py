@@ -264,7 +264,7 @@ class Settings:
         "always encrypted: control, nothing; integrity, a code that shows changes; encrypted, "
         "AES-256-GCM; the same on all ranks",
         choices=LINK_PROTECTIONS,
-        flag=Flag("--link-protection", "start"),
+        flag=Flag("--link-protection", "start", key="library_options.link_protection"),
     )
     start_timeout_s: float = _setting(
         "HOROVOD_START_TIMEOUT",

@@ -179,7 +179,7 @@ def _enter(world: World) -> None:
         partial(_tally.read, world.engine),
     )
     if world.identity.rank == 0 and worlds_begun() == 1:
-        for notice in notices(os.environ):
+        for notice in (*notices(os.environ), *world.notices()):
             _log.warning(notice)
     if world.identity.rank == 0 and world.identity.size > 1:
         around = Surroundings(world.data_plane_name == NATIVE, world.connect_set is not None)

@@ -54,6 +54,14 @@ def test_gloo_conforms() -> None:
 
 
 @needs_torch
+def test_gloo_says_once_that_it_is_not_protected() -> None:
+    program = "import horovod.numpy as hvd\nfor _ in range(2): hvd.init(); hvd.shutdown()"
+    job = run_over("gloo", 2, "-c", program, HOROVOD_LINK_PROTECTION="encrypted")
+    assert job.returncode == 0, job.stderr
+    assert job.stderr.count("HOROVOD_LINK_PROTECTION=encrypted: tensors travel over gloo") == 1
+
+
+@needs_torch
 def test_the_numpy_tests_over_gloo() -> None:
     check_tests(run_over("gloo", 2, *PYTEST, PARALLEL / "numpy"), 2)
 

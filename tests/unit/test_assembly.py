@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -32,3 +33,27 @@ def world_of(rank: int) -> World:
 )
 def test_ranks_that_are_missing(text: str, ranks: list[int]) -> None:
     assert world_of(0).missing_in(text) == ranks
+
+
+@pytest.mark.parametrize(
+    ("level", "plane", "is_said"),
+    [
+        ("encrypted", "mpi", True),
+        ("integrity", "gloo", True),
+        ("control", "gloo", False),
+        ("encrypted", "native", False),
+    ],
+)
+def test_a_protection_that_does_not_cover_the_data_plane_is_said(
+    level: str, plane: str, is_said: bool
+) -> None:
+    world = replace(
+        world_of(0),
+        settings=Settings(link_protection=level),
+        data_plane_name=plane,
+        data_plane=None if plane == "native" else cast("Any", object()),
+    )
+    text = (
+        f"HOROVOD_LINK_PROTECTION={level}: tensors travel over {plane}, which it does not protect"
+    )
+    assert [notice.startswith(text) for notice in world.notices()] == [True] * is_said

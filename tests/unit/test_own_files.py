@@ -22,10 +22,11 @@ from horovod.elastic import ObjectState
 from horovod.errors import InitError
 from horovod.launch.experiment.folders import free_number, take_number
 from horovod.launch.job_folder import DRIVER, Home, home_path
+from horovod.launch.job_plan import JobOutcome
 from horovod.launch.keeper_socket import listen_at
 from horovod.launch.logs import Logs
-from horovod.launch.report import check_report
-from horovod.own_files import OwnFolder, open_own, open_regular, read_own, replacing
+from horovod.launch.report import JobReport, check_report
+from horovod.own_files import OwnFolder, follow, open_own, open_regular, read_own, replacing
 from horovod.rendezvous.hosting import HostedStore
 from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.slurm import publish, wait_for_contact
@@ -230,6 +231,62 @@ def test_a_report_takes_the_place_of_a_file_alone(tmp_path: Path, kind: str) -> 
 def test_a_link_to_a_report_stays_one(tmp_path: Path) -> None:
     (tmp_path / "latest.html").symlink_to("new.html")
     assert check_report(tmp_path / "latest.html") == tmp_path / "new.html"
+
+
+def save(path: Path) -> None:
+    ObjectState(lambda obj: obj, lambda: 0, step=1).save(path)
+
+
+def report(path: Path) -> None:
+    JobReport(check_report(path), ["x"]).write({}, JobOutcome(0), lambda text: None)
+
+
+@as_root
+@pytest.mark.parametrize("write", [save, report])
+@pytest.mark.parametrize("name", ["link", "link/file"])
+def test_another_users_link_leads_nowhere(
+    tmp_path: Path, write: Callable[[Path], None], name: str
+) -> None:
+    """In a folder where every user may make links, it could lead to any file of ours."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for folder in (shared, own):
+        folder.mkdir()
+    shared.chmod(0o1777)
+    (own / "file").write_text("words")
+    (shared / "link").symlink_to(own / "file" if name == "link" else own)
+    os.chown(shared / "link", NOBODY, NOBODY, follow_symlinks=False)
+    text = rf"{shared}/link: the link belongs to user {NOBODY}, expected 0"
+    with pytest.raises(OSError, match=text):
+        write(shared / name)
+    assert contents(own).keys() == {"file"}
+    assert (own / "file").read_text() == "words"
+    os.chown(shared, NOBODY, NOBODY)  # whose folder it is, can put there what is to be written to
+    write(shared / name)
+    assert (own / "file").read_bytes() != b"words"
+    assert (shared / "link").is_symlink()
+
+
+@pytest.mark.parametrize("write", [save, report])
+def test_a_file_that_is_replaced_keeps_its_permissions(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    for mode in (0o600, 0o664):
+        (tmp_path / "file").write_text("words")
+        (tmp_path / "file").chmod(mode)
+        write(tmp_path / "file")
+        assert (tmp_path / "file").stat().st_mode & 0o7777 == mode
+
+
+def test_links_lead_where_the_system_says(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "up").symlink_to("a/b/..")
+    (tmp_path / "a" / "whole").symlink_to(tmp_path / "up" / "b")
+    (tmp_path / "broken").symlink_to("a/none/file")
+    for name in ("up/x", "a/whole/../new", "broken", "a/./b", "a/whole", "up/whole/.."):
+        assert follow(tmp_path / name) == (tmp_path / name).resolve()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(OSError, match=r"Too many levels .*circle"):
+        follow(tmp_path / "circle")
 
 
 def test_a_state_among_a_users_files(place: Path, nothing_is_lost: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from horovod.own_files import open_own, open_regular
+from horovod.own_files import follow, keep_mode, open_own, open_regular
 
 __all__ = ["Leaf", "read_checkpoint", "write_checkpoint"]
 
@@ -94,8 +94,9 @@ def write_checkpoint(
         OSError: it cannot be written; names path and reason.
         TypeError: something in ``values`` cannot be pickled.
     """
-    target = Path(path).resolve()  # what a link leads to is replaced, not the link
+    target = Path(path).absolute()
     try:
+        target = follow(target)  # what a link leads to is replaced, not the link
         with _replacing(target) as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(_ABOUT, json.dumps({"format": _FORMAT, "kind": kind}))
             tree = io.BytesIO()
@@ -123,6 +124,7 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
         with open(descriptor, "wb") as file:
             with contextlib.suppress(OSError):  # some file systems cannot
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
+            keep_mode(descriptor, target)
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -57,8 +57,11 @@ def read_config_file(path: Path) -> FileChoices:
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as file:  # may well be the end of a pipe
-        content = file.read(_MOST_BYTES + 1)
+    try:
+        with path.open("rb") as file:  # may well be the end of a pipe
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise type(error)(f"--config-file {path}: {error.strerror or error}") from None
     if len(content) > _MOST_BYTES:
         raise SettingError(f"larger than {_MOST_BYTES} bytes")
     return content

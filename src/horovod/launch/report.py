@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.launch.job_plan import JobOutcome, JobPlan
-from horovod.own_files import replacing
+from horovod.own_files import follow, replacing
 from horovod.trace.folders import JOB_ID
 
 if TYPE_CHECKING:
@@ -32,9 +32,12 @@ def check_report(path: Path) -> Path:
     """``path`` as an absolute one, if a file can be written there.
 
     Raises:
-        OSError: it cannot, or is a folder.
+        OSError: it cannot, is a folder, or is reached over another user's link.
     """
-    path = path.resolve()  # what a link leads to is replaced, not the link
+    try:
+        path = follow(path)  # what a link leads to is replaced, not the link
+    except OSError as error:
+        raise OSError(f"--report {error}") from None
     if path.is_dir():
         raise IsADirectoryError(f"--report {path}: this is a folder; expected a file's name")
     if path.exists() and not path.is_file():
@@ -93,7 +96,7 @@ class JobReport:
         for problem in problems:
             say(f"--report: the numbers of a process are left out: {problem}")
         try:
-            with replacing(self._path, 0o666) as file:
+            with replacing(self._path, 0o666, keeps_mode=True) as file:
                 file.write(page(report).encode(errors="replace"))
         except OSError as error:
             say(f"--report {self._path}: cannot be written: {error.strerror or error}")

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -40,7 +41,8 @@ _LOOPBACK = (("127.0.0.1", 0),)
 
 
 def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"horovod: {text}\n")
+    with suppress(OSError, ValueError):  # the server goes on if nobody reads it
+        sys.stderr.write(f"horovod: {text}\n")
 
 
 class StoreServer:
@@ -80,7 +82,7 @@ class StoreServer:
         self._peers: set[StorePeer] = set()
         self._strangers: Strangers[StorePeer] = Strangers(max_strangers or most_strangers())
         self._parked: dict[bytes, dict[StorePeer, None]] = {}
-        self._done: dict[bytes, int] = {}  # by client, the last value that it has set
+        self._done: dict[bytes, int] = {}  # by client, the number of its last set
         self._timers: Timers[StorePeer] = Timers()
         self._listen_again_at: float | None = None
         self._has_rested = False
@@ -305,7 +307,8 @@ class StoreServer:
 
     def _set(self, request: wire.Request) -> tuple[wire.Status, bytes]:
         """Once, even if a client that has lost its connection says it again; the answer."""
-        if self._done.get(request.client) == request.number:
+        if request.number <= self._done.get(request.client, -1):
+            # Again, or held back on a connection that the client has left since.
             return wire.Status.DONE, b""
         try:
             self._put(request.key, request.value)

@@ -187,6 +187,17 @@ def test_notices_of_a_file(
     assert capsys.readouterr().err.count("did you mean cycle_time_ms?") == 1
 
 
+def test_a_file_that_is_not_there_is_named_with_its_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["-np", "2", "--config-file", "nosuch.yaml", "x"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(
+        "error: --config-file nosuch.yaml: No such file or directory\n"
+    )
+
+
 def test_version_is_just_the_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from horovod.errors import SettingError
 from horovod.launch.config_file import read_config_file
@@ -13,6 +14,7 @@ from horovod.launch.options import file_form
 from horovod.setting import Setting
 from horovod.settings import SETTINGS, environment_of
 
+RUNNING = Path(__file__).parents[3] / "docs" / "running.md"
 WITH_KEY = [pytest.param(s, id=s.name) for s in SETTINGS if s.flag and s.flag.key]
 
 
@@ -32,7 +34,7 @@ def test_every_key_gives_its_setting_a_value(setting: Setting, tmp_path: Path) -
             assert read(tmp_path, f"{section}:\n  {name}: {word}") == {setting.name: expected}
         return
     number = int(min(max(7, setting.minimum), setting.maximum))
-    word = "TRACE" if setting.choices else str(number)
+    word = setting.choices[-1].upper() if setting.choices else str(number)
     chosen = read(tmp_path, f"{section}: {{{name}: {word}}}")
     assert chosen == {setting.name: setting.parse(word, setting.flag.factor)}
 
@@ -42,6 +44,13 @@ def test_what_the_help_shows_is_a_file_that_changes_nothing(tmp_path: Path) -> N
         s.name: s.default for s in SETTINGS if s.flag and s.flag.key and s.default not in ((), "")
     }
     assert read(tmp_path, file_form()) == defaults
+
+
+def test_the_documents_have_all_keys_with_their_defaults(tmp_path: Path) -> None:
+    lines = RUNNING.read_text().split("```yaml\ncontroller: gloo\n")[1].split("```")[0]
+    assert yaml.safe_load(lines) == {
+        name: keys for name, keys in yaml.safe_load(file_form()).items() if name != "controller"
+    }
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "params:\n", "params: {cycle_time_ms: null}"])
@@ -56,6 +65,10 @@ def test_nothing_gives_nothing(text: str, tmp_path: Path) -> None:
         ("params: {cycle_time_ms: 1e-2}", {"HOROVOD_CYCLE_TIME": "0.01"}),
         ("library_options:\n  thread_affinity: 0,2", {"HOROVOD_THREAD_AFFINITY": "0,2"}),
         ("library_options: {thread_affinity: '1,0'}", {"HOROVOD_THREAD_AFFINITY": "1,0"}),
+        (
+            "library_options: {link_protection: Encrypted}",
+            {"HOROVOD_LINK_PROTECTION": "encrypted"},
+        ),
         ("controller: Gloo\nlogging: {level: INFO}", {"HOROVOD_LOG_LEVEL": "info"}),
     ],
 )
@@ -142,7 +155,9 @@ def test_controllers(word: str, controller: str | None, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(
+        FileNotFoundError, match=rf"^--config-file {tmp_path}/none.yaml: No such file"
+    ):
         read_config_file(tmp_path / "none.yaml")
 
 

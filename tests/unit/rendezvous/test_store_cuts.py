@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import store, store_channel
+from horovod.rendezvous import store, store_channel, wire
 from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store_channel import StoreChannel
 from horovod.rendezvous.store_server import StoreServer
 
 from .proxy import TO_CLIENT, TO_SERVER, Meddler, Proxy, cut_after, flip
@@ -150,3 +153,46 @@ def test_to_close_a_client_ends_its_attempts(
             client.close()
             with pytest.raises(InitError):
                 waiting.result(30)
+
+
+def test_a_request_that_was_held_back_changes_nothing_later(served: Served) -> None:
+    """On a connection that its client has left, after all that the client has set since."""
+    old, new = (
+        StoreChannel(served.server.address, SECRET, timeout_s=30, connect_s=30) for _ in range(2)
+    )
+
+    def set_over(channel: StoreChannel, number: int, value: bytes) -> bytes:
+        request = wire.Request(wire.Operation.SET, b"key", value, client=b"c" * 16, number=number)
+        return channel.ask(wire.encode_request(request), 30)
+
+    answers = [
+        set_over(channel, number, value)
+        for channel, number, value in ((new, 1, b"1"), (new, 3, b"3"), (old, 1, b"1"))
+    ]
+    assert answers == [bytes((wire.Status.DONE,))] * 3
+    assert served.set == [("key", b"1"), ("key", b"3")]
+    assert served.server.found("key") == {"key": b"3"}
+    for channel in (old, new):
+        channel.close()
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "full"), ValueError("closed")])
+def test_a_server_goes_on_when_its_reports_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    written: list[str] = []
+
+    class Stderr(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            raise error
+
+    with StoreServer(SECRET) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stderr", Stderr())
+            with pytest.raises(InitError, match="refused this process"):
+                StoreClient(server.address, b"x" * 32, timeout_s=30)
+            client = StoreClient(server.address, SECRET, timeout_s=5)
+        client.set("key", b"value")
+        client.close()
+    assert "does not know the job's secret" in written[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 import time
@@ -59,6 +60,20 @@ def test_a_config_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"config\.json"):
         CONFIG.write(tmp_path / "config.json")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("kind", ["queue", "theirs"])
+def test_a_config_that_is_not_this_users_is_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "queue":
+        os.mkfifo(path)
+    else:
+        if os.geteuid() != 0:
+            pytest.skip("needs root, to be somebody else")
+        CONFIG.write(path)
+        os.chown(path, 65534, 65534)
+    with pytest.raises(PermissionError, match=f"{path}.*expected"):
+        TfDataServiceConfig.read(path, wait_for_file_creation=True)
 
 
 def test_read_fails_or_waits_for_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,19 +88,24 @@ def _newest(base: Path, *, is_chosen: bool) -> Path:
 
 
 def _jobs(base: Path) -> list[Path]:
-    """Folders with recordings, or with ranks that run, the newest last."""
+    """Marked folders with recordings, or with ranks that run, the newest last."""
     try:
-        folders = [path for path in base.iterdir() if _is_of_a_job(path)]
+        folders = [path for path in base.iterdir() if _is_of_a_job(path, is_named=False)]
         return sorted(folders, key=lambda path: path.stat().st_mtime_ns)
     except OSError:
         return []
 
 
-def _is_of_a_job(path: Path) -> bool:
-    """Whether this user, and nobody else, has recordings or ranks that run there."""
+def _is_of_a_job(path: Path, *, is_named: bool = True) -> bool:
+    """Whether this user, and nobody else, has recordings or ranks that run there.
+
+    A folder that the user has named may be a copy under another name; others must be marked.
+    """
     try:
         with OwnFolder(path) as folder:
-            return any(name.endswith((".hvdrec", ".running")) for name in folder.names())
+            return (is_named or is_marked(folder)) and any(
+                name.endswith((".hvdrec", ".running")) for name in folder.names()
+            )
     except OSError:
         return False
 

@@ -30,11 +30,18 @@ import tensorflow as tf
 
 from horovod import world
 from horovod.compatibility import rank_and_size
-from horovod.own_files import replacing
+from horovod.own_files import read_own, replacing
 from horovod.tensorflow.data.registry import Addresses, ComputeClient
 
-__all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
+__all__ = [
+    "MOST_CONFIG_BYTES",
+    "TfDataServiceConfig",
+    "compute_worker_fn",
+    "send_to_data_service",
+    "tf_data_service",
+]
 
+MOST_CONFIG_BYTES = 1 << 20
 _SIDES = ("compute", "training")
 _shared_readings = itertools.count()  # ranks that share a reading must call it by one name
 
@@ -100,11 +107,15 @@ class TfDataServiceConfig:
         """The config in ``filename``.
 
         ``wait_for_file_creation`` looks for the file each second until it is there, without limit.
+
+        Raises:
+            PermissionError: it is no regular file of this user.
+            OSError: it cannot be read.
         """
         path = Path(filename)
         while wait_for_file_creation and not path.exists():
             time.sleep(1)
-        return TfDataServiceConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return TfDataServiceConfig.from_dict(json.loads(read_own(path, MOST_CONFIG_BYTES)))
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
         """A connection to the registry, for example to call ``shutdown``; 2 says what it does."""

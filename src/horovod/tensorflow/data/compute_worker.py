@@ -19,12 +19,15 @@ from pathlib import Path
 import horovod.numpy as hvd
 from horovod.own_files import read_own
 from horovod.tensorflow.data import registry
-from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
+from horovod.tensorflow.data.compute_service import (
+    MOST_CONFIG_BYTES,
+    TfDataServiceConfig,
+    compute_worker_fn,
+)
 
 __all__ = ["main"]
 
 _KEY_BYTES = 32
-_MOST_BYTES = 1 << 20
 
 
 def main(
@@ -80,7 +83,7 @@ def _remove_config(path: Path) -> None:
         OSError: it is not this user's, or no regular file.
     """
     try:
-        TfDataServiceConfig.from_dict(json.loads(read_own(path, _MOST_BYTES)))
+        TfDataServiceConfig.from_dict(json.loads(read_own(path, MOST_CONFIG_BYTES)))
     except FileNotFoundError:
         return
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):

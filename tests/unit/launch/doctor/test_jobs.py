@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +51,18 @@ def test_a_job_is_found_by_id_by_folder_or_as_the_newest(base: Path) -> None:
     assert find_job("older", environ) == base / "older"
 
 
+def test_a_users_folder_is_not_the_newest_job(base: Path) -> None:
+    environ = {"HOROVOD_RECORDER_DIR": str(base)}
+    mine = base / "mine"
+    mine.mkdir(mode=0o700)
+    (mine / "model.running").write_text("words")
+    for job in ("", str(base)):
+        assert find_job(job, environ) == base / "job-7"
+    with pytest.raises(NothingFoundError, match=r"there: job-7$"):
+        find_job("fred", environ)
+    assert find_job(str(mine), environ) == mine  # perhaps a copy
+
+
 def test_where_there_is_nothing_the_text_says_where_it_was_looked_for(base: Path) -> None:
     environ = {"HOROVOD_RECORDER_DIR": str(base)}
     with pytest.raises(NothingFoundError, match=r"no recordings of job fred .* there: job-7"):
@@ -84,6 +99,16 @@ def test_the_command_and_its_exit_status(base: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["job"] == "job-7"
     assert main(["--doctor", "fred"], environ) == 2
     assert "no recordings of job fred" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_who_reads_a_part_only_gets_no_traceback(base: Path, words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "horovod.runner.launch", "--doctor", *words]
+    with open(writer, "wb") as closed:
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 @pytest.mark.parametrize(
