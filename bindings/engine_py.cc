@@ -297,32 +297,19 @@ std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
   }
 }
 
-nb::list split_payloads(const Output& joined) {
-  const auto* bytes = reinterpret_cast<const char*>(joined.bytes.get());
-  nb::list payloads;
-  for (std::size_t at = 0; at < static_cast<std::size_t>(joined.shape[0]);) {
-    std::uint64_t size_bytes = 0;
-    std::memcpy(&size_bytes, bytes + at, sizeof size_bytes);
-    at += sizeof size_bytes;
-    payloads.append(nb::bytes(bytes + at, size_bytes));
-    at += size_bytes;
-  }
-  return payloads;
-}
-
-// Gives every rank the bytes of all ranks: for what Python code must agree on.
-nb::list gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) {
-  const std::uint64_t size_bytes = payload.size();
-  auto mine = std::make_unique<std::vector<char>>(sizeof size_bytes + size_bytes);
-  std::memcpy(mine->data(), &size_bytes, sizeof size_bytes);
-  std::memcpy(mine->data() + sizeof size_bytes, payload.c_str(), size_bytes);
+// Gives every rank the bytes of all ranks, joined: for what Python code must agree on.
+nb::bytes gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) {
+  auto mine =
+      std::make_unique<std::vector<char>>(payload.c_str(), payload.c_str() + payload.size());
   const Operation operation{.kind = Kind::kAllgather};
   const Operand operand =
       describe(operation, reinterpret_cast<std::uintptr_t>(mine->data()), 0,
                {static_cast<std::int64_t>(mine->size())}, static_cast<int>(Dtype::kUint8));
   const HandleId handle = submit_one(engine, operation, operand, nullptr, name, {}, Intent::kWait);
   try {
-    return split_payloads(result_of(engine, handle).at(0));
+    const std::vector<Output> outputs = result_of(engine, handle);
+    const Output& joined = outputs.at(0);
+    return nb::bytes(joined.bytes.get(), static_cast<std::size_t>(joined.shape[0]));
   } catch (const nb::python_error&) {
     static_cast<void>(mine.release());  // interrupted: the operation goes on
     throw;

@@ -233,7 +233,9 @@ class Engine:
         output: Any,
         splits: Sequence[int] = ...,
     ) -> list[Output]: ...
-    def gather(self, name: str, payload: bytes) -> list[bytes]: ...
+    def gather(self, name: str, payload: bytes) -> bytes:
+        """The payloads of all ranks, joined in rank order."""
+
     def add_process_set(
         self,
         process_set: int,

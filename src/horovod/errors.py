@@ -61,14 +61,14 @@ class MismatchError(HorovodInternalError):
 
 
 class AlteredObjectError(HorovodInternalError):
-    """What arrived of an object does not bear its sender's code; nothing of it was unpickled.
+    """What arrived of an object does not bear its sender's code; nothing of it was used.
 
     The world is over: the other ranks get a ``HorovodInternalError`` with the same text. Elastic
     training begins a new one, with new keys, as after a lost connection, which whoever can alter
     what is sent could have cut instead.
 
     Attributes:
-        operation: ``broadcast_object`` or ``allgather_object``.
+        operation: ``broadcast_object``, ``allgather_object``, or ``agreement`` on process sets.
         name: name of the operation.
         sender: rank whose object it should have been.
     """

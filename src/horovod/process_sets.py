@@ -19,8 +19,9 @@ from typing import Any
 from horovod import _native
 from horovod.backends.plane import DataPlane
 from horovod.checked import BadMessageError, printable, read_json
-from horovod.errors import HorovodInternalError, InitError, MismatchError
+from horovod.errors import AlteredObjectError, HorovodInternalError, InitError, MismatchError
 from horovod.mpi_library import is_communicator, is_null, ranks_within
+from horovod.object_codes import ObjectCodes
 from horovod.rendezvous.meeting import SetLinks
 
 __all__ = [
@@ -118,6 +119,7 @@ class _Registry:
     def __init__(
         self,
         engine: _native.Engine,
+        key: bytes,
         rank: int,
         size: int,
         is_dynamic: bool,
@@ -129,6 +131,7 @@ class _Registry:
         self._connect_set = connect_set
         self.is_dynamic = is_dynamic
         self._engine = engine
+        self._key = key
         self._data_plane = data_plane
         self._size = size
         self._sets: dict[int, ProcessSet] = {0: global_process_set}
@@ -159,7 +162,7 @@ class _Registry:
             for s in process_sets
         ]
         name = "process_sets.communicators"
-        answers = self._engine.gather(name, json.dumps(own).encode())
+        answers = self._gather(name, own)
         of_all = [_groups_in(rank, a, len(own)) for rank, a in enumerate(answers)]
         result: list[ProcessSet] = []
         for position, process_set in enumerate(process_sets):
@@ -286,8 +289,7 @@ class _Registry:
         error: type[Exception],
     ) -> None:
         """Raise on every rank alike if some rank has a problem or wants something else."""
-        payload = json.dumps([proposal, problem]).encode()
-        gathered = self._engine.gather(name, payload)
+        gathered = self._gather(name, [proposal, problem])
         answers = [_proposal_in(rank, answer) for rank, answer in enumerate(gathered)]
         problems = [f"rank {rank} {text}" for rank, (_, text) in enumerate(answers) if text]
         if problems:
@@ -297,6 +299,26 @@ class _Registry:
             if other != first:
                 text = f"{operation}: rank {rank} asked for {other}, rank 0 for {first}"
                 raise (InitError if error is InitError else MismatchError)(text)
+
+    def _gather(self, name: str, message: Any) -> list[bytes]:
+        """The messages of all ranks as JSON, each as its rank has sent it.
+
+        The codes know the agreement's name alone, so that ranks which want different operations
+        can tell each other.
+
+        Raises:
+            AlteredObjectError: one was altered on its way; the world is over.
+        """
+        payload = json.dumps(message).encode()
+        codes = ObjectCodes(self._key, "agreement", name, 0, self.rank, len(payload))
+        try:
+            codes.hear(self._engine.gather(name, codes.row), range(self._size))
+            lengths = codes.lengths()
+            records = self._engine.gather(f"{name}.t", payload + codes.code(payload))
+            return codes.payloads(lengths, records)
+        except AlteredObjectError as error:
+            self._engine.end_world(str(error))
+            raise
 
 
 def _proposal_in(rank: int, answer: bytes) -> tuple[Any, str | None]:
@@ -420,6 +442,7 @@ def ids_and_ranks() -> dict[int, list[int]]:
 
 def open_registry(
     engine: _native.Engine,
+    key: bytes,
     rank: int,
     size: int,
     process_sets: Sequence[ProcessSet],
@@ -430,13 +453,15 @@ def open_registry(
 ) -> None:
     """Begin a world's process sets: the global one and these; blocks until all ranks agree.
 
-    ``connect_set`` connects the members of a set, where the world is on several hosts.
+    ``key`` is the world's, for the codes of objects. ``connect_set`` connects the members of a set,
+    where the world is on several hosts.
 
     Raises:
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
+        AlteredObjectError: what a rank has sent was altered; the world is over.
     """
     global _registry
-    registry = _Registry(engine, rank, size, is_dynamic, connect_set, data_plane, comm)
+    registry = _Registry(engine, key, rank, size, is_dynamic, connect_set, data_plane, comm)
     try:
         registry.register_at_start(process_sets)
     except BaseException:

@@ -23,7 +23,7 @@ from horovod.assembly import MPI, World, assemble, tuning_of, usable_cores, worl
 from horovod.autotune import Autotuning, check_autotune
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.plane import NATIVE
-from horovod.errors import InitError, PeerLostError, StallError
+from horovod.errors import HorovodInternalError, InitError
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
 from horovod.metrics.tally import Tally
@@ -206,7 +206,7 @@ def _join(
             return _Forecast(identity, settings, comm, static_sets)
         try:
             return _complete(assemble(identity, settings), settings, comm, static_sets)
-        except (InitError, PeerLostError, StallError) as error:
+        except (InitError, HorovodInternalError) as error:
             if member is None:
                 raise
             text = str(error)
@@ -223,6 +223,7 @@ def _complete(
     try:
         open_registry(
             world.engine,
+            world.object_key,
             world.identity.rank,
             world.identity.size,
             static_sets,

@@ -8,9 +8,13 @@ import pytest
 
 import horovod.numpy as hvd
 from horovod.errors import InitError
+from horovod.object_codes import ObjectCodes
 from horovod.process_sets import close_registry, ids_and_ranks, open_registry
+from horovod.rendezvous.authentication import CODE_BYTES
 from horovod.rendezvous.meeting import SetLinks
 
+KEY = bytes(range(32))
+MESSAGE_BYTES = 200
 SEALS = object()  # of a connection
 
 
@@ -131,17 +135,27 @@ def test_without_dynamic_mode(monkeypatch):
 
 
 class FakeEngine:
-    """Rank 0's, in a world of two; rank 1 says the same, and of connecting what it is told to."""
+    """Rank 0's, in a world of two; rank 1 says the same, and of connecting what it is told to.
+
+    Rank 1 announces more than it needs, since it hears the proposal later, and fills it up.
+    """
 
     def __init__(self, other_problem):
         self.added = []
         self._other_problem = other_problem
+        self._other = None  # its codes
 
     def gather(self, name, payload):
-        if name != "process_sets.connect":
-            return [payload, payload]
-        proposal, _ = json.loads(payload)
-        return [payload, json.dumps([proposal, self._other_problem or None]).encode()]
+        if not name.endswith(".t"):
+            self._other = ObjectCodes(KEY, "agreement", name, 0, 1, MESSAGE_BYTES)
+            rows = payload + self._other.row
+            self._other.hear(rows, range(2))
+            return rows
+        proposal, problem = json.loads(payload[:-CODE_BYTES])
+        if name == "process_sets.connect.t":
+            problem = self._other_problem or None
+        message = json.dumps([proposal, problem]).encode().ljust(MESSAGE_BYTES)
+        return payload + message + self._other.code(message)
 
     def add_process_set(self, number, ranks, carrier, control, data):
         self.added.append((number, ranks, carrier, control, data))
@@ -171,7 +185,7 @@ def test_a_set_is_connected_for_all_ranks_or_none(own, other, text):
             raise InitError(f"init: {own}")
         return SetLinks(control=((1, writer, SEALS),))
 
-    open_registry(engine, 0, 2, [], True, connect_set)
+    open_registry(engine, KEY, 0, 2, [], True, connect_set)
     try:
         if text:
             with pytest.raises(InitError, match=text):

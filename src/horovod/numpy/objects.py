@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from horovod.errors import AlteredObjectError
 from horovod.numpy.adapter import allgather, broadcast_
-from horovod.numpy.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
+from horovod.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
 from horovod.operations import make_broadcast
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.rendezvous.authentication import CODE_BYTES
@@ -99,7 +99,8 @@ def allgather_object(
         _announce(codes, f"{name}.sz", failure, process_set)
         lengths = codes.lengths()
         _sign(codes, data)
-        return _split(codes, lengths, allgather(data, f"{name}.t", process_set))
+        records = allgather(data, f"{name}.t", process_set)
+        return [cloudpickle.loads(payload) for payload in codes.payloads(lengths, records.data)]
 
 
 def _check_root(root_rank: int, name: str, process_set: ProcessSet) -> None:
@@ -146,12 +147,6 @@ def _checked(codes: ObjectCodes, sender: int, data: _Bytes) -> Any:
     payload, code = data[:-CODE_BYTES].data, data[-CODE_BYTES:].data
     codes.check(sender, payload, code)
     return cloudpickle.loads(payload)
-
-
-def _split(codes: ObjectCodes, lengths: Mapping[int, int], gathered: _Bytes) -> list[Any]:
-    ends = np.cumsum([length + CODE_BYTES for length in lengths.values()])
-    parts = np.split(gathered, ends[:-1])
-    return [_checked(codes, sender, part) for sender, part in zip(lengths, parts, strict=True)]
 
 
 def _no_object() -> _Bytes:

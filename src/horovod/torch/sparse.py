@@ -36,7 +36,8 @@ def sparse_allreduce_async(
 
     Raises:
         ValueError: the tensor is not sparse COO, or this process is not in the set.
-        HorovodInternalError: from the function: ranks disagree, or a rank was lost.
+        HorovodInternalError: from the function: ranks disagree, a rank was lost, or an entry has no
+            place in the tensor.
     """
     if tensor.layout is not torch.sparse_coo:
         raise ValueError(f"sparse_allreduce: expected a sparse COO tensor, found {tensor.layout}")
@@ -54,6 +55,7 @@ def sparse_allreduce_async(
             _end(of_values)
             raise
         all_values = adapter.synchronize(of_values)
+        _check_entries(tensor, name, all_indices, all_values)
         if op == Average:
             size = process_set.size() or 1
             is_float = all_values.dtype.is_floating_point
@@ -63,6 +65,23 @@ def sparse_allreduce_async(
         )
 
     return synchronize
+
+
+def _check_entries(tensor: Tensor, name: str | None, indices: Tensor, values: Tensor) -> None:
+    """Refuse gathered entries that kernels would write elsewhere, since kernels do not look."""
+    title = "sparse_allreduce" if name is None else f"sparse_allreduce {name!r}"
+    if len(indices) != len(values):
+        raise HorovodInternalError(f"{title}: {len(indices)} indices came for {len(values)} values")
+    if not indices.numel():
+        return
+    bounds = torch.stack(indices.aminmax(dim=0), 1).tolist()
+    for dim, (lowest, highest) in enumerate(bounds):
+        if lowest < 0 or highest >= tensor.shape[dim]:
+            raise HorovodInternalError(
+                f"{title}: indices {lowest} to {highest} came for dimension {dim}, expected 0 to "
+                f"{tensor.shape[dim] - 1}; ranks have tensors of different shapes, or the data was "
+                "altered on its way, which HOROVOD_LINK_PROTECTION=integrity prevents"
+            )
 
 
 def _part(name: str | None, part: str) -> str | None:

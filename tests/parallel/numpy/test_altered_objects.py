@@ -1,7 +1,7 @@
-"""Objects that somebody alters between the ranks: every rank has an error, and nothing runs.
+"""Objects and agreements that are altered between the ranks: every rank has an error.
 
-What changes on the way is changed here in the collectives under ``horovod.numpy.objects``, on one
-rank, once they are done.
+What changes on the way is changed here in the collectives under ``horovod.numpy.objects`` and
+``horovod.process_sets``, on one rank, once they are done. Nothing of it runs or is agreed on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from horovod import process_sets, world
 from horovod.errors import AlteredObjectError
 from horovod.numpy import objects
 
@@ -153,8 +154,6 @@ def test_an_object_that_was_sent_before(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_new_world_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    from horovod import world
-
     keys = []
     for _ in range(2):
         keys.append(world.object_key())
@@ -164,6 +163,75 @@ def test_a_new_world_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keys[0] != keys[1]
     assert keys[0].hex() not in repr(world._world)
     assert repr(keys[0]) not in repr(world._world)
+
+
+class AlteringEngine:
+    """The engine, but what ``gather`` brings under this name goes through ``change``."""
+
+    def __init__(self, engine: Any, name: str, change: Callable[[bytes], bytes]) -> None:
+        self._engine = engine
+        self._name = name
+        self._change = change
+
+    def gather(self, name: str, payload: bytes) -> bytes:
+        gathered: bytes = self._engine.gather(name, payload)
+        return self._change(gathered) if name == self._name else gathered
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+def flip_bytes(position: int) -> Callable[[bytes], bytes]:
+    def change(gathered: bytes) -> bytes:
+        altered = bytearray(gathered)
+        altered[position] ^= 1
+        return bytes(altered)
+
+    return change
+
+
+def another_set(gathered: bytes) -> bytes:
+    """All ranks seem to want a set of another rank."""
+    assert b"[0]" in gathered
+    return gathered.replace(b"[0]", b"[1]")
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        (".t", another_set),
+        (".t", flip_bytes(0)),
+        (".t", flip_bytes(-1)),
+        ("", flip_bytes(4)),  # the length that rank 0 announces: 2 ** 56 more
+        ("", flip_bytes(11)),
+        ("", flip_bytes(-1)),
+    ],
+)
+def test_a_proposal_of_a_process_set(
+    monkeypatch: pytest.MonkeyPatch, part: str, change: Callable[[bytes], bytes]
+) -> None:
+    registry = process_sets._registry
+    engine = AlteringEngine(world.engine(), f"process_sets.change{part}", change)
+    if hvd.rank() == hvd.size() - 1:
+        monkeypatch.setattr(registry, "_engine", engine)
+    expect_the_end(lambda: hvd.add_process_set([0]))
+
+
+def test_a_proposal_of_init(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_last, genuine = hvd.rank() == hvd.size() - 1, world.open_registry
+
+    def altered(engine: Any, *args: Any) -> None:
+        genuine(AlteringEngine(engine, "process_sets.init.t", another_set), *args)  # type: ignore[arg-type]
+
+    hvd.shutdown()
+    if is_last:
+        monkeypatch.setattr(world, "open_registry", altered)
+        with pytest.raises(AlteredObjectError, match=r"agreement 'process_sets.init'.*rank 0"):
+            hvd.init(process_sets=[hvd.ProcessSet([0])])
+    else:
+        with pytest.raises(hvd.HorovodInternalError, match="its code is wrong"):
+            run_on(lambda: hvd.init(process_sets=[hvd.ProcessSet([0])]))
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("root", [-1, 99, "0"])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import horovod.torch as hvd
+from horovod.torch import adapter
 
 SHAPE = (7, 3)
 
@@ -102,3 +103,26 @@ def test_a_refused_dtype_leaves_the_name_free():
         hvd.sparse_allreduce_async(mine.to(torch.complex64), "refused", hvd.Sum)
     result = hvd.sparse_allreduce_async(mine, "refused", hvd.Sum)()
     assert torch.equal(result.to_dense(), torch.eye(4) * hvd.size())
+
+
+@pytest.mark.parametrize(
+    ("position", "changed"), [((0, 0), -1), ((0, 0), SHAPE[0]), ((-1, 1), 2**40)]
+)
+def test_an_altered_index_is_an_error(monkeypatch, position, changed):
+    """Kernels write wherever an index says, so none that has no place gets there."""
+    genuine = adapter.synchronize
+
+    def altered(handle: int) -> Tensor:
+        result = genuine(handle)
+        if result.dtype == torch.int64:
+            result[position] = changed
+        return result
+
+    monkeypatch.setattr(adapter, "synchronize", altered)
+    dim = position[1]
+    expected = rf"'altered'.*{changed}.* dimension {dim}, expected 0 to {SHAPE[dim] - 1}.*LINK_PROT"
+    mine = sparse_of(hvd.rank() + 1, torch.float32, 4)
+    with pytest.raises(hvd.HorovodInternalError, match=expected):
+        hvd.sparse_allreduce_async(mine, "altered", hvd.Sum)()
+    monkeypatch.undo()
+    assert hvd.sparse_allreduce_async(mine, "altered", hvd.Sum)().shape == SHAPE

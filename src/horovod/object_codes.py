@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from horovod.errors import AlteredObjectError
 from horovod.rendezvous.authentication import CODE_BYTES, RecordCodes, derive_key, is_proof, prove
@@ -23,6 +24,7 @@ __all__ = ["PICKLING_FAILED", "ROW_BYTES", "ObjectCodes"]
 
 PICKLING_FAILED = -1
 
+_Bytes = TypeVar("_Bytes", bytes, memoryview)
 _NONCE_BYTES = 16
 _FIELDS = struct.Struct(f">Iq{_NONCE_BYTES}s")  # rank, length, nonce
 ROW_BYTES = _FIELDS.size + CODE_BYTES
@@ -109,6 +111,23 @@ class ObjectCodes:
         """
         if not self._codes_of(sender).is_next(bytes(code), payload):
             raise self._altered(sender)
+
+    def payloads(self, lengths: Mapping[int, int], records: _Bytes) -> list[_Bytes]:
+        """The payloads in the joined ``records`` of all that announced themselves, in their order.
+
+        A record is a payload with its code behind it; ``lengths`` are what ``lengths`` returned.
+
+        Raises:
+            AlteredObjectError: one is not its sender's.
+        """
+        found: list[_Bytes] = []
+        start = 0
+        for sender, length in lengths.items():
+            end = start + length
+            found.append(records[start:end])
+            start = end + CODE_BYTES
+            self.check(sender, found[-1], records[end:start])
+        return found
 
     def _codes_of(self, sender: int) -> RecordCodes:
         who = sender.to_bytes(4, "big")
