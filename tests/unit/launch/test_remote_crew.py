@@ -369,7 +369,8 @@ def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
 
 def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_crew, "_MOST_FAREWELL_S", 0.1)
-    crew = desk.started_crew_that_says(HELLO)
+    # Not one that ends by itself when its standard input does, just before the signal comes.
+    crew = desk.started_crew_that_says(HELLO, "exec sleep 1000")
     desk.turn_until("greeted")
     crew.dismiss()
     assert crew.deadline is not None
