@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -224,8 +225,8 @@ std::vector<std::size_t> jobs_to_remove(const std::vector<KeptJob>& jobs, std::i
   }
   std::vector<std::size_t> order(jobs.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](std::size_t place) {
-    return std::pair(is_kept_longer(jobs[place]), jobs[place].written_ns);
+  std::ranges::sort(order, {}, [&](std::size_t place) {
+    return std::tuple(is_kept_longer(jobs[place]), jobs[place].written_ns, place);
   });
   std::vector<std::size_t> removed;
   for (const std::size_t place : order) {
