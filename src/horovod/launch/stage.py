@@ -48,6 +48,10 @@ class Play(Listener, Protocol):
         """Do what is due; called in every turn of the loop until the job ends."""
 
 
+# Before the others are ended: a survivor writes down what a killed rank did last, and its error.
+_LAST_WORDS_S = 0.1
+
+
 @dataclass(frozen=True)
 class Manner:
     """How a job speaks. ``tells_outcome``: its last lines say why it failed; ``is_silent``: there
@@ -299,6 +303,8 @@ class Stage:
         """
         if self._ending is not None:
             return
+        if outcome.status != 0:
+            time.sleep(_LAST_WORDS_S)
         self._ending = _Ending(outcome, time.monotonic() + GRACE_S)
         self._reserve.release()
         for pid in self._children:
