@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <latch>
 #include <random>
 
 #include "contains.h"
@@ -124,8 +125,10 @@ void sum_up(Engine& engine) {
 
 void check_flip(Target target, bool is_encrypting, unsigned bit) {
   Attacked attacked(target, is_encrypting);
+  std::latch working(4);  // the world ends for all at the flip, also for a rank that is behind
   attacked.world().run([&](int rank, Engine& engine) {
     for (int i = 0; i < 3; ++i) sum_up(engine);
+    working.arrive_and_wait();
     if (rank == 0) attacked.proxy.flip(bit);
     const auto deadline = Clock::now() + kPatience;
     const std::string text = error_of([&] {
@@ -157,9 +160,11 @@ TEST_CASE("attack: a bit that is flipped in news is an error, not a silence") {
   std::mt19937 random(13);
   for (int i = 0; i < 10; ++i) {
     Attacked attacked(Target::kNews, false);
+    std::latch working(4);
     std::atomic<int> waiting{3};
     attacked.world().run([&](int rank, Engine& engine) {
       for (int round = 0; round < 3; ++round) sum_up(engine);
+      working.arrive_and_wait();
       if (rank == 0) attacked.proxy.flip(random());
       if (rank == 3) {
         while (waiting.load() != 0) std::this_thread::yield();
