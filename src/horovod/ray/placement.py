@@ -140,8 +140,12 @@ def beside_caller() -> dict[str, Any]:
     It is on the caller's node, a client's is that of its server: no other node takes it along.
     """
     here = ray.get_runtime_context().get_node_id()
+    address = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
     return {
         "num_cpus": 0,
+        # What needs nothing is placed by any node, also by a new one that has not heard of this one
+        # yet and takes it itself. This much of the node's own resource is never short.
+        "resources": {f"node:{address}": 0.001},
         "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True),
     }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "contains.h"
@@ -133,29 +134,32 @@ struct StuckSet {
   std::vector<float> values[3]{std::vector<float>(4), std::vector<float>(4), std::vector<float>(4)};
 };
 
-// A set sleeps through nothing while another set's collective is stuck; every sleep that nobody
-// ends takes 0.1 s.
+// A set sleeps through nothing while another set's collective is stuck: a sleep that no rank ends
+// takes 0.1 s. The median, since a loaded machine keeps single rounds waiting for longer.
 void check_beside_stuck(int cores, Intent intent, bool has_waiters) {
-  constexpr int kRounds = 150;
+  constexpr std::size_t kRounds = 150;
   WorldOfThreads world(3, with_cores(cores));
   StuckSet stuck(world);
   world.add_set(2, {0, 1});
-  const std::int64_t start_ns = now_ns();
+  std::array<std::int64_t, kRounds> taken_ns{};
   world.run([&](int rank, Engine& engine) {
     if (rank == 2) return;
     submit(engine, in_place("stuck", stuck.values[rank]), Intent::kCompute, 1);
     // One more set is under way, so that nobody ever waits for a single counter.
     submit(engine, in_place("pending", stuck.values[rank]), Intent::kCompute);
-    for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t round = 0; round < kRounds; ++round) {
       std::vector<float> values(round % 8 == 0 ? 50'000 : 10, 1.0F);
+      const std::int64_t start_ns = now_ns();
       const HandleId handle = submit(engine, in_place("x", values), intent, 2);
       if (!has_waiters) leave_alone(engine, 2);
       finish(engine, handle);
+      if (rank == 0) taken_ns[round] = now_ns() - start_ns;
       CHECK(values.back() == 2.0F);
     }
     CHECK(engine.flights(1) == 1);
   });
-  CHECK(static_cast<double>(now_ns() - start_ns) * 1e-9 < 0.05 * kRounds);
+  std::sort(taken_ns.begin(), taken_ns.end());
+  CHECK(taken_ns[kRounds / 2] < 100'000'000);
   for (int rank = 0; rank < 3; ++rank) world.engine(rank).shutdown();
 }
 
