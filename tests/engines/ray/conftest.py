@@ -16,8 +16,13 @@ from ray.cluster_utils import Cluster
 
 _STAYING = (("", "head", 0), ("127.0.0.2", "b", 2), ("127.0.0.3", "c", 2, 2))
 _SMALL = {"object_store_memory": 80 * 1024 * 1024}
-# A raylet that is gone does not answer at once; one that is slow has as long as ever.
-_HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500}
+_SYSTEM = {
+    # A raylet that is gone does not answer at once; one that is slow has as long as ever.
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    # Ray starts workers at 15, where the other tests of CI leave them 3 s of 90.
+    "worker_niceness": 0,
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -86,7 +91,7 @@ def _nodes() -> Iterator[Nodes]:
             "node_ip_address": own,
             "include_dashboard": False,
             "ray_client_server_port": port,
-            "_system_config": _HEALTH,
+            "_system_config": _SYSTEM,
             **_SMALL,
         },
     )
