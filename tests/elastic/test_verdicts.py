@@ -156,6 +156,17 @@ def test_training_that_began_anew_is_found():
     assert "rank 0 of a later world has no state" in problem
 
 
+def test_a_first_world_that_ended_before_its_ranks_were_equal_loses_nothing():
+    story = Story()
+    for process, rank in (("a", 0), ("b", 1)):
+        story.add(process, "enter", world="w1", rank=rank, size=2)
+    story.enter("w2", "a", "b")
+    for _ in range(3):
+        story.batch("w2", "a", "b")
+    story.end("a", "b")
+    assert verdicts(story.events, SAMPLES) == []
+
+
 def test_an_older_state_that_replaces_a_newer_one_is_found():
     story = Story()
     story.enter("w1", "a", "b", "c")

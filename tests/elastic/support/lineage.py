@@ -81,7 +81,8 @@ class _Reader:
     def _enter(self, event: Event, process: _Process) -> None:
         if event.rank != 0:
             return
-        if self._sources and not process.has_state:
+        # A world can end before its ranks have taken over anything: then nobody has a state.
+        if not process.has_state and any(other.has_state for other in self._processes.values()):
             self._problem(event, "rank 0 of a later world has no state: training began anew")
         self._sources[event.world] = process.current
 
