@@ -81,7 +81,7 @@ class _Reader:
     def _enter(self, event: Event, process: _Process) -> None:
         if event.rank != 0:
             return
-        # A world can end before its ranks have taken over anything: then nobody has a state.
+        # A world can end before any rank has a state: the next world has nothing to lose then.
         if not process.has_state and any(other.has_state for other in self._processes.values()):
             self._problem(event, "rank 0 of a later world has no state: training began anew")
         self._sources[event.world] = process.current
