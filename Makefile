@@ -47,14 +47,16 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 	tests/test_parallel_keras.py tests/compatibility/test_names.py) \
 	tests/integration/test_compute_service.py::test_ranks_take_turns \
 	tests/test_parallel.py::test_on_one_rank \
+	tests/test_parallel.py::test_tensorflow_with_xla \
 	tests/test_parallel.py::test_tensorflow_without_native_ops -k \
-	'not (synthetic or progress or demanded or help_tells or readme or restarted or session_reaches)'
+	'not (synthetic or progress or demanded or help_tells or readme or restarted or session_reaches or word2vec)'
 
 # MXNet's last version needs an older NumPy still, and MXNet's tests are these.
 MXNET_VENV := .venv-mxnet
 MXNET_PYTHON ?= $(PYTHON)
 MXNET_STAMP := $(MXNET_VENV)/.built
-MXNET_TESTS = tests/unit/mxnet tests/compatibility/test_names.py $(wildcard tests/integration/test_mxnet_*.py) \
+MXNET_TESTS = tests/unit/mxnet tests/compatibility/test_names.py \
+	'tests/compatibility/test_programs.py::test_program[mxnet]' $(wildcard tests/integration/test_mxnet_*.py) \
 	tests/test_parallel.py::test_mxnet_on_ranks \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-0]' \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-1]'
@@ -162,7 +164,9 @@ test-engines: setup ## real Spark and Ray clusters on this machine: Spark needs 
 engines: $(ENGINES_STAMP)
 	@status=0; for name in $(ENGINES); do \
 	  $(ENGINES_VENV)/bin/python -m pytest -p no:cacheprovider tests/engines/$$name || status=1; \
-	done; exit $$status
+	done; \
+	$(ENGINES_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/compatibility/test_names.py \
+	  -k 'horovod.ray or horovod.spark' || status=1; exit $$status
 
 environments: setup ## make what test-engines, -legacy-tf and -mxnet run in, where they can run
 	@! $(LEGACY_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(LEGACY_STAMP)

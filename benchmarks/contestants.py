@@ -354,6 +354,7 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "mpi4jax": partial(_on_jax, "MpiOnJax"),
     "alone on jax": partial(_on_jax, "AloneOnJax"),
     "horovod on tensorflow": partial(_on_tensorflow, "HorovodOnTensorFlow"),
+    "horovod on xla": partial(_on_tensorflow, "HorovodOnXla"),
     "multi-worker strategy": partial(_on_tensorflow, "MultiWorkerStrategy"),
     "alone on tensorflow": partial(_on_tensorflow, "AloneOnTensorFlow"),
     "none": lambda: None,

@@ -15,7 +15,7 @@ from typing import Any
 
 from contestants import Gloo
 
-__all__ = ["AloneOnTensorFlow", "HorovodOnTensorFlow", "MultiWorkerStrategy"]
+__all__ = ["AloneOnTensorFlow", "HorovodOnTensorFlow", "HorovodOnXla", "MultiWorkerStrategy"]
 
 Operation = Callable[[], Any]
 
@@ -60,6 +60,17 @@ class HorovodOnTensorFlow:
     def gradients(self, tape: Any, loss: Any, variables: Sequence[Any]) -> list[Any]:
         """The mean over ranks of the gradients; inside of a ``function``."""
         return list(self._hvd.DistributedGradientTape(tape).gradient(loss, variables))
+
+
+class HorovodOnXla(HorovodOnTensorFlow):
+    """Ours in functions that XLA compiles whole."""
+
+    def __init__(self) -> None:
+        os.environ["HOROVOD_ENABLE_XLA_OPS"] = "1"
+        super().__init__()
+
+    def function(self, body: Operation) -> Operation:
+        return self.tf.function(body, jit_compile=True)  # type: ignore[no-any-return]
 
 
 class AloneOnTensorFlow(Gloo):

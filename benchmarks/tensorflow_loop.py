@@ -10,6 +10,7 @@ from typing import Any
 __all__ = ["TensorFlowLoop"]
 
 _WIDTH, _LAYER_COUNT, _BATCH_SIZE = 2499, 4, 128  # 25 M parameters
+_BLOCK_COUNT, _BLOCK_WIDTH, _BLOCK_BATCH_SIZE = 150, 64, 32  # 4 gradients each, and 2 at the end
 _MOMENTUM, _LEARNING_RATE = 0.9, 1e-3
 
 
@@ -52,6 +53,38 @@ class TensorFlowLoop:
         for _ in range(2):
             self._run()
         return sum(float(tf.reduce_sum(tf.cast(weight, tf.float64))) for weight in weights)
+
+    def prepare_many_gradients(self) -> float:
+        """The same of a deep model with 602 small variables, in residual blocks with a norm."""
+        tf = self._contestant.tf
+        tf.random.set_seed(0)
+        shape = [_BLOCK_WIDTH, _BLOCK_WIDTH]
+        blocks = [
+            [tf.Variable(tf.random.normal(shape, stddev=0.1))]
+            + [tf.Variable(value * tf.ones([_BLOCK_WIDTH])) for value in (0.0, 1.0, 0.0)]
+            for _ in range(_BLOCK_COUNT)
+        ]
+        last = [tf.Variable(tf.random.normal(shape, stddev=0.1)), tf.Variable(tf.zeros(shape[:1]))]
+        tf.random.set_seed(1 + self._contestant.rank)
+        inputs = tf.random.normal([_BLOCK_BATCH_SIZE, _BLOCK_WIDTH])
+        targets = tf.random.normal([_BLOCK_BATCH_SIZE, _BLOCK_WIDTH])
+
+        def loss_of() -> Any:
+            hidden = inputs
+            for weight, bias, scale, shift in blocks:
+                mixed = tf.matmul(hidden, weight) + bias
+                mean = tf.reduce_mean(mixed, -1, keepdims=True)
+                variance = tf.reduce_mean(tf.math.squared_difference(mixed, mean), -1, True)
+                normal = (mixed - mean) * tf.math.rsqrt(variance + 1e-5)
+                hidden += tf.nn.gelu(normal * scale + shift)
+            output = tf.matmul(hidden, last[0]) + last[1]
+            return tf.reduce_mean(tf.math.squared_difference(output, targets))
+
+        variables = [*(variable for block in blocks for variable in block), *last]
+        self._run = self._contestant.function(self._training_step(loss_of, variables))
+        for _ in range(2):
+            self._run()
+        return sum(float(tf.reduce_sum(tf.cast(each, tf.float64))) for each in variables)
 
     def measure(self, *, iterations: int) -> float:
         """Seconds per call on this rank, all ranks having started together."""

@@ -3,7 +3,8 @@
 Two ranks with one compute thread each. Sums: 1000 tensors of 4 KB in one ``tf.function``, as 1000
 operations. Training: a dense model of 25 M parameters, gradients by ``DistributedGradientTape`` or
 reduced by ``MultiWorkerMirroredStrategy``; efficiency is the time of the same step without
-communication, on as many busy cores, divided by the step's. All contestants are alive at once and
+communication, on as many busy cores, divided by the step's. XLA: a step with 602 small gradients
+that XLA compiles whole, against the same step without XLA. All contestants are alive at once and
 measured in turns; a figure is the median over rounds of the slowest rank's time. Import: what
 ``import horovod.tensorflow`` adds to ``import tensorflow``, median over new processes.
 """
@@ -27,6 +28,11 @@ _SPECS = (
 )
 _RANK_COUNT = 2
 _SUMS, _STEP, _IMPORT = "1000 x 4KB", "8 tensors, 25 M parameters", "import horovod.tensorflow"
+_COMPILED, _GRADIENTS = "horovod, compiled by XLA", "602 gradients"
+_XLA_SPECS = (
+    GroupSpec(_COMPILED, "horovodrun", "horovod on xla"),
+    GroupSpec(OURS, "horovodrun", "horovod on tensorflow"),
+)
 _IMPORT_SCRIPT = """
 import time
 import tensorflow
@@ -45,10 +51,11 @@ def main() -> int:
     with open_groups(_SPECS, _RANK_COUNT, "tensorflow_loop:TensorFlowLoop") as groups:
         sums.rows[_SUMS] = _measure_sums(groups, args.quick)
         steps.rows[_STEP] = _measure_training(groups, args.quick)
+    compiled = _measure_compiled(args.quick)
     imports = Table("on top of import tensorflow: time", [OURS], format_time)
     imports.rows[_IMPORT] = {OURS: [_import_s() for _ in range(3 if args.quick else 9)]}
     imports.bars = [Bar(_IMPORT, None, 0.3)]
-    tables = [sums, steps, _efficiency(steps), imports]
+    tables = [sums, steps, _efficiency(steps), compiled, imports]
     return 0 if print_report(tables, args.json) else 1
 
 
@@ -68,6 +75,21 @@ def _measure_training(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str
         if group.name != _ALONE and len(set(sums)) != 1:
             raise RuntimeError(f"{group.name}: the ranks' weights differ after two steps: {sums}")
     return _measure(groups, is_quick)
+
+
+def _measure_compiled(is_quick: bool) -> Table:
+    """The step that XLA compiles whole against the same step uncompiled."""
+    bars = [Bar(_GRADIENTS, OURS, 1, contestant=_COMPILED)]
+    names = [spec.name for spec in _XLA_SPECS]
+    table = Table("training step with jit_compile=True, 2 ranks: time", names, format_time, bars)
+    print(f"measuring {_GRADIENTS}", file=sys.stderr, flush=True)
+    with open_groups(_XLA_SPECS, _RANK_COUNT, "tensorflow_loop:TensorFlowLoop") as groups:
+        for group in groups:
+            sums = group.call("prepare_many_gradients")
+            if len(set(sums)) != 1:
+                raise RuntimeError(f"{group.name}: the ranks' weights differ: {sums}")
+        table.rows[_GRADIENTS] = _measure(groups, is_quick)
+    return table
 
 
 def _measure(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:

@@ -65,7 +65,14 @@ def test_on_three_ranks():
 @needs_tensorflow
 @pytest.mark.timeout(600)
 def test_tensorflow_on_two_ranks():
-    run_on(2, TENSORFLOW)
+    run_on(2, TENSORFLOW, f"--ignore={TENSORFLOW / 'test_xla.py'}")
+
+
+@needs_tensorflow
+@pytest.mark.timeout(600)
+def test_tensorflow_with_xla():
+    """A job of its own, so that the oldest TensorFlow, too, has it on two ranks."""
+    run_on(2, TENSORFLOW / "test_xla.py")
 
 
 @needs_tensorflow

@@ -9,6 +9,7 @@
 #include "bindings/engine_port.h"
 #include "bindings/tensorflow/job.h"
 #include "bindings/tensorflow/ops.h"
+#include "bindings/tensorflow/port.h"
 
 namespace hvd::tensorflow {
 
@@ -161,6 +162,9 @@ std::string register_all() {
 const std::string registration_error = register_all();
 
 }  // namespace
+
+EnginePort& attached_port() { return *port.load(); }
+
 }  // namespace hvd::tensorflow
 
 // Returns what went wrong while the library was opened; "" for nothing. `port` outlives the

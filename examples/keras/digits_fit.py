@@ -49,6 +49,8 @@ def main() -> int:
     equal = weights_are_equal(model)
     say(f"test accuracy {accuracy:.4f}  on {backend()}")
     say(f"weights are {'bitwise equal' if equal else 'NOT EQUAL'} on all {hvd.size()} rank(s)")
+    if args.export and hvd.rank() == 0:  # all ranks have the same model
+        model.save(args.export)  # for inference/serve.py
     if accuracy < args.min_accuracy:
         say(f"accuracy is below {args.min_accuracy}")
     return 0 if equal and accuracy >= args.min_accuracy else 1
@@ -61,6 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-accuracy", type=float, default=0.96)
+    parser.add_argument("--export", help="file for the trained network, which ends with .keras")
     return parser.parse_args()
 
 

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import sys
 import time
+from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
@@ -52,6 +53,8 @@ def main() -> int:
     equal = weights_are_equal(model)
     say(f"test accuracy {accuracy:.4f}  ({samples_per_s:.0f} samples/s over all ranks)")
     say(f"weights are {'bitwise equal' if equal else 'NOT EQUAL'} on all {hvd.size()} rank(s)")
+    if args.export and hvd.rank() == 0:  # all ranks have the same model
+        export(model, args.export)
     if accuracy < args.min_accuracy:
         say(f"accuracy is below {args.min_accuracy}")
     return 0 if equal and accuracy >= args.min_accuracy else 1
@@ -64,6 +67,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-accuracy", type=float, default=0.97)
+    parser.add_argument("--export", type=Path, help="folder for what inference/serve.py serves")
     return parser.parse_args()
 
 
@@ -124,6 +128,19 @@ def weights_digest(model: nn.Module) -> str:
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
     return digest.hexdigest()
+
+
+def export(model: nn.Module, folder: Path) -> None:
+    """The weights alone, and the network with them, which needs no code of ours to run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.eval()
+    torch.save(model.state_dict(), folder / "weights.pt")
+    images = torch.zeros(2, 1, 8, 8)
+    batch = torch.export.Dim("batch")
+    torch.export.save(
+        torch.export.export(model, (images,), dynamic_shapes=({0: batch},)), folder / "program.pt2"
+    )
+    torch.jit.trace(model, images).save(folder / "script.ts")
 
 
 def say(text: str) -> None:

@@ -50,6 +50,8 @@ def main() -> int:
     equal = weights_are_equal(model)
     say(f"test accuracy {accuracy:.4f}  ({samples_per_s:.0f} samples/s over all ranks)")
     say(f"weights are {'bitwise equal' if equal else 'NOT EQUAL'} on all {hvd.size()} rank(s)")
+    if args.export and hvd.rank() == 0:  # all ranks have the same model
+        model.export(args.export)  # a SavedModel of the forward pass, for inference/serve.py
     if accuracy < args.min_accuracy:
         say(f"accuracy is below {args.min_accuracy}")
     return 0 if equal and accuracy >= args.min_accuracy else 1
@@ -62,6 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-accuracy", type=float, default=0.97)
+    parser.add_argument("--export", help="folder for the trained network, as a SavedModel")
     return parser.parse_args()
 
 

@@ -27,7 +27,7 @@ def main() -> int:
 
     images = tf.placeholder(tf.float32, [None, 8, 8, 1], name="images")
     labels = tf.placeholder(tf.int64, [None], name="labels")
-    logits = build_model(images)
+    logits = tf.identity(build_model(images), name="logits")
     loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
 
     optimizer = tf.train.MomentumOptimizer(args.lr * hvd.size(), 0.9)  # 2: larger steps
@@ -41,6 +41,8 @@ def main() -> int:
         tf.train.StopAtStepHook(last_step=args.steps // hvd.size()),
         accuracy,
     ]
+    if args.export and hvd.rank() == 0:  # all ranks have the same weights
+        hooks.append(FrozenGraph(args.export, logits))
     if hvd.rank() == 0:
         hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": loss}, every_n_iter=50))
         tf.logging.set_verbosity(tf.logging.INFO)
@@ -71,6 +73,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoints", help="folder to save to and to go on from")
     parser.add_argument("--min-accuracy", type=float, default=0.95)
+    parser.add_argument("--export", help="file for the frozen graph, which ends with .pb")
     return parser.parse_args()
 
 
@@ -127,6 +130,23 @@ class TestAccuracy(tf.train.SessionRunHook):
     def end(self, session: tf.Session) -> None:
         self.step = session.run(tf.train.get_global_step())
         self.value = session.run(self._correct, self._feed) / self._count
+
+
+class FrozenGraph(tf.train.SessionRunHook):
+    """Writes what leads to ``output``, with the weights as constants, when training ends.
+
+    Gradients, their reduction and the optimizer lead elsewhere, so they are left out.
+    """
+
+    def __init__(self, path: str, output: tf.Tensor) -> None:
+        self._path, self._output = path, output.op.name
+
+    def end(self, session: tf.Session) -> None:
+        graph = tf.graph_util.convert_variables_to_constants(
+            session, tf.get_default_graph().as_graph_def(), [self._output]
+        )
+        with open(self._path, "wb") as file:
+            file.write(graph.SerializeToString())
 
 
 def say(text: str) -> None:

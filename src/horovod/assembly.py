@@ -219,7 +219,10 @@ def _engine_class(config: _native.Config) -> type[_native.Engine]:
 
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
     started_by_mpi = identity.launcher == "mpirun"
-    return settings.cpu_operations.lower() or (MPI if started_by_mpi else NATIVE)
+    chosen = settings.cpu_operations.lower()
+    if identity.launcher == "other" and chosen == "gloo":
+        return NATIVE  # such launchers always write it; the native engine stands where Gloo stood
+    return chosen or (MPI if started_by_mpi else NATIVE)
 
 
 def _connect(

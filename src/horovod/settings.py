@@ -288,6 +288,11 @@ class Settings:
         True,
         "run TensorFlow's collectives as Python operations instead of the native plugin's",
     )
+    enable_xla_ops: bool = _setting(
+        "HOROVOD_ENABLE_XLA_OPS",
+        False,
+        "let XLA compile TensorFlow functions and Keras models with collectives in them",
+    )
     jax_native_ops: bool = _setting(
         "HOROVOD_JAX_NATIVE_OPS",
         True,

@@ -13,10 +13,11 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["torch", "elastic", "tensorflow", "keras", "mxnet"])
 def test_program(framework: str) -> None:
-    if find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
+    needed = {"elastic": "torch"}.get(framework, framework)
+    if find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
     program = PROGRAMS / f"{framework}_program.py"
     job = subprocess.run(
         [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, program],

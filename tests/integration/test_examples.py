@@ -10,7 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from example_jobs import ROOT, TIMEOUT_S, Examples, assert_loss_falls, printed_number
+from example_jobs import (
+    ROOT,
+    TIMEOUT_S,
+    Examples,
+    assert_loss_falls,
+    assert_served_without_horovod,
+    printed_number,
+)
 
 EXAMPLES = Examples("pytorch", modules=("resnet.py",))
 QUICK = ("--epochs", "2", "--min-accuracy", "0")
@@ -23,8 +30,9 @@ def test_help_tells_what_a_script_does_and_names_all_options() -> None:
     EXAMPLES.check_help()
 
 
-def test_readme_names_every_example() -> None:
-    EXAMPLES.check_readme()
+@pytest.mark.parametrize("folder", ["pytorch", "lightning", "inference"])
+def test_readme_names_every_example(folder: str) -> None:
+    Examples(folder, modules=("resnet.py",)).check_readme()
 
 
 @pytest.mark.parametrize("rank_count", [1, 4])
@@ -37,10 +45,13 @@ def test_digits_prints_progress_on_rank_0_only(rank_count: int) -> None:
     assert {line[:11] for line in output.splitlines()} == {"[0]<stdout>"}
 
 
-def test_digits_reaches_its_accuracy() -> None:
-    output = output_of(2, "digits.py")
+def test_digits_reaches_its_accuracy_and_is_served_without_horovod(tmp_path: Path) -> None:
+    output = output_of(2, "digits.py", "--export", tmp_path)
     assert printed_number(output, r"test accuracy (\S+)") >= 0.97
     assert "weights are bitwise equal on all 2 rank(s)" in output
+    exported = sorted(tmp_path.iterdir())
+    assert [path.name for path in exported] == ["program.pt2", "script.ts", "weights.pt"]
+    assert_served_without_horovod(*exported)
 
 
 def test_digits_fails_below_the_demanded_accuracy() -> None:
@@ -65,6 +76,16 @@ def test_digits_learns_with_each_option(rank_count: int, options: str) -> None:
     assert f"training 1 model(s) on {rank_count} rank(s) each" in output
     assert "1 different model(s)" in output
     assert_loss_falls(output)
+
+
+def test_adasum_needs_no_other_learning_rate_than_one_rank() -> None:
+    options = ("--rates", "0.2", "--steps", "60", "--ops", "Average", "Sum", "Adasum")
+    output = output_of(2, "adasum.py", *options)
+    average, total, adasum = (
+        printed_number(output, rf"{op} +0\.2 +(\S+)") for op in ("Average", "Sum", "Adasum")
+    )
+    # Sum is Average at twice the rate; Adasum has come nearly as far.
+    assert total < adasum < (average + total) / 2
 
 
 def test_digits_teams_train_a_model_each() -> None:

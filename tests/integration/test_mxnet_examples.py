@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from example_jobs import Examples, assert_loss_falls, printed_number
@@ -37,3 +38,13 @@ def test_digits_fails_below_the_demanded_accuracy() -> None:
     job = MXNET.run(1, "digits.py", "--epochs", "1", "--min-accuracy", "1.01")
     assert job.returncode != 0
     assert "accuracy is below 1.01" in job.stdout
+
+
+def test_imagenet_learns_on_made_up_images(tmp_path: Path) -> None:
+    weights = tmp_path / "resnet.params"
+    options = ("--small", "--images", "128", "--batch-size", "16", "--checkpoint", weights)
+    output = MXNET.output_of(2, "imagenet.py", *options, "--epochs", "4", "--warmup-epochs", "1")
+    assert "2 rank(s), 4 steps of 16 images in an epoch" in output
+    assert "weights are bitwise equal on all 2 rank(s)" in output
+    assert_loss_falls(output)
+    assert weights.stat().st_size > 0

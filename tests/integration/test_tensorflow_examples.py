@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from example_jobs import Examples, assert_loss_falls, printed_number
+from example_jobs import (
+    Examples,
+    assert_loss_falls,
+    assert_served_without_horovod,
+    printed_number,
+)
 
 pytest.importorskip("tensorflow")
 
@@ -29,6 +36,26 @@ ON_EACH_BACKEND = pytest.mark.parametrize(
 )
 
 
+EXPORTS = {
+    "digits.py": (TENSORFLOW, "saved_model"),
+    "digits_session.py": (TENSORFLOW, "graph.pb"),
+    "digits_fit.py": (KERAS, "digits.keras"),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, Path]]:
+    """Train a script on 2 ranks, once for all tests: what it printed, and where its export is."""
+
+    @cache
+    def run(script: str, backend: str = "tensorflow") -> tuple[str, Path]:
+        examples, name = EXPORTS[script]
+        path = tmp_path_factory.mktemp("exported") / name
+        return examples.output_of(2, script, "--export", path, KERAS_BACKEND=backend), path
+
+    return run
+
+
 @pytest.mark.parametrize("examples", [TENSORFLOW, KERAS], ids=["tensorflow", "keras"])
 def test_help_tells_what_a_script_does_and_names_all_options(examples: Examples) -> None:
     examples.check_help()
@@ -47,8 +74,8 @@ def test_digits_prints_progress_on_rank_0_only() -> None:
     assert {line[:11] for line in output.splitlines()} == {"[0]<stdout>"}
 
 
-def test_digits_reaches_its_accuracy() -> None:
-    output = TENSORFLOW.output_of(2, "digits.py")
+def test_digits_reaches_its_accuracy(trained: Callable[..., tuple[str, Path]]) -> None:
+    output, _ = trained("digits.py")
     assert printed_number(output, r"test accuracy (\S+)") >= 0.97
     assert "weights are bitwise equal on all 2 rank(s)" in output
 
@@ -59,8 +86,8 @@ def test_digits_fails_below_the_demanded_accuracy() -> None:
     assert "accuracy is below 1.01" in job.stdout
 
 
-def test_session_reaches_its_accuracy() -> None:
-    output = TENSORFLOW.output_of(2, "digits_session.py")
+def test_session_reaches_its_accuracy(trained: Callable[..., tuple[str, Path]]) -> None:
+    output, _ = trained("digits_session.py")
     assert printed_number(output, r"test accuracy (\S+)") >= 0.95
     assert "after step 320 on 2 rank(s)" in output
 
@@ -111,8 +138,8 @@ def test_synthetic_benchmark_trains_a_network_of_keras() -> None:
 
 
 @ON_EACH_BACKEND
-def test_fit_reaches_its_accuracy(backend: str) -> None:
-    output = KERAS.output_of(2, "digits_fit.py", KERAS_BACKEND=backend)
+def test_fit_reaches_its_accuracy(backend: str, trained: Callable[..., tuple[str, Path]]) -> None:
+    output, _ = trained("digits_fit.py", backend)
     assert printed_number(output, r"test accuracy (\S+)") >= 0.96
     assert f"with {backend}, 2 rank(s)" in output
     assert "weights are bitwise equal on all 2 rank(s)" in output
@@ -144,3 +171,18 @@ def test_a_restarted_job_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None
 def test_advanced_training_reaches_its_accuracy(tmp_path: Path) -> None:
     output = KERAS.output_of(2, "digits_advanced.py", "--checkpoints", tmp_path, "--fp16-allreduce")
     assert printed_number(output, r"test accuracy (\S+)") >= 0.95
+
+
+def test_what_session_reaches_and_others_is_served_without_horovod(
+    trained: Callable[..., tuple[str, Path]],
+) -> None:
+    assert_served_without_horovod(*(trained(script)[1] for script in EXPORTS))
+
+
+def test_word2vec_finds_topics_with_sparse_gradients() -> None:
+    output = TENSORFLOW.output_of(2, "word2vec.py")
+    assert printed_number(output, r"same topic: (\S+)") >= 0.9
+    # Rows of both ranks, 64 each, and not a table of 500.
+    assert "rows in the gradient 128" in output
+    assert "tables are bitwise equal on all 2 rank(s)" in output
+    assert_loss_falls(output)

@@ -13,6 +13,7 @@ from horovod import world
 from horovod._keras.library import backend_name, inner_optimizers, is_keras3
 from horovod._keras.optimizer_class import DistributedOptimizerMixin, NotReducing, make_class
 from horovod._keras.optimizer_keras3 import Keras3ScalingOptimizer
+from horovod.settings import Settings
 
 __all__ = ["prepare_models"]
 
@@ -41,13 +42,20 @@ def _prepare(keras: Any, model: Any) -> None:
     if is_keras3(keras) and not isinstance(optimizers[0], DistributedOptimizerMixin):
         _distribute_scaling(optimizers[0], optimizers[1])
     if backend_name(keras) == "tensorflow" and model.jit_compile:
-        model.jit_compile = False
-        if world.rank() == 0:
-            print(
-                "horovod: jit_compile=True has no effect here: XLA cannot compile Horovod's "
-                "operations, so this model trains with jit_compile=False",
-                flush=True,
-            )
+        _keep_from_xla(model)
+
+
+def _keep_from_xla(model: Any) -> None:
+    """Train without XLA, unless ``HOROVOD_ENABLE_XLA_OPS=1`` says that it may compile ours."""
+    if Settings.from_env().enable_xla_ops:
+        return
+    model.jit_compile = False
+    if world.rank() == 0:
+        print(
+            "horovod: jit_compile=True has no effect here: XLA compiles Horovod's operations with "
+            "HOROVOD_ENABLE_XLA_OPS=1 only, so this model trains with jit_compile=False",
+            flush=True,
+        )
 
 
 def _distribute_scaling(scaling: Any, inner: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
+from typing import TYPE_CHECKING
 
 from horovod.launch.elastic.options import elastic_plan, is_elastic
 from horovod.launch.elastic.plan import ElasticPlan
@@ -30,7 +31,18 @@ from horovod.launch.ssh import SshOptions
 from horovod.settings import Settings, environment_of
 from horovod.trace.folders import JOB_ID
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from horovod.launch.mpirun import MpiJob
+
+__all__ = [
+    "controller_of",
+    "main",
+    "make_parser",
+    "mpi_job",
+    "plan_of",
+    "print_build_table",
+    "settings_environment",
+]
 
 _USAGE = """\
 horovodrun -np N [options] command [argument ...]
@@ -93,7 +105,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
     Blocks until the job has ended. Raises SystemExit for ``--help`` and wrong command lines.
     """
-    parser = _parser()
+    parser = make_parser()
     options, command = split_command(arguments, parser)
     given = parser.parse_args(options)
     if given.doctor:
@@ -102,7 +114,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         print(_version())
         return 0
     if given.check_build:
-        _print_build_table(given.verbose)
+        print_build_table(given.verbose)
         return 0
     if given.experiment is not None:
         return _run_experiment(parser, given, command, os.environ if environ is None else environ)
@@ -125,12 +137,14 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
             _refuse_elastic(elastic, "--kubernetes")
             _refuse_report(given, "--kubernetes")
             return _print_manifest(given, form, command)
-        controller = _controller(given)
+        controller = controller_of(given)
+        if given.controller is None and "LSB_JOBID" in environ:
+            controller = _controller_in_lsf(given, elastic, environ)
         if controller != "gloo":
             _refuse_elastic(elastic, f"--{controller}")
             _refuse_report(given, f"--{controller}")
             return _run_by_mpi(given, controller, command, environ)
-        plan = _elastic(given, command, environ) if elastic else _plan(given, command, environ)
+        plan = plan_of(given, command, environ)
     except (OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     try:
@@ -162,7 +176,7 @@ def _print_manifest(given: argparse.Namespace, form: PodForm, command: Sequence[
     # Here, because only manifests need YAML.
     from horovod.launch.kubernetes.command import manifest
 
-    print(manifest(given, form, command, _settings_environment(given)), end="")
+    print(manifest(given, form, command, settings_environment(given)), end="")
     return 0
 
 
@@ -190,9 +204,9 @@ def _run_experiment(
             raise ValueError("--experiment and an elastic job: an experiment keeps its size")
         if given.kubernetes is not None:
             _refuse_with_pods(given)
-            return print_file(path, given, _settings_environment(given))
+            return print_file(path, given, settings_environment(given))
         pod_form(given)
-        variables = _settings_environment(given)
+        variables = settings_environment(given)
         return run_file(
             path,
             hosts=_hosts(given),
@@ -252,7 +266,7 @@ def _doctor(
 
 
 def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
-    controller = _controller(given)
+    controller = controller_of(given)
     if controller != "gloo":
         raise ValueError(f"--{controller} and {option}: the processes are started without MPI")
 
@@ -278,7 +292,8 @@ def _refuse_with_pods(given: argparse.Namespace) -> None:
         raise ValueError("--slots-per-host and --experiment: the file says how many processes")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """What knows all options."""
     parser = argparse.ArgumentParser(
         prog="horovodrun",
         usage=_USAGE,
@@ -329,6 +344,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def plan_of(
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> JobPlan | ElasticPlan:
+    """The job of a command that we start ourselves.
+
+    Raises:
+        ValueError: options contradict each other.
+        OSError: a file that they name cannot be read.
+        RuntimeError: the hosts of an LSF job do not answer.
+    """
+    return (_elastic if is_elastic(given) else _plan)(given, command, environ)
+
+
 def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     hosts = _hosts(given)
     if hosts is None and given.num_proc is None:
@@ -337,7 +365,7 @@ def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[st
         hosts = lsf_hosts(environ, SshOptions(given.ssh_port, given.ssh_identity_file))
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
-    variables = _settings_environment(given)
+    variables = settings_environment(given)
     report = _report(given)
     return JobPlan(
         command=tuple(command),
@@ -359,7 +387,7 @@ def _elastic(
         command,
         hosts=_hosts(given),
         interfaces=named_interfaces(given),
-        variables=_settings_environment(given),
+        variables=settings_environment(given),
         environ=environ,
         report=_report(given),
     )
@@ -389,10 +417,10 @@ def _output_directory(given: argparse.Namespace) -> Path | None:
     return None if given.output_filename is None else Path(given.output_filename)
 
 
-def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
+def settings_environment(given: argparse.Namespace) -> dict[str, str]:
     """What the workers read in ``init``, as far as an option or, after it, the file chose it."""
     chosen = chosen_settings(given)
-    notices = unused_options(given, _controller(given))
+    notices = unused_options(given, controller_of(given))
     if given.config_file is not None:
         # PyYAML costs as much as all the rest of a start.
         from horovod.launch.config_file import read_config_file
@@ -408,7 +436,7 @@ def _settings_environment(given: argparse.Namespace) -> dict[str, str]:
     return variables if given.job_id is None else {**variables, JOB_ID: given.job_id}
 
 
-def _controller(given: argparse.Namespace) -> str:
+def controller_of(given: argparse.Namespace) -> str:
     """What starts the processes: ``gloo`` (we do), ``mpi`` or ``jsrun``."""
     if given.controller is None and given.config_file is not None:
         from horovod.launch.config_file import read_config_file
@@ -418,20 +446,47 @@ def _controller(given: argparse.Namespace) -> str:
     return controller
 
 
+def _controller_in_lsf(
+    given: argparse.Namespace, is_elastic: bool, environ: Mapping[str, str]
+) -> str:
+    """What starts the processes in a job of LSF's where nobody has chosen; says which."""
+    from horovod.launch.mpi_launch import why_no_jsrun
+
+    own = is_elastic or given.report is not None or _hosts(given) is not None
+    reason = "as the options want it" if own else why_no_jsrun(environ)
+    if reason:
+        said, chosen = f"horovodrun starts the processes itself: {reason}", "gloo"
+    else:
+        said, chosen = "jsrun starts the processes; with --gloo horovodrun does it", "jsrun"
+    print(f"horovodrun: in this LSF job {said}", file=sys.stderr)
+    return chosen
+
+
 def _run_by_mpi(
     given: argparse.Namespace, controller: str, command: Sequence[str], environ: Mapping[str, str]
 ) -> int:
     # Here, because few jobs need it.
     from horovod.launch import mpi_launch
-    from horovod.launch.mpirun import MpiJob
 
     mpi_launch.check_mpi()
+    job = mpi_job(given, command, environ)
+    run = mpi_launch.run_jsrun if controller == "jsrun" else mpi_launch.become_mpirun
+    return run(job, environ, settings_environment(given), is_verbose=given.verbose)
+
+
+def mpi_job(
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> MpiJob:
+    """The job of a command that ``mpirun`` or ``jsrun`` starts. Raises as ``plan_of``."""
+    from horovod.launch import mpi_launch
+    from horovod.launch.mpirun import MpiJob
+
     ssh = SshOptions(given.ssh_port, given.ssh_identity_file)
     hosts = _hosts(given)
     if hosts is None and mpi_launch.is_lsf_job(environ):
         hosts = mpi_launch.lsf_hosts(environ, ssh)
     count = given.num_proc or sum(host.slots for host in hosts or ())
-    job = MpiJob(
+    return MpiJob(
         command=tuple(command),
         process_count=count,
         hosts=hosts or (HostSlots("localhost", count),),
@@ -443,8 +498,6 @@ def _run_by_mpi(
         mpi_words=tuple(shlex.split(given.mpi_args or "")),
         binding_words=None if given.binding_args is None else tuple(given.binding_args.split()),
     )
-    run = mpi_launch.run_jsrun if controller == "jsrun" else mpi_launch.become_mpirun
-    return run(job, environ, _settings_environment(given), is_verbose=given.verbose)
 
 
 def _count(text: str) -> int:
@@ -459,7 +512,8 @@ def _version() -> str:
     return __version__
 
 
-def _print_build_table(is_verbose: bool) -> None:
+def print_build_table(is_verbose: bool) -> None:
+    """What works here, and, if ``is_verbose``, what is missing for the rest."""
     from horovod.launch.build_info import build_table, problems
 
     print(("\n" if is_verbose else "") + build_table(_version()), end="")

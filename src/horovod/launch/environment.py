@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horovod.launch.hosts import Slot, node_of
+from horovod.rendezvous.identity import LAUNCHER
 
 __all__ = ["Rendezvous", "is_passed_on", "worker_environment"]
 
 # What a launcher that is itself a worker has from its own job.
-_OF_A_WORKER = frozenset({"_HOROVOD_REPORT", "_HOROVOD_SECRET_KEY", "_HOROVOD_WORKER"})
+_OF_A_WORKER = frozenset({LAUNCHER, "_HOROVOD_REPORT", "_HOROVOD_SECRET_KEY", "_HOROVOD_WORKER"})
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -58,6 +59,7 @@ def worker_environment(
         PYTHONUNBUFFERED="1",
         _HOROVOD_SECRET_KEY=base64.b64encode(rendezvous.secret).decode(),
     )
+    environment[LAUNCHER] = "horovodrun"
     environment.update(extra or {})
     return environment
 

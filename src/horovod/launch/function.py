@@ -9,10 +9,9 @@ notebook may call.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import takewhile
 from typing import Any, BinaryIO, TypeVar
 
@@ -30,11 +29,11 @@ from horovod.launch.elastic.plan import ElasticPlan
 from horovod.launch.guest_news import GuestBook
 from horovod.launch.job_plan import JobPlan
 from horovod.launch.run_options import RunOptions, check_options
-from horovod.launch.supervision import python_words, read_outcome, send_assignment
-from horovod.launch.supervisor import ELASTIC, Assignment
+from horovod.launch.supervision import python_words, read_outcome, supervise
+from horovod.launch.supervisor import Assignment
 from horovod.settings import environment_of
 
-__all__ = ["call_like_here", "run", "run_call"]
+__all__ = ["call_like_here", "run", "run_as_given", "run_call"]
 
 T = TypeVar("T")
 
@@ -126,14 +125,21 @@ def run(
             the same way. An elastic job fails when it cannot go on after such a failure, and in
             any case when ranks disagree about a collective.
     """
-    given = dict(locals())  # nothing but the parameters
+    return run_as_given(dict(locals()))  # nothing but the parameters
+
+
+def run_as_given(given: dict[str, Any], variables: Mapping[str, str] | None = None) -> list[Any]:
+    """``run`` for its arguments by name, of processes that get these ``variables`` on top."""
     function, arguments = given.pop("func"), tuple(given.pop("args"))
     keywords = given.pop("kwargs") or {}
     if not callable(function):
         raise TypeError(f"func={function!r}: expected a function")
     options = check_options(given)
     call = call_like_here(function, arguments, keywords, options)
-    return _run_by_mpi(call, options) if options.uses_mpi else run_call(call, options)
+    environ = {**os.environ, **(variables or {})}
+    if options.uses_mpi:
+        return _run_by_mpi(call, options, environ)
+    return run_call(call, options, environ)
 
 
 def call_like_here(
@@ -147,7 +153,7 @@ def call_like_here(
     return Call(function, args, dict(kwargs), tuple(sys.argv), search_path)
 
 
-def _run_by_mpi(call: Call, options: RunOptions) -> list[Any]:
+def _run_by_mpi(call: Call, options: RunOptions, environ: Mapping[str, str]) -> list[Any]:
     # Here, because few calls need it.
     from horovod.launch.mpi_function import call_by_mpirun
     from horovod.launch.mpi_launch import check_mpi
@@ -163,7 +169,7 @@ def _run_by_mpi(call: Call, options: RunOptions) -> list[Any]:
         output_directory=options.output_directory,
         mpi_words=options.mpi_words,
     )
-    return call_by_mpirun(job, call, {**os.environ, **_variables(options)})
+    return call_by_mpirun(job, call, {**environ, **_variables(options)})
 
 
 def _variables(options: RunOptions) -> dict[str, str]:
@@ -199,7 +205,15 @@ def run_call(
             return Assignment(plan, files, report.fileno())
 
         descriptors = (*files.descriptors, report.fileno())
-        exit_code = _supervise(assignment, descriptors, options, environ, streams, guests)
+        exit_code = supervise(
+            assignment,
+            descriptors,
+            executable=sys.executable or options.executable,
+            is_elastic=options.elastic is not None,
+            environ=environ,
+            streams=streams,
+            guests=guests,
+        )
         outcome = read_outcome(report, exit_code)
         wanted = files.answer_fds[: options.least_results]
         if outcome.status != 0 or not all(map(is_result, wanted)):
@@ -243,54 +257,6 @@ def _plan(options: RunOptions, files: CallFiles, *, has_guests: bool) -> JobPlan
         call=files,
         others=options.others,
     )
-
-
-def _supervise(
-    assignment: Callable[[], Assignment],
-    descriptors: tuple[int, ...],
-    options: RunOptions,
-    environ: Mapping[str, str] | None,
-    streams: tuple[int | None, int | None],
-    guests: GuestBook | None,
-) -> int:
-    """Run the job in a process of its own; its exit code."""
-    # What this process has printed comes before what its workers print.
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
-            stream.flush()
-    kind = [] if options.elastic is None else [ELASTIC]
-    with subprocess.Popen(
-        python_words(sys.executable or options.executable, "supervisor", kind),
-        stdin=subprocess.PIPE,
-        stdout=streams[0],
-        stderr=streams[1],
-        env=environ,
-        bufsize=0,  # closing it has nothing to write
-        pass_fds=descriptors,
-        start_new_session=True,
-    ) as process:
-        try:
-            send_assignment(process, assignment())
-            if guests is not None:
-                assert process.stdin is not None
-                guests.open(process.stdin)
-            return process.wait()
-        except BaseException:
-            _end(process)
-            raise
-        finally:
-            if guests is not None:
-                guests.close()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the job and wait for it; Ctrl-C once more kills the workers instead of asking them."""
-    while process.poll() is None:
-        process.terminate()
-        try:
-            process.wait()
-        except KeyboardInterrupt:
-            continue
 
 
 def _result(rank: int, answer: BinaryIO) -> Any:

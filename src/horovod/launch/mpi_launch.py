@@ -18,8 +18,17 @@ from horovod.launch.jsrun import jsrun_words, rank_file
 from horovod.launch.lsf import ask_host, is_lsf_job, job_hosts, with_a_process_per_gpu
 from horovod.launch.mpirun import MpiJob, detect_mpi, mpirun_environment, mpirun_words
 from horovod.launch.ssh import SshOptions
+from horovod.launch.supervision import end
 
-__all__ = ["become_mpirun", "check_mpi", "is_lsf_job", "lsf_hosts", "run_jsrun"]
+__all__ = [
+    "become_mpirun",
+    "check_mpi",
+    "is_lsf_job",
+    "lsf_hosts",
+    "run_jsrun",
+    "run_mpirun",
+    "why_no_jsrun",
+]
 
 
 def check_mpi() -> None:
@@ -46,6 +55,13 @@ def lsf_hosts(environ: Mapping[str, str], ssh: SshOptions) -> tuple[HostSlots, .
     return with_a_process_per_gpu(hosts, ask_host(hosts[0].hostname, ssh, environ))
 
 
+def why_no_jsrun(environ: Mapping[str, str]) -> str:
+    """Why ``jsrun`` cannot start processes whose data goes over MPI; empty if it can."""
+    if shutil.which("jsrun", path=environ.get("PATH")) is None:
+        return "there is no jsrun in the PATH"
+    return mpi_library.why_not_built() or ""
+
+
 def become_mpirun(
     job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], *, is_verbose: bool
 ) -> NoReturn:
@@ -61,6 +77,25 @@ def become_mpirun(
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(words[0], words, environment)
+
+
+def run_mpirun(
+    job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], *, is_verbose: bool
+) -> int:
+    """Run ``job`` by ``mpirun``, in a child of this process; its exit status.
+
+    Raises:
+        RuntimeError, ValueError: as ``become_mpirun``.
+    """
+    environment = mpirun_environment(environ, variables, job)
+    words = mpirun_words(job, detect_mpi(environment), environment)
+    _tell(words, is_verbose)
+    with subprocess.Popen(words, env=environment) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            end(process)
+            raise
 
 
 def run_jsrun(

@@ -37,7 +37,7 @@ from horovod.settings import Settings
 __all__ = ["RunOptions", "check_options"]
 
 # Frames between the caller of horovod.run and the warning.
-_STACKLEVEL = 4
+_STACKLEVEL = 5
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,71 @@ from __future__ import annotations
 
 import pickle
 import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
+from horovod.launch.guest_news import GuestBook
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.processes import describe_exit
 from horovod.launch.python_words import python_words
-from horovod.launch.supervisor import Assignment
+from horovod.launch.supervisor import ELASTIC, Assignment
 
-__all__ = ["python_words", "read_outcome", "send_assignment"]
+__all__ = ["end", "python_words", "read_outcome", "send_assignment", "supervise"]
+
+
+def supervise(
+    assignment: Callable[[], Assignment],
+    descriptors: Sequence[int],
+    *,
+    executable: str,
+    is_elastic: bool,
+    environ: Mapping[str, str] | None = None,
+    streams: tuple[int | None, int | None] = (None, None),
+    guests: GuestBook | None = None,
+) -> int:
+    """Run a job in a process of its own; its exit code. Whatever is raised here ends the job.
+
+    The assignment, which may be slow to make, is asked for when the process is on its way; it
+    inherits ``descriptors``. ``executable`` is its Python. See ``run_call`` for the rest.
+    """
+    # What this process has printed comes before what its workers print.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
+            stream.flush()
+    with subprocess.Popen(
+        python_words(executable, "supervisor", [ELASTIC] if is_elastic else []),
+        stdin=subprocess.PIPE,
+        stdout=streams[0],
+        stderr=streams[1],
+        env=environ,
+        bufsize=0,  # closing it has nothing to write
+        pass_fds=descriptors,
+        start_new_session=True,
+    ) as process:
+        try:
+            send_assignment(process, assignment())
+            if guests is not None:
+                assert process.stdin is not None
+                guests.open(process.stdin)
+            return process.wait()
+        except BaseException:
+            end(process)
+            raise
+        finally:
+            if guests is not None:
+                guests.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End the job and wait for it; Ctrl-C once more kills the workers instead of asking them."""
+    while process.poll() is None:
+        process.terminate()
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def send_assignment(process: subprocess.Popen[bytes], assignment: Assignment) -> None:

@@ -13,6 +13,7 @@ try:
 except ImportError as error:
     raise ImportError("horovod.ray needs Ray: pip install 'horovod[ray]'") from error
 
+from horovod import replaced
 from horovod.ray.worker import BaseHorovodWorker
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from horovod.ray.executor import RayExecutor
 
 __all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
+
+replaced.explain_modules()
 
 
 def __getattr__(name: str) -> Any:

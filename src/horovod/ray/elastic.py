@@ -11,11 +11,18 @@ from horovod.launch.elastic.limits import Limits
 from horovod.ray.callbacks import Callback
 from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.elastic_job import ElasticJob
+from horovod.ray.elastic_v2 import TestDiscovery as _TestDiscovery
 from horovod.ray.executor import check_range, elastic_shape, gpus_of
 from horovod.ray.placement import Share
 from horovod.ray.settings import HostDiscovery, RaySettings, interfaces_of
 
-__all__ = ["ElasticRayExecutor", "RayHostDiscovery"]
+__all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
+
+# Fields of the original's settings that no job on Ray has a use for.
+_WITHOUT_EFFECT = {
+    *("binding_args", "elastic", "extra_mpi_args", "key", "num_proc", "output_filename"),
+    *("run_func_mode", "ssh_port", "start_timeout", "tcp_flag", "verbose"),
+}
 
 
 class RayHostDiscovery(NodeDiscovery):
@@ -25,6 +32,25 @@ class RayHostDiscovery(NodeDiscovery):
         self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1
     ) -> None:
         super().__init__(Share(cpus_per_slot, gpus_per_slot if use_gpu else 0))
+
+
+class TestDiscovery(_TestDiscovery):
+    """See ``horovod.ray.elastic_v2.TestDiscovery``; resources are those of a slot."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        min_hosts: int,
+        max_hosts: int,
+        change_frequency_s: float,
+        use_gpu: bool = False,
+        cpus_per_slot: int = 1,
+        gpus_per_slot: int = 1,
+    ) -> None:
+        super().__init__(
+            min_hosts, max_hosts, change_frequency_s, use_gpu, cpus_per_slot, gpus_per_slot
+        )
 
 
 @dataclass
@@ -97,17 +123,28 @@ class ElasticRayExecutor:
         *,
         discovery: HostDiscovery | None = None,
         cooldown_range: tuple[float, float] | None = None,
+        placement_group_timeout_s: float = 100,
+        **kwargs: Any,
     ) -> ElasticRaySettings:
         """How far the job may shrink and grow; see ``RayExecutor`` for the same in its words.
 
-        ``min_np`` and ``max_np`` are deprecated names.
+        ``min_np`` and ``max_np`` are deprecated names. ``kwargs`` are other settings of the
+        original, which have no effect; a warning names them.
+
+        Raises:
+            TypeError: one of ``kwargs`` is no setting.
         """
+        if unknown := sorted(kwargs.keys() - _WITHOUT_EFFECT):
+            raise TypeError(f"create_settings has no parameters {', '.join(unknown)}")
+        for name in kwargs:
+            warnings.warn(f"create_settings: {name} has no effect in a job on Ray", stacklevel=2)
         for old, value in (("min_np", min_np), ("max_np", max_np)):
             if value is not None:
                 new = old.replace("np", "num_proc")
                 warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, 2)
         return ElasticRaySettings(
             timeout_s=timeout_s,
+            placement_group_timeout_s=placement_group_timeout_s,
             ssh_identity_file=ssh_identity_file,
             nics=interfaces_of(nics),
             discovery=discovery,

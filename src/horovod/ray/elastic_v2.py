@@ -7,8 +7,11 @@ import time
 
 from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.placement import Share
+from horovod.replaced import names_of
 
 __all__ = ["RayHostDiscovery", "TestDiscovery"]
+
+__getattr__ = names_of(__name__)
 
 
 class RayHostDiscovery(NodeDiscovery):

@@ -1,8 +1,8 @@
 """Who this process is in the world, read from what its launcher put into the environment.
 
-First step of ``init``: no connection is made here. Sources in order: ``HOROVOD_*`` (our launcher),
-torchrun's variables, and without either a world of one. ``mpi_identity`` and ``slurm`` know of
-mpirun and srun.
+First step of ``init``: no connection is made here. Sources in order: ``HOROVOD_*`` (our launcher,
+or one of others that writes what the original's Gloo needs), torchrun's variables, and without
+either a world of one. ``mpi_identity`` and ``slurm`` know of mpirun and srun.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from typing import Any, Literal
 
 from horovod.errors import InitError
 
-__all__ = ["Identity", "Launcher", "hostname_of", "identify", "position_of"]
+__all__ = ["LAUNCHER", "Identity", "Launcher", "hostname_of", "identify", "position_of"]
 
-Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "none"]
+Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "other", "none"]
+# With which our launcher says that it is the one.
+LAUNCHER = "_HOROVOD_LAUNCHER"
+_GIVEN_BY_LAUNCHERS = (
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class Identity:
         Local and cross numbers of a part of the job, and cross numbers under torchrun, are counted
         from where its ranks are.
         """
-        if self.launcher == "horovodrun" and not self.is_part:
+        if self.launcher in ("horovodrun", "other") and not self.is_part:
             return self
         here = [rank for rank, node in enumerate(nodes) if node == self.node]
         local_rank = here.index(self.rank)
@@ -93,23 +101,31 @@ def identify(environ: Mapping[str, str]) -> Identity:
             the variable, what it holds and what fits.
     """
     if "HOROVOD_RANK" in environ or "HOROVOD_SIZE" in environ:
-        return _from_horovodrun(environ)
+        return _from_launcher(environ)
     if "TORCHELASTIC_RUN_ID" in environ:
         return _from_torchrun(environ)
+    if any(name in environ for name in _GIVEN_BY_LAUNCHERS):
+        return _from_launcher(environ)
     return Identity(0, 1, 0, 1, 0, 1, hostname_of(environ), "none")
 
 
-def _from_horovodrun(environ: Mapping[str, str]) -> Identity:
+def _from_launcher(environ: Mapping[str, str]) -> Identity:
+    launcher: Launcher = "horovodrun" if LAUNCHER in environ else "other"
+    is_elastic = environ.get("HOROVOD_ELASTIC") == "1"
+    if is_elastic and launcher == "other":
+        raise InitError(
+            "init: HOROVOD_ELASTIC=1 comes from a launcher that drives elastic jobs as the "
+            "original did; start them with horovodrun --host-discovery-script, horovod.run or "
+            "horovod.ray (docs/migrating.md)"
+        )
     rank, size = position_of(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
     local_rank, local_size = position_of(environ, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", size)
     cross_rank, cross_size = position_of(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", size)
     # Of an elastic job the variables are a guess, and rank 0 need not have the lowest slot.
-    if environ.get("HOROVOD_ELASTIC") != "1":
+    if not is_elastic:
         _check_local_rank(rank, size, local_rank, local_size, "HOROVOD_LOCAL_RANK", "HOROVOD_RANK")
     hostname = hostname_of(environ)
-    return Identity(
-        rank, size, local_rank, local_size, cross_rank, cross_size, hostname, "horovodrun"
-    )
+    return Identity(rank, size, local_rank, local_size, cross_rank, cross_size, hostname, launcher)
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Identity:

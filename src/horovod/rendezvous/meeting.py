@@ -28,6 +28,7 @@ from horovod.rendezvous.elastic_member import (
 )
 from horovod.rendezvous.identity import Identity, identify
 from horovod.rendezvous.membership import Deadline, Mesh, SetLinks
+from horovod.rendezvous.secret_socket import ask_for_secret
 from horovod.rendezvous.store import Store, StoreClient
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "new_launcher_store",
     "ranks_in",
     "recognise",
+    "secret_in",
     "this_member",
 ]
 
@@ -236,7 +238,7 @@ def _open_contact(
 
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
         try:
-            secret = _given_secret(environ) or torchrun.agree_on_secret(
+            secret = secret_in(environ) or torchrun.agree_on_secret(
                 identity, torch_store, deadline.remaining_s()
             )
         except TimeoutError:
@@ -266,14 +268,26 @@ def _launcher_store(
         )
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise InitError(f"init: {_PORT}={port!r}: expected a port from 1 to 65535")
-    secret = _given_secret(environ)
+    secret = secret_in(environ)
+    if not secret and identity.launcher == "other":
+        secret = ask_for_secret(int(port))
+        if not secret:
+            raise InitError(
+                f"init: {_SECRET} is missing, and no RendezvousServer of this user and container "
+                f"serves port {port} here; its launcher must be running, and give its {_SECRET} to "
+                "workers elsewhere (docs/security.md)"
+            )
     if not secret:
         raise _bad_secret()
     return (address, int(port)), secret
 
 
-def _given_secret(environ: Mapping[str, str]) -> bytes:
-    """The secret in the environment; empty if there is none."""
+def secret_in(environ: Mapping[str, str]) -> bytes:
+    """The secret in the environment; empty if there is none.
+
+    Raises:
+        InitError: it is not base64.
+    """
     try:
         return base64.b64decode(environ.get(_SECRET, ""), validate=True)
     except binascii.Error:

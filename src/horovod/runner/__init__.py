@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod.replaced import explain_modules
+
 if TYPE_CHECKING:
     from horovod.launch.function import run
+    from horovod.launch.others.arguments import HorovodArgs as _HorovodArgs
 
-__all__ = ["run"]
+__all__ = ["_HorovodArgs", "run"]
+
+explain_modules()
 
 
 def __getattr__(name: str) -> Any:
-    # ``python -m horovod.runner.launch`` passes here and does not need it.
+    # ``python -m horovod.runner.launch`` passes here and does not need them.
     if name == "run":
         from horovod.launch.function import run
 
         return run
+    if name == "_HorovodArgs":
+        from horovod.launch.others.arguments import HorovodArgs
+
+        return HorovodArgs
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,10 +4,35 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import TYPE_CHECKING, Any
 
 from horovod.launch.cli import main
+from horovod.replaced import names_of
 
-__all__ = ["run_commandline"]
+if TYPE_CHECKING:
+    from horovod.launch.others.job import check_build, make_check_build_action
+    from horovod.launch.others.job import choose_controller as run_controller
+    from horovod.launch.others.job import parse_arguments as parse_args
+    from horovod.launch.others.job import run_arguments as _run
+
+__all__ = [
+    "_run",
+    "check_build",
+    "make_check_build_action",
+    "parse_args",
+    "run_commandline",
+    "run_controller",
+]
+
+# Of ``horovod.launch.others.job``, which ``horovodrun`` itself does not need.
+_FACES = {
+    "_run": "run_arguments",
+    "check_build": "check_build",
+    "make_check_build_action": "make_check_build_action",
+    "parse_args": "parse_arguments",
+    "run_controller": "choose_controller",
+}
+_missing = names_of("horovod.runner.launch")
 
 
 def run_commandline() -> int:
@@ -16,6 +41,14 @@ def run_commandline() -> int:
         # Python shows these to developers only; here they are about what the user has typed.
         warnings.filterwarnings("default", category=DeprecationWarning, module=r"horovod\.launch")
     return main(sys.argv[1:])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FACES:
+        return _missing(name)
+    from horovod.launch.others import job
+
+    return getattr(job, _FACES[name])
 
 
 if __name__ == "__main__":

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod import replaced
+
 if TYPE_CHECKING:
     from horovod.spark.run_elastic_function import run_elastic
     from horovod.spark.run_function import run
 
 __all__ = ["run", "run_elastic"]
+
+replaced.explain_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,9 @@
-"""What TensorFlow's collectives are made of: one interface, two implementations.
+"""What TensorFlow's collectives are made of: one interface, three implementations.
 
 ``collectives`` decides names, checks arguments and calls the implementation that this process uses:
 ``native_ops`` (the plugin's asynchronous kernels) or ``python_ops`` (slower, for every TensorFlow).
-Both work eagerly, in ``tf.function`` and in TF1 graphs, and their results are differentiable with
-the mathematics of ``gradients``.
+Both work eagerly, in ``tf.function`` and in TF1 graphs. Functions for XLA get ``xla_ops``.
+The results of all are differentiable with the mathematics of ``gradients``.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _translating() -> Iterator[None]:
     """Raises a ``HorovodInternalError`` in place of what TensorFlow made of one."""
     try:
         yield
-    except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
+    except (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError) as error:
         if not _is_of_a_collective(error):
             raise
         raise HorovodInternalError(_gist(str(error))) from error
@@ -74,6 +74,8 @@ def _translating() -> Iterator[None]:
 def _is_of_a_collective(error: Any) -> bool:
     """Whether an error of TensorFlow's is a failed collective, and no disagreement of ranks."""
     text = str(error)
+    if isinstance(error, tf.errors.InternalError) and "HorovodInternalError" not in text:
+        return False  # what XLA says, or has been told that a call cannot be right
     return "MismatchError" not in text and _COLLECTIVE.search(text) is not None
 
 

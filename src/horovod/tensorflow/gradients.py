@@ -1,7 +1,7 @@
 """Gradients of the collectives: collectives too, on the same process set.
 
 Plain functions over an implementation of ``CollectiveOps``; the native ops register them by
-operation type, the Python ops through ``tf.custom_gradient``. The backward pass has to reach an
+operation type, the others through ``tf.custom_gradient``. The backward pass has to reach an
 operation on every rank, as the forward pass did. Arguments after ``ops`` and the gradients are
 those of the forward call. A gradient that is None, as of an integer or of what was not used, stays
 None and takes part in nothing.
@@ -19,7 +19,14 @@ from horovod.operations import Average, Sum
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.names import derived
 
-__all__ = ["of_allgather", "of_allreduce", "of_alltoall", "of_broadcast", "of_reducescatter"]
+__all__ = [
+    "of_allgather",
+    "of_allreduce",
+    "of_alltoall",
+    "of_broadcast",
+    "of_even_allgather",
+    "of_reducescatter",
+]
 
 
 def of_allreduce(
@@ -69,6 +76,29 @@ def of_allgather(
         begins = [tf.reduce_sum(counts[:position]) for counts in rows_of_ranks]
         cut = zip(reduced, begins, rows, strict=True)
         return [grad[begin : begin + count[0]] for grad, begin, count in cut]
+
+    return _where_there(grads, names, is_group, reduce)
+
+
+def of_even_allgather(
+    ops: CollectiveOps,
+    grads: Sequence[Any],
+    tensors: Sequence[Any],
+    names: Sequence[str],
+    process_set: int,
+    is_group: bool,
+) -> list[Any]:
+    """``of_allgather`` where all ranks gave as many rows, and shapes are static."""
+
+    def reduce(there: _There) -> list[Any]:
+        shapes = [tensors[position].shape for position in there.positions]
+        reduced = _average(ops, there, process_set, is_group)
+        place = ops.world_number("rank", process_set, None)
+        cut = zip(reduced, shapes, strict=True)
+        return [
+            tf.slice(grad, [place * shape[0], *[0] * (shape.rank - 1)], shape)
+            for grad, shape in cut
+        ]
 
     return _where_there(grads, names, is_group, reduce)
 

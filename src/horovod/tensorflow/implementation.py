@@ -11,6 +11,7 @@ import tensorflow as tf
 from horovod.settings import Settings
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.python_ops import PythonOps
+from horovod.tensorflow.xla_context import is_traced_for_xla
 from horovod.world import is_initialized, rank
 
 __all__ = ["implementation"]
@@ -23,10 +24,15 @@ def implementation() -> CollectiveOps:
     """The implementation that this process uses, chosen when first asked for.
 
     The native one, unless ``HOROVOD_TENSORFLOW_NATIVE_OPS=0``, or the plugin does not work with
-    this TensorFlow, which is said once.
+    this TensorFlow, which is said once. In a function that XLA compiles, the one for XLA.
+
+    Raises:
+        tf.errors.InvalidArgumentError: XLA compiles the function, which ``HOROVOD_ENABLE_XLA_OPS``
+            does not allow, or which does not work with this TensorFlow.
     """
+    is_compiled = is_traced_for_xla()
     with _choice_lock:
-        return _chosen()
+        return _for_xla() if is_compiled else _chosen()
 
 
 @functools.cache
@@ -44,6 +50,29 @@ def _chosen() -> CollectiveOps:
             "Horovod: TensorFlow's collectives run as Python operations, which is slower: %s", error
         )
         return PythonOps()
+
+
+def _for_xla() -> CollectiveOps:
+    if not Settings.from_env().enable_xla_ops:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            "XLA compiles this function (jit_compile=True), and Horovod's operations are made for "
+            "it with HOROVOD_ENABLE_XLA_OPS=1 only; set it on all ranks, or reduce outside of the "
+            "function",
+        )
+    return _xla_ops()
+
+
+@functools.cache
+def _xla_ops() -> CollectiveOps:
+    from horovod.tensorflow.xla_ops import XlaOps
+
+    try:
+        return XlaOps()
+    except ImportError as error:
+        text = f"Horovod's operations cannot be compiled by XLA: {error}"
+        raise tf.errors.InvalidArgumentError(None, None, text) from error
 
 
 def _say_how_gpus_are_served() -> None:

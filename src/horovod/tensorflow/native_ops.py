@@ -19,10 +19,10 @@ from horovod.tensorflow.names import node_name
 from horovod.tensorflow.plugin import load_plugin
 from horovod.world import rethrow_interrupt
 
-__all__ = ["NativeOps"]
+__all__ = ["WORLD_NUMBERS", "NativeOps"]
 
 # Numbered as in bindings/engine_port.h.
-_WORLD_NUMBERS = {"size": 0, "rank": 1, "local_size": 2, "local_rank": 3, "included": 4}
+WORLD_NUMBERS = {"size": 0, "rank": 1, "local_size": 2, "local_rank": 3, "included": 4}
 
 
 class NativeOps:
@@ -126,7 +126,7 @@ class NativeOps:
 
     def world_number(self, what: str, process_set: int, name: str | None) -> Any:
         """See ``CollectiveOps``."""
-        number = _WORLD_NUMBERS[what]
+        number = WORLD_NUMBERS[what]
         return self._plugin.horovod_world_number(what=number, process_set_id=process_set, name=name)
 
     def _run(

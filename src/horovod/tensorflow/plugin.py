@@ -17,10 +17,10 @@ import tensorflow as tf
 from horovod.plugins import works
 from horovod.world import port_address
 
-__all__ = ["load_plugin"]
+__all__ = ["LIBRARY", "TRIED", "load_plugin"]
 
-_LIBRARY = Path(__file__).parent.parent / "libhorovod_tensorflow.so"
-_TRIED = ((2, 15), (2, 21))  # the oldest and the newest version in our tests
+LIBRARY = Path(__file__).parent.parent / "libhorovod_tensorflow.so"
+TRIED = ((2, 15), (2, 21))  # the oldest and the newest version in our tests
 _TEST_VALUE = 7
 _TEST_SCRIPT = (
     "import sys, tensorflow as tf; "
@@ -35,10 +35,10 @@ def load_plugin() -> Any:
     Raises:
         ImportError: it is not there, cannot be opened, or does not pass its test.
     """
-    if not works(_LIBRARY, "tensorflow", tf.__version__, _TRIED, _TEST_SCRIPT):
+    if not works(LIBRARY, "tensorflow", tf.__version__, TRIED, _TEST_SCRIPT):
         raise ImportError(f"the plugin does not work with TensorFlow {tf.__version__}")
     try:
-        plugin = tf.load_op_library(str(_LIBRARY))
+        plugin = tf.load_op_library(str(LIBRARY))
         failure = _attach()
     except (tf.errors.OpError, OSError, AttributeError) as error:
         raise ImportError(f"the plugin cannot be opened: {error}") from error
@@ -51,7 +51,7 @@ def load_plugin() -> Any:
 
 def _attach() -> str:
     """Show the plugin the way to the engine; returns what went wrong when it was opened."""
-    attach = ctypes.CDLL(str(_LIBRARY)).horovod_tensorflow_attach
+    attach = ctypes.CDLL(str(LIBRARY)).horovod_tensorflow_attach
     attach.argtypes = [ctypes.c_void_p]
     attach.restype = ctypes.c_char_p
     failure: bytes = attach(port_address())

@@ -10,6 +10,7 @@ from horovod.collectives import (
     barrier,
     join,
 )
+from horovod.compatibility import check_installed_version
 from horovod.counters import metrics
 from horovod.errors import HorovodInternalError
 from horovod.operations import (
@@ -109,6 +110,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "ccl_built",
+    "check_installed_version",
     "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",

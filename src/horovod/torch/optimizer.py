@@ -22,6 +22,7 @@ from horovod.elastic import is_elastic_job
 from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
+from horovod.torch.adasum_optimizer import _AdasumOptimizer as _DistributedAdasumOptimizer
 from horovod.torch.adasum_optimizer import make_adasum_optimizer
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Compression as AnyCompression
@@ -32,7 +33,7 @@ from horovod.torch.parameter_names import choose_names, operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, check_passes, wrap
 from horovod.world import size
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "_DistributedAdasumOptimizer"]
 
 
 class _DistributedOptimizer(WrappedOptimizer):

@@ -28,9 +28,11 @@ _NEEDS = {
     "horovod._keras": ["keras"],
     "horovod.mxnet": ["mxnet"],
     "horovod.spark": ["pyspark"],
-    "horovod.spark.torch": ["pyspark", "torch"],
-    "horovod.spark.keras": ["pyspark", "keras"],
-    "horovod.spark.lightning": ["pyspark", "lightning"],
+    "horovod.spark.common": ["pyarrow", "pyspark"],
+    "horovod.spark.torch": ["pyarrow", "pyspark", "torch"],
+    "horovod.spark.keras": ["keras", "pyarrow", "pyspark"],
+    "horovod.spark.lightning": ["lightning", "pyarrow", "pyspark"],
+    "horovod.spark.data_loaders": ["pyarrow", "pyspark", "torch"],
     "horovod.ray": ["ray"],
 }
 

@@ -17,8 +17,9 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "spark"
 
 
 def _is_good(output: str) -> bool:
-    found = re.search(r"accuracy on test rows: ([\d.]+)", output)
-    return found is not None and float(found[1]) > 0.8
+    accuracy = re.search(r"accuracy on test rows: ([\d.]+)", output)
+    error = re.search(r"error of the forecast: ([\d.]+)", output)
+    return bool((accuracy and float(accuracy[1]) > 0.8) or (error and float(error[1]) < 0.2))
 
 
 def test_an_example_is_a_program_that_ends_with_predictions(java: None) -> None:
@@ -33,19 +34,36 @@ def test_an_example_is_a_program_that_ends_with_predictions(java: None) -> None:
     assert _is_good(run.stdout), run.stdout
 
 
+def test_a_trainer_of_lightning_learns_on_two_ranks() -> None:
+    script = EXAMPLES.parent / "lightning" / "digits.py"
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
+    run = subprocess.run(
+        [*launcher, sys.executable, str(script), "--epochs", "4"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr[-3000:]
+    assert "weights are bitwise equal on all 2 rank(s)" in run.stdout
+
+
 # In this process: another program, and another job, of each would prove no more.
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("framework", "epochs"), [("keras", "3"), ("lightning", "5")])
+@pytest.mark.parametrize(
+    ("script", "epochs"),
+    [("keras_estimator", 3), ("lightning_estimator", 5), ("rossmann", 4)],
+)
 def test_the_other_examples_learn_too(
     spark: Any,
     here: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    framework: str,
-    epochs: str,
+    script: str,
+    epochs: int,
 ) -> None:
-    path = str(EXAMPLES / f"{framework}_estimator.py")
-    monkeypatch.setattr(sys, "argv", [path, "--epochs", epochs])
+    path = str(EXAMPLES / f"{script}.py")
+    monkeypatch.setattr(sys, "argv", [path, "--epochs", str(epochs)])
     monkeypatch.setattr("horovod.spark.common.estimator.SparkBackend", lambda num_proc: here)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
     runpy.run_path(path, run_name="__main__")

@@ -24,6 +24,13 @@ for script in sys.argv[1:]:
     except SystemExit as end:
         assert not end.code
 """
+# Horovod is installed beside the frameworks; here it cannot be imported.
+WITHOUT_HOROVOD = """
+import runpy, sys
+sys.modules["horovod"] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,22 @@ class Examples:
         text = (ROOT / "examples" / "README.md").read_text()
         paths = [f"examples/{self.folder}/{script}" for script in self.scripts]
         assert [path for path in paths if path not in text] == []
+
+
+def assert_served_without_horovod(*paths: Path) -> None:
+    """Networks that examples have exported read digits in a process that has no Horovod."""
+    script = ROOT / "examples" / "inference" / "serve.py"
+    job = subprocess.run(
+        [sys.executable, "-c", WITHOUT_HOROVOD, script, *paths],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    read = re.findall(r"^(\S+): test accuracy", job.stdout, re.MULTILINE)
+    assert read == [path.name for path in paths]
+    assert "Horovod is not loaded" in job.stdout
 
 
 def printed_number(output: str, pattern: str) -> float:

@@ -103,6 +103,19 @@ def test_jit_compile(jit_compile, capfd):
     assert lines == (1 if falls_back and hvd.rank() == 0 else 0)
 
 
+@pytest.mark.skipif(cases.BACKEND not in ("tensorflow", "keras2"), reason="XLA by TensorFlow")
+def test_xla_compiles_the_step(monkeypatch, capfd):
+    """The last batch is smaller, so the step is compiled twice."""
+    monkeypatch.setenv("HOROVOD_ENABLE_XLA_OPS", "1")
+    images, labels = cases.share(BATCH, *cases.digits(144))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model = cases.make_model(optimizer, jit_compile=True)
+    fit(model, images, labels, epochs=2)
+    assert model.jit_compile
+    assert "no effect" not in capfd.readouterr().out
+    assert cases.are_equal_on_all_ranks(cases.values_of(model.weights))
+
+
 # Dynamo looks at the gradients of whatever a frame holds.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.skipif(cases.BACKEND != "torch", reason="torch.compile")

@@ -175,3 +175,19 @@ def test_eager_variables():
 
     assert training(TensorFlowState([variable], step=0)) == 2 * hvd.size()
     assert plan.calls == 2
+
+
+def test_a_compiled_function_runs_in_the_next_world(monkeypatch):
+    monkeypatch.setenv("HOROVOD_ENABLE_XLA_OPS", "1")
+    total = tf.function(lambda tensor: hvd.allreduce(tensor, op=hvd.Sum), jit_compile=True)
+    worlds = []
+
+    @hvd.elastic.run
+    def train(state):
+        worlds.append(float(total(tf.ones([]))))
+        if len(worlds) == 1:
+            hvd.shutdown()
+        return float(total(tf.ones([])))
+
+    assert train(TensorFlowState([tf.Variable(1.0)])) == hvd.size()
+    assert worlds == [hvd.size()] * 2

@@ -29,6 +29,7 @@ def test_everything_the_interface_documents() -> None:
         "HOROVOD_GLOO_IFACE": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         "PYTHONUNBUFFERED": "1",
+        "_HOROVOD_LAUNCHER": "horovodrun",
     }
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch import mpi_launch
+from horovod import mpi_library
+from horovod.launch import cli, mpi_launch
 from horovod.launch.hosts import HostSlots, assign_ranks, parse_hosts
+from horovod.launch.job_outcomes import JobOutcome
 from horovod.launch.jsrun import jsrun_words, rank_file
 from horovod.launch.lsf import HostParts, ask_host, job_hosts, with_a_process_per_gpu
 from horovod.launch.mpirun import MpiJob
@@ -118,3 +120,54 @@ def test_where_there_can_be_no_jsrun(environ: dict[str, str], reason: str) -> No
     job = MpiJob(("x",), 1, parse_hosts("a:1"))
     with pytest.raises(ValueError, match=reason):
         mpi_launch.run_jsrun(job, environ, {}, is_verbose=False)
+
+
+@pytest.fixture
+def by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who has started processes; none are."""
+    seen: list[str] = []
+
+    def jsrun(*_: object, **__: object) -> int:
+        seen.append("jsrun")
+        return 0
+
+    def run_job(*_: object) -> JobOutcome:
+        seen.append("horovodrun")
+        return JobOutcome(0)
+
+    monkeypatch.setattr(mpi_launch, "run_jsrun", jsrun)
+    monkeypatch.setattr(mpi_launch, "check_mpi", lambda: None)
+    monkeypatch.setattr(mpi_library, "why_not_built", lambda: None)
+    monkeypatch.setattr(cli, "run_job", run_job)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("words", "who", "said"),
+    [
+        ("", "jsrun", "in this LSF job jsrun starts the processes; with --gloo"),
+        ("--jsrun", "jsrun", ""),
+        ("--gloo", "horovodrun", ""),
+        ("-H localhost:2", "horovodrun", "starts the processes itself: as the options want it"),
+    ],
+)
+def test_jsrun_is_the_default_in_a_job_of_lsf(
+    ssh: Path, by: list[str], words: str, who: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ssh / "jsrun").write_text("#!/bin/sh\n")
+    (ssh / "jsrun").chmod(0o755)
+    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "node-1 8", "PATH": f"{ssh}:/usr/bin:/bin"}
+    assert cli.main(["-np", "2", *words.split(), "python", "x.py"], environ) == 0
+    assert by == [who]
+    err = capsys.readouterr().err
+    assert said in err
+    assert bool(said) == bool(err)
+
+
+def test_without_jsrun_horovodrun_starts_the_processes(
+    by: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "node-1 8", "PATH": "/none"}
+    assert cli.main(["-np", "2", "python", "x.py"], environ) == 0
+    assert by == ["horovodrun"]
+    assert "itself: there is no jsrun in the PATH" in capsys.readouterr().err

@@ -26,7 +26,9 @@ SCRIPT = {"host_discovery_script": "./hosts.sh"}
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Call, RunOptions]]:
     """Jobs are written down instead of run."""
     seen: list[tuple[Call, RunOptions]] = []
-    monkeypatch.setattr(function, "run_call", lambda call, options: seen.append((call, options)))
+    monkeypatch.setattr(
+        function, "run_call", lambda call, options, environ: seen.append((call, options))
+    )
     return seen
 
 

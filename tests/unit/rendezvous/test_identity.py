@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
 from horovod.errors import InitError
 from horovod.rendezvous.identity import Identity, identify
 
-HOROVODRUN = {
+OTHERS = {
     "HOROVOD_RANK": "1",
     "HOROVOD_SIZE": "4",
     "HOROVOD_LOCAL_RANK": "1",
@@ -18,6 +19,7 @@ HOROVODRUN = {
     "HOROVOD_CROSS_SIZE": "2",
     "HOROVOD_HOSTNAME": "alpha",
 }
+HOROVODRUN = {**OTHERS, "_HOROVOD_LAUNCHER": "horovodrun"}
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
     "RANK": "1",
@@ -38,6 +40,29 @@ def test_bare_rank_variables_of_other_tools_are_not_ours() -> None:
 
 def test_horovodrun() -> None:
     assert identify(HOROVODRUN) == Identity(1, 4, 1, 2, 0, 2, "alpha", "horovodrun")
+
+
+def test_a_launcher_of_others() -> None:
+    identity = identify(OTHERS)
+    assert identity == Identity(1, 4, 1, 2, 0, 2, "alpha", "other")
+    assert identity.placed(["x"] * 4) == identity
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("HOROVOD_RANK", "4", "HOROVOD_RANK='4': expected an integer from 0 to 3"),
+        ("HOROVOD_ELASTIC", "1", "HOROVOD_ELASTIC=1 comes from a launcher"),
+    ],
+)
+def test_what_launchers_of_others_write_wrong(name: str, value: str, text: str) -> None:
+    with pytest.raises(InitError, match=re.escape(text)):
+        identify({**OTHERS, name: value})
+
+
+def test_a_server_without_a_rank_is_no_world_of_one() -> None:
+    with pytest.raises(InitError, match="HOROVOD_SIZE is not set"):
+        identify({"HOROVOD_GLOO_RENDEZVOUS_PORT": "1234"})
 
 
 def test_an_elastic_worker_may_have_another_rank_than_slot() -> None:
@@ -119,7 +144,7 @@ def test_what_does_not_fit_is_refused_by_name(base: dict[str, str], name: str, v
         identify(base | {name: value})
 
 
-@pytest.mark.parametrize("base", [HOROVODRUN, TORCHRUN])
+@pytest.mark.parametrize("base", [OTHERS, TORCHRUN])
 def test_what_is_missing_is_named(base: dict[str, str]) -> None:
     for name in base:
         if name in ("HOROVOD_HOSTNAME", "TORCHELASTIC_RUN_ID", "GROUP_RANK"):

@@ -60,6 +60,8 @@ def test_the_launcher_inside_of_a_step_wins() -> None:
     ours = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}
     ours |= {"HOROVOD_LOCAL_SIZE": "2", "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1"}
     assert recognise(STEP, 1.0).launcher == "srun"
+    assert recognise(STEP | ours, 1.0).launcher == "other"
+    ours["_HOROVOD_LAUNCHER"] = "horovodrun"
     assert recognise(STEP | ours, 1.0).launcher == "horovodrun"
 
 

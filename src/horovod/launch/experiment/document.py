@@ -18,8 +18,10 @@ __all__ = ["Document", "ExperimentError", "Field", "Problem", "resolved_copy"]
 _TAG = "tag:yaml.org,2002:"
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,8})")
 _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
+_LONE_WORD = re.compile(r"\s*([A-Za-z_]+)\s*(?:#.*)?")
 _SHOWN = 40
 _MOST_SHOWN = 6
+_MOST_UNKNOWN = 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class Field:
     path: str
     node: yaml.Node
     document: Document = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
 
     @property
     def line(self) -> int:
@@ -129,12 +136,16 @@ class Field:
 
         ``required`` says of each what is expected there, ``hints`` what an unknown name asks for.
         """
-        fields = self.entries(f"a mapping with {_names(known)}")
+        colon = f"; write {self.written}:" if self.is_text and self.written in known else ""
+        fields = self.entries(f"a mapping with {_names(known)}{colon}")
         if fields is None:
             return {}
-        for name in [name for name in fields if name not in known]:
-            hint = (hints or {}).get(name) or _unknown(name, known)
-            fields.pop(name).say(f"unknown field; {hint}")
+        unknown = [fields.pop(name) for name in [*fields] if name not in known]
+        for entry in unknown[:_MOST_UNKNOWN]:
+            hint = (hints or {}).get(entry.name) or _unknown(entry.name, known)
+            entry.say(f"unknown field; {hint}")
+        if len(unknown) > _MOST_UNKNOWN:
+            self.say(f"has {len(unknown) - _MOST_UNKNOWN} more unknown fields")
         for name, what in (required or {}).items():
             if name not in fields:
                 path = _below(self.path, name)
@@ -261,16 +272,24 @@ def _compose(text: bytes | str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
         what = " ".join(filter(None, (error.context, error.problem)))
-        raise ExperimentError(
-            [Problem("", mark.line + 1 if mark else 0, f"no YAML: {what}")]
-        ) from None
+        hint = _without_colon(text, line)
+        raise ExperimentError([Problem("", line, f"no YAML: {what}{hint}")]) from None
     except yaml.YAMLError as error:
         text = str(error).replace("\n", " ")
         raise ExperimentError([Problem("", 0, f"no YAML: {text}")]) from None
     except RecursionError:
         raise ExperimentError([Problem("", 0, "nested too deeply for YAML to be read")]) from None
+
+
+def _without_colon(text: bytes | str, line: int) -> str:
+    """Which word at ``line`` or before it may lack a colon; empty if none stands there alone."""
+    lines = (text.decode(errors="replace") if isinstance(text, bytes) else text).splitlines()
+    for number in range(min(line, len(lines)), max(line - 3, 0), -1):
+        if word := _LONE_WORD.fullmatch(lines[number - 1]):
+            return f"; line {number} may lack a colon: write {word[1]}:"
+    return ""
 
 
 def _below(path: str, name: str) -> str:

@@ -94,7 +94,9 @@ def _values(field: Field) -> tuple[str, ...]:
         section = field.section(("range",), {"range": _CHOICES})
         return _range(section["range"]) if "range" in section else ()
     if not field.is_list or not field.items():
-        field.expected(_CHOICES)
+        # Files from before RiseML 0.8 have single values.
+        alone = "" if field.is_list or not field.written else f"; a single one is [{field.written}]"
+        field.expected(f"{_CHOICES}{alone}")
         return ()
     texts = (item.scalar("a number or a text") for item in field.items())
     return tuple(text for text in texts if text is not None)

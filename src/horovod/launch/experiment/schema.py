@@ -19,18 +19,32 @@ __all__ = ["ExperimentFile", "Unused", "Workers", "read_experiment"]
 _MOST_PROCESSES = 99_999
 _LONGEST_NAME = 200  # bytes; a file system's limit is 255
 
+# Each has a section of its own name in train, with the same fields.
+_FRAMEWORKS = ("tensorflow", "keras", "pytorch", "mxnet", "jax")
+_FRAMEWORK = f"{', '.join(_FRAMEWORKS[:-1])} or {_FRAMEWORKS[-1]}"
 _TRAIN = ("framework", "tensorflow", "image", "install", "resources", "run")
 _SETS = ("parameters", "concurrency")
 _RUN = "a command, or a list of commands"
 _RESOURCES = "a mapping with cpus, mem, gpus"
 _WORKERS = "a number of workers, or a mapping with count and processes"
-_SPELLING = "the workers of a Horovod experiment are train.tensorflow.horovod.workers"
-_TOP_HINTS = dict.fromkeys(
-    ("image", "service"),
-    "files from before RiseML 0.8 have another format; expected project and train",
-)
+_TOP_HINTS = {
+    **dict.fromkeys(
+        ("image", "service", "parameters", "name"),
+        "files from before RiseML 0.8 have another format; write project, and train with resources "
+        "and run, where {{name}} is a parameter's value",
+    ),
+    **dict.fromkeys((*_TRAIN[3:], *_SETS, *_FRAMEWORKS), "it belongs below train"),
+}
+_TRAIN_HINTS = {
+    **dict.fromkeys(
+        ("horovod", "workers", "distributed"),
+        "the workers of a Horovod experiment are train.tensorflow.horovod.workers, or those of the "
+        "section of another framework",
+    ),
+    **dict.fromkeys(("cpus", "mem", "gpus"), "it belongs into train.resources"),
+    "torch": "the section is named pytorch",
+}
 _WORKERS_HINTS = {"resources": "expected count, processes; resources are train.resources, for all"}
-_TENSORFLOW_HINTS = {"workers": _SPELLING}
 
 
 @dataclass(frozen=True)
@@ -102,9 +116,9 @@ def read_experiment(text: bytes | str) -> ExperimentFile:
     document = Document()
     root = document.read(text)
     required = {"project": "a name", "train": "a mapping, the experiment"}
-    top = root.section(("project", "train"), required, _TOP_HINTS)
+    top = root.section(("project", "train", "deploy"), required, _TOP_HINTS)
     project = _project(top["project"]) if "project" in top else ""
-    reader = _Train()
+    reader = _Train(top.get("deploy"))
     experiment = reader.read(top["train"], project) if "train" in top else None
     document.check()
     assert experiment is not None
@@ -114,11 +128,14 @@ def read_experiment(text: bytes | str) -> ExperimentFile:
 class _Train:
     """Reads ``train``; collects on the way what has no effect here."""
 
-    def __init__(self) -> None:
+    def __init__(self, deploy: Field | None) -> None:
         self._unused: list[Unused] = []
+        if deploy is not None:
+            self._leave(deploy, "has no effect: nothing here serves models; start a server of them")
 
     def read(self, field: Field, project: str) -> ExperimentFile:
-        train = field.section((*_TRAIN, *_SETS), {"resources": _RESOURCES, "run": _RUN})
+        required = {"resources": _RESOURCES, "run": _RUN}
+        train = field.section((*_TRAIN, *_FRAMEWORKS[1:], *_SETS), required, _TRAIN_HINTS)
         resources = (
             train["resources"].section(("cpus", "mem", "gpus")) if "resources" in train else {}
         )
@@ -145,26 +162,32 @@ class _Train:
         self._unused.append(Unused(field.path, field.line, why, is_for_clusters))
 
     def _framework(self, field: Field, train: dict[str, Field], gpus: int | None) -> Workers | None:
-        framework, section = train.get("framework"), train.get("tensorflow")
-        if framework is None:
-            if section is not None:
-                section.say("is read only with framework: tensorflow; expected that in train, too")
-        elif not framework.is_text or framework.written != "tensorflow":
-            framework.expected("tensorflow, or no such field: run may start any program")
-        elif section is None:
-            field.say("found framework: tensorflow alone, expected a section tensorflow, too")
-        return self._tensorflow(section, gpus) if section is not None else None
+        framework = train.get("framework")
+        name = framework.written if framework is not None and framework.is_text else ""
+        if framework is not None and name not in _FRAMEWORKS:
+            framework.expected(f"{_FRAMEWORK}, or no such field: run may start any program")
+        elif name and name not in train:
+            field.say(f"found framework: {name} alone, expected a section {name}, too")
+        workers = None
+        for section in (train[known] for known in _FRAMEWORKS if known in train):
+            own = self._section(section, gpus)
+            if section.name == name:
+                workers = own
+            elif framework is None or name in _FRAMEWORKS:
+                where = f"framework: {section.name}"
+                section.say(f"is read only with {where}; expected that in train, too")
+        return workers
 
-    def _tensorflow(self, field: Field, gpus: int | None) -> Workers | None:
+    def _section(self, field: Field, gpus: int | None) -> Workers | None:
         names = ("version", "tensorboard", "distributed", "horovod")
-        section = field.section(names, hints=_TENSORFLOW_HINTS)
+        section = field.section(names, hints={"workers": _spelling(field.path)})
         if "version" in section and section["version"].scalar("a version") is not None:
             self._leave(section["version"], "has no effect: commands find what is installed here")
         if "tensorboard" in section and section["tensorboard"].boolean():
             why = "has no effect: start 'tensorboard --logdir output' beside the experiment"
             self._leave(section["tensorboard"], why)
         if "distributed" in section:
-            _refuse_distributed(section["distributed"])
+            _refuse_distributed(section["distributed"], _spelling(field.path))
         return _horovod(section["horovod"], gpus) if "horovod" in section else None
 
     def _amount(self, field: Field | None, what: str) -> str | None:
@@ -179,8 +202,10 @@ class _Train:
             return None
         what = "the name of an image"
         if field.is_mapping:
-            section = field.section(("name",), {"name": what})
+            required = {} if "install" in field.names else {"name": what}
+            section = field.section(("name", "install"), required)
             image = section["name"].string(what) if "name" in section else None
+            self._install(section.get("install"))
         else:
             image = field.string(f"{what}, or a mapping with name")
         if image is not None:
@@ -233,9 +258,16 @@ def _line(field: Field, names: Sequence[str]) -> str | None:
     return line
 
 
-def _refuse_distributed(field: Field) -> None:
-    if field.is_mapping or field.boolean():
-        field.expected(f"false, since there is no parameter-server training here; {_SPELLING}")
+def _spelling(section: str) -> str:
+    return f"the workers of a Horovod experiment are {section}.horovod.workers"
+
+
+def _refuse_distributed(field: Field, spelling: str) -> None:
+    if {"horovod", "type"} & {*field.names}:
+        # Two spellings of one day in February 2018.
+        field.expected(f"no such field: {spelling}")
+    elif field.is_mapping or field.boolean():
+        field.expected(f"false, since there is no parameter-server training here; {spelling}")
 
 
 def _horovod(field: Field, gpus: int | None) -> Workers | None:

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 import horovod.spark
 
-__all__ = ["Backend", "SparkBackend"]
+__all__ = ["Backend", "SparkBackend", "default_num_proc"]
 
 
 class Backend(ABC):
@@ -74,9 +74,16 @@ class SparkBackend(Backend):
         Raises:
             RuntimeError: neither is there.
         """
-        if self._num_proc is not None:
-            return self._num_proc
-        context = SparkContext._active_spark_context
-        if context is None:
-            raise RuntimeError("there is no active SparkContext, and num_proc is not given")
-        return int(context.defaultParallelism)
+        return default_num_proc() if self._num_proc is None else self._num_proc
+
+
+def default_num_proc() -> int:
+    """Spark's default parallelism.
+
+    Raises:
+        RuntimeError: there is no SparkContext.
+    """
+    context = SparkContext._active_spark_context
+    if context is None:
+        raise RuntimeError("there is no active SparkContext, and num_proc is not given")
+    return int(context.defaultParallelism)

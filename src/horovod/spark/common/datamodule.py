@@ -11,11 +11,14 @@ import fsspec
 import pyarrow.dataset as ds
 import pyarrow.fs
 
+from horovod.replaced import names_of
 from horovod.spark.common.pieces import Piece, pieces_of, share_of, steps_of
 from horovod.spark.common.reader import Batches, Blocks, Reading
 from horovod.spark.common.transformation import Transformation
 
-__all__ = ["DataModule", "ParquetDataModule"]
+__all__ = ["DataModule", "ParquetDataModule", "PetastormDataModule"]
+
+__getattr__ = names_of(__name__)
 
 
 class DataModule(ABC):
@@ -182,6 +185,10 @@ class ParquetDataModule(DataModule):
         batches = Batches(blocks, batch_size, steps or steps_of(stretches, batch_size))
         self._opened.append(batches)
         return batches
+
+
+# The name in existing programs: it reads the same files, without Petastorm.
+PetastormDataModule = ParquetDataModule
 
 
 def _opened(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -42,12 +42,22 @@ class Declared(Params):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
+        for name, parameter in self.parameters.items():
+            self._setDefault(**{name: parameter.default})
+        self.setParams(**kwargs)
+
+    def setParams(self, **kwargs: Any) -> Declared:  # noqa: N802
+        """Set params by their names.
+
+        Raises:
+            TypeError: a name is none of a param.
+            ValueError: a value is unusable.
+        """
         unknown = sorted(set(kwargs) - set(self.parameters))
         if unknown:
             raise TypeError(f"{type(self).__name__} has no parameters {', '.join(unknown)}")
-        for name, parameter in self.parameters.items():
-            self._setDefault(**{name: parameter.default})
         self._set(**kwargs)
+        return self
 
     def value(self, name: str) -> Any:
         """What a param is set to, or its default."""

@@ -40,6 +40,16 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
         if self.value("num_proc") is not None and self.value("backend") is not None:
             raise ValueError("give num_proc or backend, not both: a backend knows its processes")
 
+    def fit(
+        self, dataset: DataFrame | None = None, params: Any = None, *, df: DataFrame | None = None
+    ) -> Any:
+        """Train on the rows of ``dataset``, or ``df``: a model, or one for each of ``params``.
+
+        Raises:
+            ValueError: params or data are unusable.
+        """
+        return super().fit(_the_one(dataset, df), params)
+
     def fit_on_parquet(
         self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None
     ) -> Any:
@@ -120,6 +130,16 @@ class HorovodModel(ModelParams, Persistent, Model):
         labels = self.value("label_columns") or ()
         return self.value("outputCols") or [f"{label}__output" for label in labels]
 
+    def transform(
+        self, dataset: DataFrame | None = None, params: Any = None, *, df: DataFrame | None = None
+    ) -> DataFrame:
+        """``dataset``, or ``df``, with a column of predictions for each label.
+
+        Raises:
+            ValueError: params or columns are unusable.
+        """
+        return super().transform(_the_one(dataset, df), params)
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
         require(self, "model", "the model is missing")
         labels, names = list(self.value("label_columns")), self.getOutputCols()
@@ -148,6 +168,14 @@ class HorovodModel(ModelParams, Persistent, Model):
     def _floats(self) -> str | None:
         floats: str | None = (self.value("_metadata") or {}).get("floats", "float32")
         return floats
+
+
+def _the_one(dataset: DataFrame | None, df: DataFrame | None) -> DataFrame:
+    """Spark ML's name for the argument, or the original's."""
+    given = [frame for frame in (dataset, df) if frame is not None]
+    if len(given) != 1:
+        raise TypeError("expected a DataFrame, as dataset or as df")
+    return given[0]
 
 
 def require(instance: Declared, name: str, message: str) -> None:

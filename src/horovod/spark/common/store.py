@@ -4,273 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import fsspec
-import pyarrow.dataset as ds
-import pyarrow.fs
+from horovod.spark.common.base_store import LOCAL, RemoteStore, Store
 
-from horovod.own_files import replacing
+__all__ = [
+    "ON_DATABRICKS",
+    "AbstractFilesystemStore",
+    "DBFSLocalStore",
+    "FilesystemStore",
+    "HDFSStore",
+    "HDFSUrl",
+    "LocalStore",
+    "RemoteStore",
+    "Store",
+]
 
-__all__ = ["DBFSLocalStore", "FilesystemStore", "HDFSStore", "LocalStore", "RemoteStore", "Store"]
-
-_LOCAL = "file"
-_ON_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
-
-
-@dataclass(frozen=True)
-class RemoteStore:
-    """What the processes that train know of a store and of their run; it can be pickled."""
-
-    store: Store
-    train_data_path: str
-    val_data_path: str
-    test_data_path: str
-    saving_runs: bool
-    runs_path: str
-    run_path: str
-    checkpoint_path: str | None
-    logs_path: str | None
-    checkpoint_filename: str
-    logs_subdir: str
-    get_local_output_dir: Callable[[], AbstractContextManager[str]]
-    sync: Callable[[str], None]
+ON_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 
 
-class Store:
-    """A place with a folder for prepared data and a folder for runs.
-
-        PREFIX/intermediate_train_data[.N]      Parquet, as are ..._val_data and ..._test_data
-        PREFIX/runs/RUN_ID/checkpoint
-        PREFIX/runs/RUN_ID/logs
-
-    Paths are URLs of fsspec, or paths of this machine. Only subclasses can be made.
-
-    Args:
-        prefix_path: the place.
-        train_path, val_path, test_path, runs_path: other places for these.
-        save_runs: write checkpoints and logs.
-        storage_options: what fsspec needs for the file system, such as keys. Spark has its own
-            settings for the same.
-        checkpoint_filename: instead of ``checkpoint``.
-    """
-
-    def __init__(
-        self,
-        prefix_path: str,
-        train_path: str | None = None,
-        val_path: str | None = None,
-        test_path: str | None = None,
-        runs_path: str | None = None,
-        save_runs: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-        checkpoint_filename: str | None = None,
-    ) -> None:
-        self.prefix_path = self.get_full_path(str(prefix_path))
-        self.storage_options = dict(storage_options or {})
-        self._train_path = self._path_or(train_path, "intermediate_train_data")
-        self._val_path = self._path_or(val_path, "intermediate_val_data")
-        self._test_path = self._path_or(test_path, "intermediate_test_data")
-        self._runs_path = self._path_or(runs_path, "runs")
-        self._save_runs = save_runs
-        self._checkpoint_filename = checkpoint_filename or self._default_checkpoint_filename
-
-    _default_checkpoint_filename = "checkpoint"
-
-    @staticmethod
-    def create(prefix_path: str, *args: Any, **kwargs: Any) -> Store:
-        """The store for a path: HDFS's, Databricks' or fsspec's."""
-        for kind in (HDFSStore, DBFSLocalStore):
-            if kind.matches(prefix_path):
-                return kind(prefix_path, *args, **kwargs)
-        return FilesystemStore(prefix_path, *args, **kwargs)
-
-    @classmethod
-    def matches(cls, path: str) -> bool:
-        """Whether ``create`` makes a store of this class for the path."""
-        raise NotImplementedError
-
-    @property
-    def fs(self) -> Any:
-        """The file system, as fsspec has it."""
-        return fsspec.filesystem(_protocol(self.prefix_path), **self.storage_options)
-
-    def get_full_path(self, path: str) -> str:
-        """The URL of a path."""
-        if "://" in path:
-            return path
-        return f"{_LOCAL}://{os.path.abspath(path)}"
-
-    def get_full_path_fn(self) -> Callable[[str], str]:
-        """``get_full_path`` as a function that can be pickled."""
-        return self.get_full_path
-
-    def get_localized_path(self, path: str) -> str:
-        """A URL's path inside of the file system."""
-        return str(self.fs._strip_protocol(path))
-
-    def exists(self, path: str) -> bool:
-        """Whether there is something."""
-        return bool(self.fs.exists(path))
-
-    def read(self, path: str) -> bytes:
-        """All of a file."""
-        return bytes(self.fs.cat_file(path))
-
-    def write_text(self, path: str, text: str) -> None:
-        """Write a file, in UTF-8."""
-        self.write(path, text.encode())
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file; its folders come into being. On this machine nobody sees half of it.
-
-        Raises:
-            OSError: it cannot be written; on this machine also where something else than a regular
-                file is in its place.
-        """
-        fs = self.fs
-        fs.makedirs(fs._parent(path), exist_ok=True)
-        if _protocol(path) != _LOCAL:
-            fs.pipe_file(path, data)
-            return
-        with replacing(self.get_localized_path(path), 0o666) as file:
-            file.write(data)
-
-    def may_replace_data(self, path: str) -> bool:
-        """Whether there is nothing at ``path``, or prepared data that this user has written.
-
-        Data is ours if a file beside it, ``PATH.horovod``, names this user; on this machine both
-        also have one owner, and neither is a link.
-        """
-        marker = _marker_of(path)
-        if _protocol(path) == _LOCAL:
-            data, beside = (self.get_localized_path(each) for each in (path, marker))
-            if not os.path.lexists(data):
-                return not os.path.lexists(beside) or self._names_this_user(marker)
-            if os.path.islink(data) or os.path.islink(beside) or not os.path.isfile(beside):
-                return False
-            if os.stat(data).st_uid != os.stat(beside).st_uid:
-                return False
-        elif not self.exists(path):
-            return True
-        return self._names_this_user(marker)
-
-    def claim_data(self, path: str) -> None:
-        """Say that the data that will be written to ``path`` is this user's."""
-        self.write_text(_marker_of(path), _user_text())
-
-    def _names_this_user(self, marker: str) -> bool:
-        return self.exists(marker) and self.read(marker) == _user_text().encode()
-
-    def is_parquet_dataset(self, path: str) -> bool:
-        """Whether Parquet files lie there."""
-        try:
-            return bool(self.get_parquet_dataset(path).files)
-        except (OSError, ValueError):
-            return False
-
-    def get_parquet_dataset(self, path: str) -> Any:
-        """The Parquet files there as a data set of pyarrow's.
-
-        Raises:
-            OSError: there is nothing.
-        """
-        return ds.dataset(
-            self.get_localized_path(path), filesystem=self.arrow_filesystem(), format="parquet"
-        )
-
-    def arrow_filesystem(self) -> Any:
-        """The file system, as pyarrow has it."""
-        if _protocol(self.prefix_path) == _LOCAL:
-            return pyarrow.fs.LocalFileSystem()
-        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self.fs))
-
-    def get_train_data_path(self, idx: int | None = None) -> str:
-        """Of a prepared data set's rows for training."""
-        return _numbered(self._train_path, idx)
-
-    def get_val_data_path(self, idx: int | None = None) -> str:
-        """Of its rows for validation."""
-        return _numbered(self._val_path, idx)
-
-    def get_test_data_path(self, idx: int | None = None) -> str:
-        """Of its rows for tests."""
-        return _numbered(self._test_path, idx)
-
-    def saving_runs(self) -> bool:
-        """Whether checkpoints and logs are written."""
-        return self._save_runs
-
-    def get_runs_path(self) -> str:
-        """Of all runs."""
-        return self._runs_path
-
-    def get_run_path(self, run_id: str) -> str:
-        """Of a run."""
-        return f"{self._runs_path}/{run_id}"
-
-    def get_checkpoint_path(self, run_id: str) -> str | None:
-        """Of a run's checkpoint; None without saved runs."""
-        if not self._save_runs:
-            return None
-        return f"{self.get_run_path(run_id)}/{self._checkpoint_filename}"
-
-    def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
-        """Of all files with this ending, where a run's checkpoint is a folder."""
-        path = self.get_checkpoint_path(run_id)
-        if path is None or not self.fs.isdir(path):
-            return []
-        return sorted(name for name in self.fs.ls(path, detail=False) if name.endswith(suffix))
-
-    def get_logs_path(self, run_id: str) -> str | None:
-        """Of a run's logs; None without saved runs."""
-        return f"{self.get_run_path(run_id)}/{self.get_logs_subdir()}" if self._save_runs else None
-
-    def get_checkpoint_filename(self) -> str:
-        """The last part of a checkpoint's path."""
-        return self._checkpoint_filename
-
-    def get_logs_subdir(self) -> str:
-        """The last part of the logs' path."""
-        return "logs"
-
-    def get_local_output_dir_fn(self, run_id: str) -> Callable[[], AbstractContextManager[str]]:
-        """A function that makes a folder on this machine for a ``with`` statement."""
-        return _LocalFolder(run_id)
-
-    def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """A function that copies what is in a folder of this machine into the run's."""
-        return _Sync(self, self.get_run_path(run_id))
-
-    def to_remote(self, run_id: str, dataset_idx: int | None) -> RemoteStore:
-        """For the processes that train."""
-        return RemoteStore(
-            store=self,
-            train_data_path=self.get_train_data_path(dataset_idx),
-            val_data_path=self.get_val_data_path(dataset_idx),
-            test_data_path=self.get_test_data_path(dataset_idx),
-            saving_runs=self.saving_runs(),
-            runs_path=self.get_runs_path(),
-            run_path=self.get_run_path(run_id),
-            checkpoint_path=self.get_checkpoint_path(run_id),
-            logs_path=self.get_logs_path(run_id),
-            checkpoint_filename=self.get_checkpoint_filename(),
-            logs_subdir=self.get_logs_subdir(),
-            get_local_output_dir=self.get_local_output_dir_fn(run_id),
-            sync=self.sync_fn(run_id),
-        )
-
-    def _path_or(self, path: str | None, name: str) -> str:
-        return self.get_full_path(path) if path else f"{self.prefix_path.rstrip('/')}/{name}"
+class AbstractFilesystemStore(Store):
+    """What all stores are that ``create`` makes; an older base class."""
 
 
-class FilesystemStore(Store):
+class FilesystemStore(AbstractFilesystemStore):
     """On this machine or a file system that it has mounted, or on whatever fsspec has a driver for.
 
     ``s3://``, ``gs://``, ``abfs://`` and others need the package that fsspec names, on all nodes.
@@ -292,7 +52,16 @@ class LocalStore(FilesystemStore):
         super().__init__(*args, **kwargs)
 
 
-class HDFSStore(Store):
+class HDFSUrl(NamedTuple):
+    """The parts of ``hdfs://HOST:PORT/PATH``; None for what is not in there."""
+
+    prefix: str | None
+    host: str | None
+    port: int | None
+    path: str
+
+
+class HDFSStore(AbstractFilesystemStore):
     """On Hadoop's file system; needs libhdfs, as pyarrow's documentation says.
 
     Args:
@@ -320,11 +89,11 @@ class HDFSStore(Store):
     ) -> None:
         if driver != "libhdfs":
             raise ValueError(f"driver={driver!r}: pyarrow has the driver 'libhdfs' only")
-        found = urlsplit(prefix_path)
-        for name, given, in_path in (("host", host, found.hostname), ("port", port, found.port)):
+        found = self.parse_url(prefix_path)
+        for name, given, in_path in (("host", host, found.host), ("port", port, found.port)):
             if given is not None and in_path is not None and given != in_path:
                 raise ValueError(f"{name}={given!r}, but {prefix_path} names {in_path!r}")
-        self._host, self._port = found.hostname or host, found.port or port
+        self._host, self._port = found.host or host, found.port or port
         super().__init__(prefix_path, *args, **kwargs)
         self.storage_options = {
             "host": self._host or "default",
@@ -339,6 +108,13 @@ class HDFSStore(Store):
     def matches(cls, path: str) -> bool:
         """Whether it is an ``hdfs://`` URL."""
         return path.startswith("hdfs://")
+
+    @staticmethod
+    def parse_url(url: str) -> HDFSUrl:
+        """The parts of a URL or path. Raises ValueError for a port that is no number."""
+        found = urlsplit(url)
+        prefix = f"{found.scheme}://" if found.scheme else None
+        return HDFSUrl(prefix, found.hostname, found.port, found.path)
 
     def get_full_path(self, path: str) -> str:
         """With the namenode, if it is known.
@@ -355,7 +131,7 @@ class HDFSStore(Store):
         return f"hdfs://{own}{found.path}"
 
 
-class DBFSLocalStore(Store):
+class DBFSLocalStore(AbstractFilesystemStore):
     """On Databricks' file system, through the folder ``/dbfs`` of each node.
 
     Args:
@@ -371,7 +147,7 @@ class DBFSLocalStore(Store):
     @classmethod
     def matches(cls, path: str) -> bool:
         """Whether this is Databricks and a path of it."""
-        return _ON_DATABRICKS in os.environ and cls.matches_dbfs(path)
+        return ON_DATABRICKS in os.environ and cls.matches_dbfs(path)
 
     @staticmethod
     def matches_dbfs(path: str) -> bool:
@@ -384,50 +160,16 @@ class DBFSLocalStore(Store):
         Raises:
             ValueError: the path is not on Databricks' file system.
         """
-        if not self.matches_dbfs(path):
+        return f"{LOCAL}://{self.normalize_path(path)}"
+
+    @classmethod
+    def normalize_path(cls, path: str) -> str:
+        """``/dbfs/PATH``.
+
+        Raises:
+            ValueError: the path is not on Databricks' file system.
+        """
+        if not cls.matches_dbfs(path):
             raise ValueError(f"{path} is none of /dbfs/PATH, dbfs:/PATH, file:///dbfs/PATH")
         rest = re.sub(r"^(dbfs:/|/dbfs/|file:(//)?/dbfs/)/*", "", path)
-        return f"{_LOCAL}:///dbfs/{rest}"
-
-
-@dataclass(frozen=True)
-class _LocalFolder:
-    run_id: str
-
-    def __call__(self) -> AbstractContextManager[str]:
-        return self._folder()
-
-    @contextmanager
-    def _folder(self) -> Iterator[str]:
-        with tempfile.TemporaryDirectory(prefix=f"horovod-{self.run_id}-") as path:
-            yield path
-
-
-@dataclass(frozen=True)
-class _Sync:
-    store: Store
-    run_path: str
-
-    def __call__(self, folder: str) -> None:
-        for parent, _, names in os.walk(folder):
-            for name in names:
-                path = os.path.join(parent, name)
-                with open(path, "rb") as file:
-                    target = f"{self.run_path}/{os.path.relpath(path, folder)}"
-                    self.store.write(target, file.read())
-
-
-def _marker_of(path: str) -> str:
-    return f"{path}.horovod"
-
-
-def _user_text() -> str:
-    return f"prepared by an estimator of Horovod for user {os.geteuid()}\n"
-
-
-def _protocol(url: str) -> str:
-    return url.split("://", 1)[0] if "://" in url else _LOCAL
-
-
-def _numbered(path: str, idx: int | None) -> str:
-    return path if idx is None else f"{path}.{idx}"
+        return f"/dbfs/{rest}"

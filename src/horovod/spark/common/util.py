@@ -1,5 +1,40 @@
-"""``prepare_data``, where scripts look for it."""
+"""``prepare_data`` and small helpers, where scripts look for them."""
 
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+from horovod.rendezvous.place import this_place
 from horovod.spark.common.preparation import prepare_data
+from horovod.spark.common.store import ON_DATABRICKS
 
-__all__ = ["prepare_data"]
+__all__ = ["host_hash", "is_databricks", "prepare_data", "to_list"]
+
+
+def is_databricks() -> bool:
+    """Whether this process runs on Databricks."""
+    return ON_DATABRICKS in os.environ
+
+
+def host_hash(salt: str | None = None) -> str:
+    """A text that is the same for processes that can share memory, and for the same ``salt``."""
+    digest = hashlib.sha256(f"{this_place().host}-{salt or ''}".encode()).hexdigest()
+    return f"{os.uname().nodename.partition('.')[0]}-{digest[:32]}"
+
+
+def to_list(var: Any, length: int) -> list[Any] | None:
+    """``var`` as a list of so many; one element, or what is no list, comes that often. None: None.
+
+    Raises:
+        ValueError: the list has another length.
+    """
+    if var is None:
+        return None
+    found = var if isinstance(var, list) else [var]
+    if len(found) == 1:
+        return found * length
+    if len(found) != length:
+        raise ValueError(f"found a list of {len(found)}, expected {length} elements, or one")
+    return found

@@ -29,7 +29,14 @@ __all__ = ["TorchEstimator", "TorchModel"]
         "reader_pool_type": Parameter(
             None, "who decodes: thread, process, dummy", one_of(("thread", "process", "dummy"))
         ),
-        "num_gpus": Parameter(None, "GPUs of a process: 1, or 0 to train without", at_least(0)),
+        "train_minibatch_fn": Parameter(None, "none: training_step of the module makes the step"),
+        "num_gpus": Parameter(
+            None,
+            "GPUs of a process: 1, or 0 to train without",
+            at_least(0),
+            setter="setNumGPUs",
+            getter="getNumGPUs",
+        ),
         "logger": Parameter(None, "Lightning's logger; by default one that writes CSV files"),
         "log_every_n_steps": Parameter(50, "steps between two entries of the log", at_least(1)),
         "loader_num_epochs": Parameter(
@@ -68,6 +75,11 @@ class TorchEstimator(HorovodEstimator):
         model = self.value("model")
         if not isinstance(model, torch.nn.Module):
             raise ValueError(f"model has to be a torch.nn.Module, not {type(model).__name__}")
+        if self.value("train_minibatch_fn") is not None:
+            raise ValueError(
+                "train_minibatch_fn must not be given: training_step of a LightningModule makes "
+                "the step; horovod.spark.torch.TorchEstimator takes such a function"
+            )
         epochs = self.value("loader_num_epochs")
         if epochs is not None and epochs < self.value("epochs"):
             raise ValueError(f"loader_num_epochs={epochs}, but epochs={self.value('epochs')}")

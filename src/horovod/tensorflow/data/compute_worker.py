@@ -12,8 +12,6 @@ import argparse
 import contextlib
 import json
 import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import horovod.numpy as hvd
@@ -25,9 +23,9 @@ from horovod.tensorflow.data.compute_service import (
     compute_worker_fn,
 )
 
-__all__ = ["main"]
+__all__ = ["KEY_BYTES", "main", "parser", "remove_config"]
 
-_KEY_BYTES = 32
+KEY_BYTES = 32
 
 
 def main(
@@ -52,8 +50,8 @@ def main(
         hvd.shutdown()
         compute_worker_fn(config)
         return
-    path, key = Path(config_file), os.urandom(_KEY_BYTES)
-    _remove_config(path)  # of an earlier job
+    path, key = Path(config_file), os.urandom(KEY_BYTES)
+    remove_config(path)  # of an earlier job
     with registry.serve(key) as addresses:
         config = TfDataServiceConfig(
             dispatchers, size // dispatchers, dispatcher_side, addresses, key, timeout
@@ -72,10 +70,10 @@ def _host(config: TfDataServiceConfig, path: Path, size: int) -> None:
             client.wait_for_leaving(f"worker {rank}" for rank in range(1, size))
     finally:
         with contextlib.suppress(OSError, ValueError):
-            _remove_config(path)
+            remove_config(path)
 
 
-def _remove_config(path: Path) -> None:
+def remove_config(path: Path) -> None:
     """Remove a config file, if there is one.
 
     Raises:
@@ -91,25 +89,25 @@ def _remove_config(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m horovod.tensorflow.data.compute_worker",
-        description="Serve data to a training job; start it with horovodrun.",
+def parser(program: str, start: str) -> argparse.ArgumentParser:
+    """The options of a compute job, which is started with ``start``."""
+    options = argparse.ArgumentParser(
+        prog=program, description=f"Serve data to a training job; start it with {start}."
     )
-    parser.add_argument("configfile", help="written for the training job, removed at the end")
-    parser.add_argument("--dispatchers", type=int, default=1, help="1, or one per training rank")
-    parser.add_argument(
+    options.add_argument("configfile", help="written for the training job, removed at the end")
+    options.add_argument("--dispatchers", type=int, default=1, help="1, or one per training rank")
+    options.add_argument(
         "--dispatcher-side",
         choices=("compute", "training"),
         default="compute",
         help="where dispatchers run (default: %(default)s)",
     )
-    parser.add_argument(
+    options.add_argument(
         "--timeout", type=float, default=60, help="seconds to wait for dispatchers and workers"
     )
-    return parser.parse_args(arguments)
+    return options
 
 
 if __name__ == "__main__":
-    given = _parse(sys.argv[1:])
+    given = parser("python -m horovod.tensorflow.data.compute_worker", "horovodrun").parse_args()
     main(given.dispatchers, given.dispatcher_side, given.timeout, given.configfile)

@@ -171,7 +171,7 @@ def test_braces_that_are_no_parameter_stay_as_they_are() -> None:
         ({"concurrency": 0}, "train.concurrency", "found 0, expected a whole number, 1 or more"),
         ({"concurrency": None}, "train.concurrency", "found nothing, expected a whole number"),
         ({"hyperparameters": {}}, "train.hyperparameters", "unknown field"),
-        ({"gpus": 1}, "train.gpus", "unknown field; expected framework, tensorflow, image"),
+        ({"gpu": 1}, "train.gpu", "unknown field; expected framework, tensorflow, image"),
         ({"framework": "tensorflow", "tensorflow": []}, "train.tensorflow", "found an empty list"),
     ],
 )
@@ -247,10 +247,10 @@ train:
     with pytest.raises(ExperimentError) as caught:
         read_experiment(text)
     assert str(caught.value).splitlines() == [
-        "trane (line 1): unknown field; expected project, train (did you mean train?)",
+        "trane (line 1): unknown field; expected project, train, deploy (did you mean train?)",
         "project (line 1): found nothing, expected a name",
         "service (line 2): unknown field; files from before RiseML 0.8 have another format; "
-        "expected project and train",
+        "write project, and train with resources and run, where {{name}} is a parameter's value",
         "train.run (line 4): found nothing, expected a command, or a list of commands",
         "train.concurrency (line 4): found no, a boolean to YAML, "
         "expected a whole number, 1 or more",

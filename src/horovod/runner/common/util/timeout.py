@@ -1,5 +1,6 @@
-"""The import path for ``TimeoutException``; the class is in ``horovod.errors``."""
+"""The import path for ``Timeout`` and its error; the classes are elsewhere."""
 
 from horovod.errors import TimeoutException
+from horovod.launch.others.timeout import Timeout
 
-__all__ = ["TimeoutException"]
+__all__ = ["Timeout", "TimeoutException"]

@@ -1,0 +1,154 @@
+#include "bindings/tensorflow/xla_call.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+namespace hvd::tensorflow {
+
+namespace {
+
+// Reads numbers, each with a space behind it, and lines.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : rest_(text) {}
+
+  template <typename T>
+  T number() {
+    T value{};
+    const char* const end = rest_.data() + rest_.size();
+    const auto [stop, code] = std::from_chars(rest_.data(), end, value);
+    if (code != std::errc() || stop == end) {
+      throw Error(ErrorCode::kInvalidArgument, "a compiled call has '" +
+                                                   std::string(rest_.substr(0, 20)) +
+                                                   "' where a number and a space are expected");
+    }
+    rest_ = std::string_view(stop + 1, static_cast<std::size_t>(end - stop) - 1);
+    return value;
+  }
+  int integer() { return number<int>(); }
+
+  std::vector<std::string_view> lines() {
+    std::vector<std::string_view> lines;
+    while (!rest_.empty()) {
+      const std::size_t end = rest_.find('\n');
+      lines.push_back(rest_.substr(0, end));
+      rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
+    }
+    return lines;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+Request read_tensor(Reader& reader, Request request) {
+  request.dtype = static_cast<Dtype>(reader.integer());
+  request.dims_count = reader.integer();
+  if (request.dims_count < 0 || request.dims_count > Request::kMaxDims) {
+    throw Error(ErrorCode::kInvalidArgument,
+                name_of(request) + ": a tensor of " + std::to_string(request.dims_count) +
+                    " dimensions; at most " + std::to_string(Request::kMaxDims) + " are supported");
+  }
+  for (int i = 0; i < request.dims_count; ++i) {
+    request.dims[static_cast<std::size_t>(i)] = reader.number<std::int64_t>();
+  }
+  return request;
+}
+
+// XLA may give no address for nothing; the engine takes none for "allocate it".
+template <typename Byte>
+Byte* address_of(Byte* data) {
+  alignas(64) static std::byte nothing[64];
+  return data == nullptr ? nothing : data;
+}
+
+std::string list_shape(const std::vector<std::int64_t>& dims) {
+  std::string text = "[";
+  for (const std::int64_t dim : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
+  return text + "]";
+}
+
+}  // namespace
+
+XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* outputs)
+    : outputs_(outputs) {
+  Reader reader(text);
+  request_.kind = static_cast<Kind>(reader.integer());
+  request_.op = static_cast<ReduceOp>(reader.integer());
+  request_.is_grouped = reader.integer() != 0;
+  request_.root = reader.integer();
+  request_.prescale = reader.number<double>();
+  request_.postscale = reader.number<double>();
+  process_set_ = reader.integer();
+  set_size_ = reader.integer();
+  splits_.resize(reader.number<std::uint32_t>());
+  for (std::int64_t& split : splits_) split = reader.number<std::int64_t>();
+  const auto count = reader.number<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    add_tensor(read_tensor(reader, request_), inputs[i], outputs[i]);
+    rows_.push_back(reader.number<std::int64_t>());
+  }
+  names_ = reader.lines();
+  const std::size_t expected = request_.is_grouped ? 1 : count;
+  if (names_.size() == expected) return;
+  throw Error(ErrorCode::kInvalidArgument, name_of(request_) + ": " +
+                                               std::to_string(names_.size()) + " names for " +
+                                               std::to_string(count) + " tensors");
+}
+
+void XlaCall::add_tensor(const Request& request, const void* input, void* output) {
+  requests_.push_back(request);
+  tensors_.push_back(
+      {.in = address_of(static_cast<const std::byte*>(input)),
+       .out = keeps_shape() ? address_of(static_cast<std::byte*>(output)) : nullptr});
+}
+
+bool XlaCall::keeps_shape() const {
+  return request_.kind == Kind::kAllreduce || request_.kind == Kind::kBroadcast;
+}
+
+std::vector<Submission> XlaCall::submissions() const {
+  if (request_.kind == Kind::kJoin) {
+    return {{.name = {}, .requests = {&request_, 1}, .tensors = {&nothing_, 1}, .splits = {}}};
+  }
+  if (request_.is_grouped) {
+    return {{.name = names_.front(), .requests = requests_, .tensors = tensors_, .splits = {}}};
+  }
+  std::vector<Submission> submissions;
+  submissions.reserve(requests_.size());
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    submissions.push_back({.name = names_[i],
+                           .requests = {&requests_[i], 1},
+                           .tensors = {&tensors_[i], 1},
+                           .splits = splits_});
+  }
+  return submissions;
+}
+
+void XlaCall::store(const std::vector<Output>& outputs) const {
+  if (keeps_shape()) return;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const bool is_tensor = i < requests_.size();
+    if (request_.kind != Kind::kJoin) {
+      check(outputs[i].shape, is_tensor ? rows_[i] : set_size_, request_.is_grouped ? 0 : i);
+    }
+    std::size_t size_bytes = is_tensor ? size_of(requests_[i].dtype) : sizeof(std::int32_t);
+    for (const std::int64_t dim : outputs[i].shape) size_bytes *= static_cast<std::size_t>(dim);
+    if (size_bytes != 0) std::memcpy(outputs_[i], outputs[i].bytes.get(), size_bytes);
+  }
+}
+
+void XlaCall::check(const std::vector<std::int64_t>& shape, std::int64_t rows,
+                    std::size_t name) const {
+  if (shape.front() == rows) return;
+  std::vector<std::int64_t> expected = shape;
+  expected.front() = rows;
+  throw Error(ErrorCode::kInvalidArgument,
+              name_of(request_) + " '" + std::string(names_[std::min(name, names_.size() - 1)]) +
+                  "': the result has shape " + list_shape(shape) +
+                  ", XLA has compiled the function for " + list_shape(expected) +
+                  "; in a compiled function every rank has to give as many rows");
+}
+
+}  // namespace hvd::tensorflow

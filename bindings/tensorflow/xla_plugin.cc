@@ -1,0 +1,122 @@
+// The engine as calls of programs that TensorFlow's XLA compiles for the CPU. TensorFlow 2.15 to
+// the newest know one kind of such calls (API_VERSION_STATUS_RETURNING_UNIFIED), and find their
+// targets in a registry that has no interface in C: its two functions are looked up by their C++
+// names, and src/horovod/tensorflow/xla_plugin.py tries out what is relied on here.
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings/error_names.h"
+#include "bindings/tensorflow/port.h"
+#include "bindings/tensorflow/xla_call.h"
+#include "core/shared_library.h"
+
+namespace hvd::tensorflow {
+
+namespace {
+
+// As in xla/service/custom_call_status_internal.h; no message stands for success.
+struct XlaStatus {
+  std::optional<std::string> message;
+};
+
+using Target = void(void* output, const void** inputs, const char* text, std::size_t text_size,
+                    XlaStatus* status);
+
+std::string describe(const Error& error) {
+  return python_name_of(error) + std::string(": ") + error.what();
+}
+
+// Not to be interrupted: XLA would give the buffers to others while ranks still use them.
+EnginePort::Result run_to_its_end(const XlaCall& call) {
+  std::promise<EnginePort::Result> ended;
+  attached_port().start(
+      call.process_set(), call.submissions(),
+      [&ended](EnginePort::Result result) { ended.set_value(std::move(result)); });
+  return ended.get_future().get();
+}
+
+void run_collective(void* outputs, const void** inputs, const char* text, std::size_t text_size,
+                    XlaStatus* status) {
+  try {
+    const XlaCall call({text, text_size}, inputs, static_cast<void**>(outputs));
+    EnginePort::Result result = run_to_its_end(call);
+    if (result.error) throw Error(*result.error);
+    call.store(result.outputs);
+  } catch (const Error& error) {
+    status->message = describe(error);
+  }
+}
+
+// `text`: what to ask for, and the number of a process set.
+void run_world_number(void* output, const void**, const char* text, std::size_t text_size,
+                      XlaStatus* status) {
+  const std::string asked(text, text_size);
+  const int what = asked.front() - '0';
+  const int set = std::stoi(asked.substr(2));
+  const std::optional<int> value = attached_port().number(static_cast<WorldNumber>(what), set);
+  if (value) {
+    *static_cast<std::int32_t*>(output) = *value;
+  } else {
+    status->message = "ValueError: Horovod has not been initialized, or process set " +
+                      std::to_string(set) + " is not registered";
+  }
+}
+
+// Returns its argument; fails with the text, if there is one.
+void run_self_test(void* output, const void** inputs, const char* text, std::size_t text_size,
+                   XlaStatus* status) {
+  std::memcpy(output, inputs[0], sizeof(std::int32_t));
+  if (text_size != 0) status->message = std::string(text, text_size);
+}
+
+class Registry {
+ public:
+  Registry() : library_("libtensorflow_cc.so.2", Loading::kNever) {
+    library_.find("_ZN3xla24CustomCallTargetRegistry6GlobalEv", global_);
+    library_.find(
+        "_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_string"
+        "IcSt11char_traitsIcESaIcEEEPvS8_",
+        add_);
+  }
+  void add(const char* name, Target* target) const {
+    add_(global_(), name, reinterpret_cast<void*>(target), "Host");
+  }
+
+ private:
+  const SharedLibrary library_;
+  void* (*global_)() = nullptr;
+  void (*add_)(void* registry, const std::string& name, void* target,
+               const std::string& platform) = nullptr;
+};
+
+std::optional<std::string> register_targets() {
+  try {
+    const Registry registry;
+    registry.add("horovod_collective", run_collective);
+    registry.add("horovod_world_number", run_world_number);
+    registry.add("horovod_self_test", run_self_test);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+}  // namespace hvd::tensorflow
+
+// Lets compiled programs call the plugin. To be called once. Returns whether it can be; else
+// `reason` has why not.
+extern "C" [[gnu::visibility("default")]] bool horovod_tensorflow_register_xla(
+    char* reason, std::size_t reason_size) {
+  const std::optional<std::string> failure = hvd::tensorflow::register_targets();
+  if (failure) {
+    const std::size_t size = std::min(failure->size(), reason_size - 1);
+    std::memcpy(reason, failure->data(), size);
+    reason[size] = '\0';
+  }
+  return !failure;
+}

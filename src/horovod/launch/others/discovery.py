@@ -1,0 +1,149 @@
+"""Which hosts there are, as launchers of others ask for it, and what has changed since."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Mapping
+
+from horovod.launch.elastic.blacklist import Blacklist
+from horovod.launch.elastic.discovery import parse_found_hosts
+from horovod.launch.processes import describe_exit, words_to_run
+
+__all__ = [
+    "DiscoveredHosts",
+    "FixedHosts",
+    "HostDiscovery",
+    "HostDiscoveryScript",
+    "HostManager",
+    "HostUpdateResult",
+]
+
+_LIMIT_S = 10.0
+
+
+class HostUpdateResult:
+    """What a look at the hosts has found; ``mixed`` is both."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = removed | added
+
+
+class HostDiscovery:
+    """Says which hosts there are now; to be subclassed."""
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """The names of the hosts with their slots."""
+        raise NotImplementedError(f"{type(self).__name__} says of no hosts")
+
+
+class HostDiscoveryScript(HostDiscovery):
+    """Asks a command that prints ``name`` or ``name:slots`` for each host.
+
+    ``slots`` is for lines without a number.
+    """
+
+    def __init__(self, discovery_script: str, slots: int | None = None) -> None:
+        self._script = discovery_script
+        self._slots = slots
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """See ``HostDiscovery``; blocks for 10 s at most.
+
+        Raises:
+            RuntimeError: the command fails or takes longer.
+            ValueError: it prints something else.
+        """
+        try:
+            answer = subprocess.run(
+                words_to_run((self._script,)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                timeout=_LIMIT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RuntimeError(f"the host discovery script {self._script}: {error}") from None
+        if answer.returncode != 0:
+            what = describe_exit(answer.returncode)
+            raise RuntimeError(f"the host discovery script {self._script} {what}")
+        return parse_found_hosts(answer.stdout.decode(errors="backslashreplace"), self._slots)
+
+
+class FixedHosts(HostDiscovery):
+    """Hosts that stay until ``set`` says otherwise."""
+
+    def __init__(self, available_hosts: Mapping[str, int]) -> None:
+        self._hosts = dict(available_hosts)
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """See ``HostDiscovery``."""
+        return dict(self._hosts)
+
+    def set(self, available_hosts: Mapping[str, int]) -> None:
+        """From now on there are these."""
+        self._hosts = dict(available_hosts)
+
+
+class DiscoveredHosts:
+    """Hosts that were there at one moment, in the order in which they were first seen."""
+
+    def __init__(self, host_slots: Mapping[str, int], host_assignment_order: list[str]) -> None:
+        self.host_slots = dict(host_slots)
+        self.host_assignment_order = host_assignment_order
+
+    @property
+    def available_hosts(self) -> set[str]:
+        """Their names."""
+        return set(self.host_assignment_order)
+
+    def get_slots(self, host: str) -> int:
+        """Of one host; 0 if it is not there."""
+        return self.host_slots.get(host, 0)
+
+    def count_available_slots(self) -> int:
+        """Of all hosts."""
+        return sum(map(self.get_slots, self.host_assignment_order))
+
+
+class HostManager:
+    """What a discovery finds, without the hosts that are blacklisted.
+
+    ``cooldown_range``: between so many seconds, growing with each failure, until one is used again;
+    None: never.
+    """
+
+    def __init__(
+        self, discovery: HostDiscovery, cooldown_range: tuple[float, float] | None = None
+    ) -> None:
+        self._discovery = discovery
+        self._blacklist: Blacklist[str] = Blacklist(cooldown_range, random.Random())
+        self.current_hosts = DiscoveredHosts({}, [])
+
+    def update_available_hosts(self) -> int:
+        """Ask the discovery once; what has changed, see ``HostUpdateResult``."""
+        found = {
+            host: slots
+            for host, slots in self._discovery.find_available_hosts_and_slots().items()
+            if not self.is_blacklisted(host)
+        }
+        before = self.current_hosts
+        stayed = [host for host in before.host_assignment_order if host in found]
+        new = [host for host in found if host not in before.available_hosts]
+        is_less = any(found.get(host, 0) < before.get_slots(host) for host in before.host_slots)
+        is_more = any(slots > before.get_slots(host) for host, slots in found.items())
+        self.current_hosts = DiscoveredHosts(found, stayed + new)
+        return HostUpdateResult.removed * is_less | HostUpdateResult.added * is_more
+
+    def blacklist(self, host: str) -> None:
+        """Do not use ``host`` any more, or for a while."""
+        self._blacklist.add(time.monotonic(), host)
+        current = self.current_hosts
+        left = [name for name in current.host_assignment_order if name != host]
+        self.current_hosts = DiscoveredHosts({h: current.host_slots[h] for h in left}, left)
+
+    def is_blacklisted(self, host: str) -> bool:
+        """Whether it is not used now."""
+        return self._blacklist.end_of(time.monotonic(), host) is not None

@@ -1,0 +1,113 @@
+"""What a job is like, as launchers of others hold it to hand it on to ``gloo_run`` and its like."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from horovod.launch.others.arguments import HorovodArgs
+from horovod.launch.others.timeout import Timeout
+
+__all__ = ["BaseSettings", "ElasticSettings", "Settings", "arguments_of"]
+
+
+class BaseSettings:
+    """``start_timeout`` is in seconds, or a ``Timeout``; the other names are horovodrun's.
+
+    ``key`` is the secret of the original's services, which are not here; it has no effect.
+    """
+
+    def __init__(
+        self,
+        num_proc: int | None = None,
+        verbose: int = 0,
+        ssh_port: int | None = None,
+        ssh_identity_file: str | None = None,
+        extra_mpi_args: str | None = None,
+        tcp_flag: bool | None = None,
+        binding_args: str | None = None,
+        key: bytes | None = None,
+        start_timeout: float | Timeout | None = None,
+        output_filename: str | None = None,
+        run_func_mode: bool | None = None,
+        nics: Collection[str] | None = None,
+        elastic: bool = False,
+        prefix_output_with_timestamp: bool = False,
+    ) -> None:
+        self.num_proc = num_proc
+        self.verbose = verbose
+        self.ssh_port = ssh_port
+        self.ssh_identity_file = ssh_identity_file
+        self.extra_mpi_args = extra_mpi_args
+        self.tcp_flag = tcp_flag
+        self.binding_args = binding_args
+        self.key = key
+        self.start_timeout = start_timeout
+        self.output_filename = output_filename
+        self.run_func_mode = run_func_mode
+        self.nics = nics
+        self.elastic = elastic
+        self.prefix_output_with_timestamp = prefix_output_with_timestamp
+
+
+class Settings(BaseSettings):
+    """Of a job of fixed size, on ``hosts`` of the form ``name:slots[,name:slots...]``."""
+
+    def __init__(self, hosts: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.hosts = hosts
+
+
+class ElasticSettings(BaseSettings):
+    """Of a job whose workers come and go; ``discovery`` says on which hosts."""
+
+    def __init__(
+        self,
+        discovery: Any,
+        min_num_proc: int | None = None,
+        max_num_proc: int | None = None,
+        elastic_timeout: float | None = None,
+        reset_limit: int | None = None,
+        cooldown_range: tuple[int, int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(elastic=True, **kwargs)
+        self.discovery = discovery
+        self.min_num_proc = min_num_proc
+        self.max_num_proc = max_num_proc
+        self.elastic_timeout = elastic_timeout
+        self.reset_limit = reset_limit
+        self.cooldown_range = cooldown_range
+
+
+def arguments_of(
+    settings: BaseSettings, nics: Collection[str] | None, command: str | list[str]
+) -> HorovodArgs:
+    """The job of fixed size that ``settings`` stand for.
+
+    Raises:
+        ValueError: they are of an elastic job.
+    """
+    if settings.elastic:
+        raise ValueError(
+            "settings of an elastic job: start it with horovodrun --host-discovery-script, "
+            "horovod.run or horovod.ray (docs/migrating.md)"
+        )
+    args, timeout = HorovodArgs(), settings.start_timeout
+    args.num_proc = settings.num_proc or _slots_of(settings)
+    args.hosts = getattr(settings, "hosts", None)
+    args.verbose = bool(settings.verbose)
+    args.ssh_port, args.ssh_identity_file = settings.ssh_port, settings.ssh_identity_file
+    args.start_timeout = timeout.remaining() if isinstance(timeout, Timeout) else timeout
+    args.output_filename = settings.output_filename
+    args.prefix_output_with_timestamp = settings.prefix_output_with_timestamp
+    args.nics = nics or settings.nics or None
+    args.command = command
+    return args
+
+
+def _slots_of(settings: BaseSettings) -> int:
+    from horovod.launch.hosts import parse_hosts
+
+    hosts = getattr(settings, "hosts", None)
+    return sum(host.slots for host in parse_hosts(hosts)) if hosts else 1

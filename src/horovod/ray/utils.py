@@ -1,0 +1,26 @@
+"""Small helpers of scripts that make workers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import ray
+
+from horovod.ray.settings import interfaces_of
+from horovod.replaced import names_of
+
+__all__ = ["map_blocking", "nics_to_env_var"]
+
+__getattr__ = names_of(__name__)
+
+
+def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
+    """The values of the references that ``fn`` makes of each worker; blocks until all are there."""
+    return list(ray.get([fn(worker) for worker in collection]))
+
+
+def nics_to_env_var(nics: str | Iterable[str]) -> dict[str, str]:
+    """The variables by which a worker uses these network interfaces only."""
+    names = ",".join(interfaces_of(nics))
+    return {"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names}

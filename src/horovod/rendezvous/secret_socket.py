@@ -1,0 +1,114 @@
+"""How workers get the job's secret from a launcher of others, which gives them the original's
+variables and does not know of a secret.
+
+Its ``RendezvousServer`` is ours, and hands the secret to processes of the same user on the same
+machine, outside of other containers: over an abstract Unix socket named after the store's port,
+where both sides ask the kernel who is at the other end. Nobody gets it who could not read it from
+the launcher's memory as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+
+from horovod.errors import InitError
+from horovod.rendezvous.peer_socket import credentials, new_socket
+
+__all__ = ["SecretSocket", "ask_for_secret"]
+
+_TIMEOUT_S = 5.0
+_REST_S = 0.1  # without descriptors
+_BACKLOG = 1024
+_MOST_BYTES = 1024
+
+
+class SecretSocket:
+    """Serves ``secret`` for the store at ``port`` until ``close``, on a thread of its own.
+
+    Raises:
+        OSError: somebody else has the name, or there are no such sockets here.
+    """
+
+    def __init__(self, port: int, secret: bytes) -> None:
+        if sys.platform != "linux":
+            raise OSError("abstract Unix sockets are Linux's")
+        self._secret = secret
+        self._is_closed = threading.Event()
+        self._listener = new_socket()
+        try:
+            self._listener.bind(_name(port))
+            self._listener.listen(_BACKLOG)
+        except OSError:
+            self._listener.close()
+            raise
+        self._thread = threading.Thread(target=self._serve, name="horovod-secret", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Nobody gets it any more; may be repeated."""
+        self._is_closed.set()
+        with contextlib.suppress(OSError):  # ends a wait in accept, which close alone does not
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while not self._is_closed.is_set():
+            try:
+                connected, _ = self._listener.accept()
+            except OSError:
+                self._is_closed.wait(_REST_S)
+                continue
+            with connected, contextlib.suppress(OSError):  # who has left again
+                if _is_one_of_us(connected):
+                    connected.send(self._secret, socket.MSG_DONTWAIT)
+
+
+def ask_for_secret(port: int) -> bytes:
+    """The secret of the store at ``port``; empty if nobody on this machine serves it to this user.
+
+    Blocks for a few seconds at most.
+
+    Raises:
+        InitError: somebody else answers in its place, or nobody in time.
+    """
+    if sys.platform != "linux":
+        return b""
+    with new_socket() as connected:
+        connected.settimeout(_TIMEOUT_S)
+        try:
+            connected.connect(_name(port))
+            if not _is_one_of_us(connected):
+                raise InitError(
+                    f"init: somebody else answers for the launcher's store at port {port}; give "
+                    "each worker the launcher's _HOROVOD_SECRET_KEY (docs/security.md)"
+                )
+            return connected.recv(_MOST_BYTES)
+        except TimeoutError:
+            raise InitError(
+                f"init: the launcher, whose store is at port {port}, has not told the job's secret "
+                f"within {_TIMEOUT_S:g} s"
+            ) from None
+        except OSError:  # nobody is there
+            return b""
+
+
+def _is_one_of_us(connected: socket.socket) -> bool:
+    """Whether it is this user's, and in the namespaces where its numbers mean the same."""
+    other = credentials(connected)
+    return other.is_same_user and other.pid > 0 and _namespaces(other.pid) == _namespaces("self")
+
+
+def _namespaces(pid: int | str) -> list[str] | None:
+    try:
+        return [os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("user", "pid")]
+    except OSError:  # it has ended, or is protected from this process
+        return None
+
+
+def _name(port: int) -> str:
+    return f"\0horovod-secret-{os.geteuid()}-{port}"

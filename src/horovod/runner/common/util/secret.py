@@ -1,0 +1,17 @@
+"""The import path for keys and digests; the code is in ``horovod.launch.others``."""
+
+from horovod.launch.others.secrets import (
+    DIGEST_LENGTH,
+    HOROVOD_SECRET_KEY,
+    check_digest,
+    compute_digest,
+    make_secret_key,
+)
+
+__all__ = [
+    "DIGEST_LENGTH",
+    "HOROVOD_SECRET_KEY",
+    "check_digest",
+    "compute_digest",
+    "make_secret_key",
+]

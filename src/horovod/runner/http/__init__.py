@@ -1,0 +1,1 @@
+"""Import paths of the job's store; the code is elsewhere."""

@@ -1,0 +1,8 @@
+"""The import path for what reads an estimator's data by default; see docs/estimators.md."""
+
+from horovod.replaced import names_of
+from horovod.spark.common.datamodule import PetastormDataModule
+
+__all__ = ["PetastormDataModule"]
+
+__getattr__ = names_of(__name__)

@@ -1,0 +1,1 @@
+"""What TensorFlow runs on Spark beside ``horovod.spark.run``: tf.data service."""

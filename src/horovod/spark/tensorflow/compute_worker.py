@@ -1,0 +1,62 @@
+"""The program that serves data to a training job from executors of Spark.
+
+    spark-submit horovod/spark/tensorflow/compute_worker.py CONFIGFILE
+
+The driver writes the config file that the training job reads, and ends when that job says so; see
+``horovod.tensorflow.data.compute_worker``. Driver, executors and training job are on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import horovod.spark
+from horovod.tensorflow.data import registry
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
+from horovod.tensorflow.data.compute_worker import KEY_BYTES, parser, remove_config
+
+__all__ = ["main"]
+
+
+def main(
+    dispatchers: int,
+    dispatcher_side: str,
+    timeout: float,
+    config_file: str | os.PathLike[str],
+    num_proc: int | None = None,
+) -> None:
+    """Run a compute job of ``num_proc`` workers, by default Spark's default parallelism.
+
+    Blocks until the training job ends it.
+
+    Raises:
+        ValueError: the number of workers is no multiple of ``dispatchers``.
+        RuntimeError, TimeoutError: as from ``horovod.spark.run``.
+    """
+    context = SparkSession.builder.getOrCreate().sparkContext
+    size = context.defaultParallelism if num_proc is None else num_proc
+    if dispatchers < 1 or size % dispatchers:
+        raise ValueError(
+            f"{size} compute worker(s) for {dispatchers} dispatcher(s): the number of processes "
+            "must be a multiple of the number of dispatchers"
+        )
+    path, key = Path(config_file), os.urandom(KEY_BYTES)
+    remove_config(path)  # of an earlier job
+    with registry.serve(key) as addresses:
+        workers = size // dispatchers
+        config = TfDataServiceConfig(dispatchers, workers, dispatcher_side, addresses, key, timeout)
+        config.write(path)
+        try:
+            horovod.spark.run(compute_worker_fn, args=(config,), num_proc=size)
+        finally:
+            remove_config(path)
+
+
+if __name__ == "__main__":
+    options = parser("spark-submit compute_worker.py", "spark-submit")
+    options.add_argument("--num-proc", type=int, help="compute workers")
+    given = options.parse_args()
+    main(given.dispatchers, given.dispatcher_side, given.timeout, given.configfile, given.num_proc)
