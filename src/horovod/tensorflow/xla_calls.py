@@ -81,7 +81,7 @@ def run_call(
         name=node_name(call.node_type, call.names, call.is_group) if call.names else None,
     )
     setattr(graph, _TOKEN, token)
-    return found
+    return list(found)
 
 
 def run_world_number(what: int, process_set: int, name: str | None) -> Any:
