@@ -357,5 +357,6 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "horovod on xla": partial(_on_tensorflow, "HorovodOnXla"),
     "multi-worker strategy": partial(_on_tensorflow, "MultiWorkerStrategy"),
     "alone on tensorflow": partial(_on_tensorflow, "AloneOnTensorFlow"),
+    "alone on xla": partial(_on_tensorflow, "AloneOnXla"),
     "none": lambda: None,
 }

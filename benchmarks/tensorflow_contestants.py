@@ -15,7 +15,13 @@ from typing import Any
 
 from contestants import Gloo
 
-__all__ = ["AloneOnTensorFlow", "HorovodOnTensorFlow", "HorovodOnXla", "MultiWorkerStrategy"]
+__all__ = [
+    "AloneOnTensorFlow",
+    "AloneOnXla",
+    "HorovodOnTensorFlow",
+    "HorovodOnXla",
+    "MultiWorkerStrategy",
+]
 
 Operation = Callable[[], Any]
 
@@ -88,6 +94,13 @@ class AloneOnTensorFlow(Gloo):
 
     def gradients(self, tape: Any, loss: Any, variables: Sequence[Any]) -> list[Any]:
         return list(tape.gradient(loss, variables))
+
+
+class AloneOnXla(AloneOnTensorFlow):
+    """The same in functions that XLA compiles whole."""
+
+    def function(self, body: Operation) -> Operation:
+        return self.tf.function(body, jit_compile=True)  # type: ignore[no-any-return]
 
 
 class MultiWorkerStrategy:

@@ -10,7 +10,8 @@ from typing import Any
 __all__ = ["TensorFlowLoop"]
 
 _WIDTH, _LAYER_COUNT, _BATCH_SIZE = 2499, 4, 128  # 25 M parameters
-_BLOCK_COUNT, _BLOCK_WIDTH, _BLOCK_BATCH_SIZE = 150, 64, 32  # 4 gradients each, and 2 at the end
+_SMALL_WIDTH, _SMALL_BATCH_SIZE = 64, 32
+_BLOCK_COUNT, _SMALL_LAYER_COUNT = 150, 301  # 602 gradients
 _MOMENTUM, _LEARNING_RATE = 0.9, 1e-3
 
 
@@ -54,33 +55,18 @@ class TensorFlowLoop:
             self._run()
         return sum(float(tf.reduce_sum(tf.cast(weight, tf.float64))) for weight in weights)
 
-    def prepare_many_gradients(self) -> float:
-        """The same of a deep model with 602 small variables, in residual blocks with a norm."""
+    def prepare_many_gradients(self, *, model: str) -> float:
+        """The same of a deep model with 602 small variables: see ``_blocks`` and ``_layers``."""
         tf = self._contestant.tf
         tf.random.set_seed(0)
-        shape = [_BLOCK_WIDTH, _BLOCK_WIDTH]
-        blocks = [
-            [tf.Variable(tf.random.normal(shape, stddev=0.1))]
-            + [tf.Variable(value * tf.ones([_BLOCK_WIDTH])) for value in (0.0, 1.0, 0.0)]
-            for _ in range(_BLOCK_COUNT)
-        ]
-        last = [tf.Variable(tf.random.normal(shape, stddev=0.1)), tf.Variable(tf.zeros(shape[:1]))]
+        variables, output_of = (_blocks if model == "blocks" else _layers)(tf)
         tf.random.set_seed(1 + self._contestant.rank)
-        inputs = tf.random.normal([_BLOCK_BATCH_SIZE, _BLOCK_WIDTH])
-        targets = tf.random.normal([_BLOCK_BATCH_SIZE, _BLOCK_WIDTH])
+        inputs = tf.random.normal([_SMALL_BATCH_SIZE, _SMALL_WIDTH])
+        targets = tf.random.normal([_SMALL_BATCH_SIZE, _SMALL_WIDTH])
 
         def loss_of() -> Any:
-            hidden = inputs
-            for weight, bias, scale, shift in blocks:
-                mixed = tf.matmul(hidden, weight) + bias
-                mean = tf.reduce_mean(mixed, -1, keepdims=True)
-                variance = tf.reduce_mean(tf.math.squared_difference(mixed, mean), -1, True)
-                normal = (mixed - mean) * tf.math.rsqrt(variance + 1e-5)
-                hidden += tf.nn.gelu(normal * scale + shift)
-            output = tf.matmul(hidden, last[0]) + last[1]
-            return tf.reduce_mean(tf.math.squared_difference(output, targets))
+            return tf.reduce_mean(tf.math.squared_difference(output_of(inputs), targets))
 
-        variables = [*(variable for block in blocks for variable in block), *last]
         self._run = self._contestant.function(self._training_step(loss_of, variables))
         for _ in range(2):
             self._run()
@@ -120,3 +106,43 @@ class TensorFlowLoop:
             return loss
 
         return step
+
+
+def _blocks(tf: Any) -> tuple[list[Any], Callable[[Any], Any]]:
+    """Residual blocks of a layer, a norm and GELU, and a layer at the end."""
+    shape = [_SMALL_WIDTH, _SMALL_WIDTH]
+    blocks = [
+        [tf.Variable(tf.random.normal(shape, stddev=0.1))]
+        + [tf.Variable(value * tf.ones([_SMALL_WIDTH])) for value in (0.0, 1.0, 0.0)]
+        for _ in range(_BLOCK_COUNT)
+    ]
+    last = [tf.Variable(tf.random.normal(shape, stddev=0.1)), tf.Variable(tf.zeros(shape[:1]))]
+
+    def output_of(hidden: Any) -> Any:
+        for weight, bias, scale, shift in blocks:
+            mixed = tf.matmul(hidden, weight) + bias
+            mean = tf.reduce_mean(mixed, -1, keepdims=True)
+            variance = tf.reduce_mean(tf.math.squared_difference(mixed, mean), -1, True)
+            normal = (mixed - mean) * tf.math.rsqrt(variance + 1e-5)
+            hidden += tf.nn.gelu(normal * scale + shift)
+        return tf.matmul(hidden, last[0]) + last[1]
+
+    return [*(variable for block in blocks for variable in block), *last], output_of
+
+
+def _layers(tf: Any) -> tuple[list[Any], Callable[[Any], Any]]:
+    """Layers with ReLU, of which XLA has little to fuse."""
+    shape = [_SMALL_WIDTH, _SMALL_WIDTH]
+    stddev = (2 / _SMALL_WIDTH) ** 0.5
+    layers = [
+        [tf.Variable(tf.random.normal(shape, stddev=stddev)), tf.Variable(tf.zeros(shape[:1]))]
+        for _ in range(_SMALL_LAYER_COUNT)
+    ]
+
+    def output_of(hidden: Any) -> Any:
+        for index, (weight, bias) in enumerate(layers):
+            hidden = tf.matmul(hidden, weight) + bias
+            hidden = hidden if index == _SMALL_LAYER_COUNT - 1 else tf.nn.relu(hidden)
+        return hidden
+
+    return [variable for layer in layers for variable in layer], output_of

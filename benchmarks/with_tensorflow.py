@@ -3,10 +3,11 @@
 Two ranks with one compute thread each. Sums: 1000 tensors of 4 KB in one ``tf.function``, as 1000
 operations. Training: a dense model of 25 M parameters, gradients by ``DistributedGradientTape`` or
 reduced by ``MultiWorkerMirroredStrategy``; efficiency is the time of the same step without
-communication, on as many busy cores, divided by the step's. XLA: a step with 602 small gradients
-that XLA compiles whole, against the same step without XLA. All contestants are alive at once and
-measured in turns; a figure is the median over rounds of the slowest rank's time. Import: what
-``import horovod.tensorflow`` adds to ``import tensorflow``, median over new processes.
+communication, on as many busy cores, divided by the step's. XLA: steps with 602 small gradients
+that XLA compiles whole, against the same steps without XLA, and both without communication. All
+contestants are alive at once and measured in turns; a figure is the median over rounds of the
+slowest rank's time. Import: what ``import horovod.tensorflow`` adds to ``import tensorflow``,
+median over new processes.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ _SPECS = (
 )
 _RANK_COUNT = 2
 _SUMS, _STEP, _IMPORT = "1000 x 4KB", "8 tensors, 25 M parameters", "import horovod.tensorflow"
-_COMPILED, _GRADIENTS = "horovod, compiled by XLA", "602 gradients"
+_COMPILED, _COMPILED_ALONE = "horovod, by XLA", "no communication, by XLA"
 _XLA_SPECS = (
     GroupSpec(_COMPILED, "horovodrun", "horovod on xla"),
     GroupSpec(OURS, "horovodrun", "horovod on tensorflow"),
+    GroupSpec(_COMPILED_ALONE, "processes", "alone on xla"),
+    GroupSpec(_ALONE, "processes", "alone on tensorflow"),
 )
+_MODELS = {"602 gradients, residual blocks": "blocks", "602 gradients, dense layers": "layers"}
 _IMPORT_SCRIPT = """
 import time
 import tensorflow
@@ -79,16 +83,17 @@ def _measure_training(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str
 
 def _measure_compiled(is_quick: bool) -> Table:
     """The step that XLA compiles whole against the same step uncompiled."""
-    bars = [Bar(_GRADIENTS, OURS, 1, contestant=_COMPILED)]
+    bars = [Bar(row, OURS, 1, contestant=_COMPILED) for row in _MODELS]
     names = [spec.name for spec in _XLA_SPECS]
     table = Table("training step with jit_compile=True, 2 ranks: time", names, format_time, bars)
-    print(f"measuring {_GRADIENTS}", file=sys.stderr, flush=True)
     with open_groups(_XLA_SPECS, _RANK_COUNT, "tensorflow_loop:TensorFlowLoop") as groups:
-        for group in groups:
-            sums = group.call("prepare_many_gradients")
-            if len(set(sums)) != 1:
-                raise RuntimeError(f"{group.name}: the ranks' weights differ: {sums}")
-        table.rows[_GRADIENTS] = _measure(groups, is_quick)
+        for row, model in _MODELS.items():
+            print(f"measuring {row}", file=sys.stderr, flush=True)
+            for group in groups:
+                sums = group.call("prepare_many_gradients", model=model)
+                if group.name in (OURS, _COMPILED) and len(set(sums)) != 1:
+                    raise RuntimeError(f"{group.name}: the ranks' weights differ: {sums}")
+            table.rows[row] = _measure(groups, is_quick)
     return table
 
 
