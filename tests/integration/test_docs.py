@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STARTS_PROCESSES = re.compile(r"horovod\.run\(|horovod\.(ray|spark)\b|\b(ray|pyspark)\b")
+CLUSTERS = ROOT / "docs" / "clusters.md"
+STARTS_PROCESSES = re.compile(
+    r"horovod\.run\(|horovod\.(ray|spark)\b|\b(ray|pyspark)\b|RendezvousServer"
+)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NEEDS_MXNET = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
 EXAMPLES = [
@@ -42,3 +45,18 @@ def test_example_runs_on_two_ranks(tmp_path, code):
     )
     assert job.returncode == 0, job.stdout + job.stderr
     assert "Traceback" not in job.stderr
+
+
+def test_the_launcher_of_the_guide(tmp_path):
+    (code,) = [code for code in BLOCK.findall(CLUSTERS.read_text()) if "RendezvousServer" in code]
+    (tmp_path / "launcher.py").write_text(code)
+    (tmp_path / "train.py").write_text(
+        "import horovod.numpy as hvd, numpy as np\n"
+        "hvd.init()\n"
+        "print(hvd.rank(), hvd.allreduce(np.ones(1), op=hvd.Sum, name='ones'))\n"
+    )
+    job = subprocess.run(
+        [sys.executable, "launcher.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert sorted(job.stdout.splitlines()) == ["0 [2.]", "1 [2.]"]

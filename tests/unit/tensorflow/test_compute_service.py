@@ -233,16 +233,16 @@ def test_shutdown_wakes_whoever_waits(config: TfDataServiceConfig) -> None:
 
 def test_only_a_config_file_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "config"
-    compute_worker._remove_config(path)  # there is none
+    compute_worker.remove_config(path)  # there is none
     TfDataServiceConfig(1, 1, "compute", {"eth0": [("10.0.0.1", 7)]}, b"key").write(path)
-    compute_worker._remove_config(path)
+    compute_worker.remove_config(path)
     assert not path.exists()
     for text in ("words", "{}", "[1]", "3"):
         path.write_text(text)
         with pytest.raises(ValueError, match=f"{path} holds no config of a compute job"):
-            compute_worker._remove_config(path)
+            compute_worker.remove_config(path)
     path.unlink()
     path.symlink_to("thesis")
     with pytest.raises(OSError, match="config"):
-        compute_worker._remove_config(path)
+        compute_worker.remove_config(path)
     assert path.is_symlink()
