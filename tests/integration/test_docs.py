@@ -53,10 +53,10 @@ def test_the_launcher_of_the_guide(tmp_path):
     (tmp_path / "train.py").write_text(
         "import horovod.numpy as hvd, numpy as np\n"
         "hvd.init()\n"
-        "print(hvd.rank(), hvd.allreduce(np.ones(1), op=hvd.Sum, name='ones'))\n"
+        "print(f\"sum {hvd.allreduce(np.ones(1), op=hvd.Sum, name='ones')}\")\n"
     )
     job = subprocess.run(
         [sys.executable, "launcher.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
     assert job.returncode == 0, job.stdout + job.stderr
-    assert sorted(job.stdout.splitlines()) == ["0 [2.]", "1 [2.]"]
+    assert job.stdout.count("sum [2.]") == 2  # both ranks' lines in one pipe
