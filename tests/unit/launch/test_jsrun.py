@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from horovod import mpi_library
 from horovod.launch import cli, mpi_launch
 from horovod.launch.hosts import HostSlots, assign_ranks, parse_hosts
 from horovod.launch.job_outcomes import JobOutcome
+from horovod.launch.job_plan import JobPlan
 from horovod.launch.jsrun import jsrun_words, rank_file
 from horovod.launch.lsf import HostParts, ask_host, job_hosts, with_a_process_per_gpu
 from horovod.launch.mpirun import MpiJob
@@ -165,9 +167,21 @@ def test_jsrun_is_the_default_in_a_job_of_lsf(
 
 
 def test_without_jsrun_horovodrun_starts_the_processes(
-    by: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    by: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "node-1 8", "PATH": "/none"}
+    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "localhost 8", "PATH": "/none"}
     assert cli.main(["-np", "2", "python", "x.py"], environ) == 0
     assert by == ["horovodrun"]
     assert "itself: there is no jsrun in the PATH" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "count"), [((), 2), (("-np", "1"), 1)])
+def test_it_starts_them_on_the_hosts_of_the_job(
+    ssh: Path, words: tuple[str, ...], count: int
+) -> None:
+    (ssh / "ssh").unlink()  # nobody asks this machine by it for its two GPUs
+    here = os.uname().nodename
+    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": f"batch 1 {here} 8"}
+    plan = cli.plan_of(cli.make_parser().parse_args(words), ["x"], environ)
+    assert isinstance(plan, JobPlan)
+    assert [slot.hostname for slot in plan.slots] == [here] * count
