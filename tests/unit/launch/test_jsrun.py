@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,12 +94,16 @@ def test_words() -> None:
         parse_hosts("a:2,b:2"),
         output_directory=Path("logs"),
         is_tcp_only=True,
-        mpi_words=("-X", "1"),
+        mpi_words=("-gpu",),
         binding_words=("-disable_gpu_hooks",),
     )
     assert shlex.join(jsrun_words(job, Path("ranks"))) == (
         "jsrun --erf_input ranks --stdio_stdout logs/stdout.%t --stdio_stderr logs/stderr.%t "
-        "--smpiargs '-disable_gpu_hooks -tcp' -X 1 /bin/sh -c 'cd x && exec train'"
+        "--smpiargs '-disable_gpu_hooks -tcp -gpu' /bin/sh -c 'cd x && exec train'"
+    )
+    of_jsrun = replace(plain, mpi_words=("--env", "A=1"))
+    assert shlex.join(jsrun_words(of_jsrun, Path("ranks"))) == (
+        "jsrun --erf_input ranks --env A=1 python train.py"
     )
 
 
