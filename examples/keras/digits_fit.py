@@ -11,6 +11,7 @@ low or the ranks' weights differ.
 
 import argparse
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -50,6 +51,7 @@ def main() -> int:
     say(f"test accuracy {accuracy:.4f}  on {backend()}")
     say(f"weights are {'bitwise equal' if equal else 'NOT EQUAL'} on all {hvd.size()} rank(s)")
     if args.export and hvd.rank() == 0:  # all ranks have the same model
+        args.export.parent.mkdir(parents=True, exist_ok=True)
         model.save(args.export)  # for inference/serve.py
     if accuracy < args.min_accuracy:
         say(f"accuracy is below {args.min_accuracy}")
@@ -63,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-accuracy", type=float, default=0.96)
-    parser.add_argument("--export", help="file for the trained network, which ends with .keras")
+    parser.add_argument("--export", type=Path, help="file for the trained network: *.keras")
     return parser.parse_args()
 
 

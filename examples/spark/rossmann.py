@@ -5,7 +5,8 @@
 The rows are made up, in the spirit of the sales of Rossmann's shops that were a competition of
 Kaggle's in 2015: shops of four kinds, with holidays and special offers, over more than a year. The
 forecast is measured on the last weeks, as there: the root mean square of the error as a part of the
-sales.
+sales. What each shop usually sells on that day of the week is a forecast, too. Exits non-zero when
+the error of the network is not far below the error of that one.
 Runs on this machine; with ``spark-submit --master ... rossmann.py`` on a cluster, whose nodes need
 a ``--store`` that all of them reach (s3://, hdfs://, a mounted folder).
 """
@@ -33,7 +34,10 @@ NUMBERS = ["promo", "holiday", "usual"]
 
 def main() -> None:
     args = parse_arguments()
-    spark = SparkSession.builder.appName("rossmann").getOrCreate()
+    keras.utils.set_random_seed(args.seed)
+    builder = SparkSession.builder.appName("rossmann")
+    builder.config("spark.sql.shuffle.partitions", args.num_proc)  # few rows: few tasks
+    spark = builder.getOrCreate()
     rows = with_features(made_up_sales(spark, args.shops, args.days, args.seed), args.test_days)
     train_rows, test_rows = rows.where("not is_test"), rows.where("is_test")
     with tempfile.TemporaryDirectory() as folder:
@@ -56,10 +60,10 @@ def main() -> None:
     forecast.select("shop", "day", "sales", F.exp("log_forecast").alias("forecast")).show(5)
     error = relative_error(forecast, F.exp("log_forecast"))
     usual = relative_error(forecast, F.exp("usual"))
-    print(f"error of the forecast: {error:.3f}, of each shop's usual sales: {usual:.3f}")
+    print(f"error of the forecast: {error:.3f}, of the usual sales: {usual:.3f}")
     spark.stop()
-    if error > args.max_error:
-        sys.exit(f"the error is above {args.max_error}")
+    if error > args.max_ratio * usual:
+        sys.exit(f"the forecast's error is above {args.max_ratio} of that of the usual sales")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -73,7 +77,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--test-days", type=int, default=42, help="the last ones, to be forecast")
     parser.add_argument("--store", help="where data and checkpoints lie; default a new folder")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--max-error", type=float, default=0.2)
+    parser.add_argument(
+        "--max-ratio", type=float, default=0.7, help="error of the forecast to that of usual sales"
+    )
     return parser.parse_args()
 
 
@@ -85,30 +91,32 @@ def made_up_sales(spark: SparkSession, shop_count: int, day_count: int, seed: in
     sizes = generator.normal(8.7, 0.3, size=shop_count)
     rows = []
     for shop in range(shop_count):
+        holidays = generator.random(day_count + 3) < 0.03
         for number in range(day_count):
             day = FIRST_DAY + datetime.timedelta(days=number)
             promo = (number // 7 + shop) % 2 == 0 and day.weekday() < 5
-            holiday = generator.random() < 0.03
             level = sizes[shop] + weekday_effect[day.weekday()] + 0.3 * promo * (kinds[shop] != 1)
             level += 0.15 * math.cos(2 * math.pi * day.timetuple().tm_yday / 365)
-            is_open = not holiday and day.weekday() != 6
+            level += 0.2 * holidays[number + 1 : number + 4].any()  # people stock up
+            is_open = not holidays[number] and day.weekday() != 6
             sales = round(math.exp(level + generator.normal(0, 0.1))) if is_open else 0
-            rows.append((shop, int(kinds[shop]), day, int(promo), int(holiday), sales))
+            rows.append((shop, int(kinds[shop]), day, int(promo), int(holidays[number]), sales))
     return spark.createDataFrame(
         rows, "shop int, kind int, day date, promo int, holiday int, sales int"
     )
 
 
 def with_features(sales: DataFrame, test_days: int) -> DataFrame:
-    """Days on which a shop was open, with parts of the date and what it usually sells.
+    """Days on which a shop was open, with parts of the date and what it sells on such a weekday.
 
-    ``holiday`` becomes whether a holiday is within three days. What is usual comes from the days
+    ``holiday`` becomes whether one comes within three days. What is usual comes from the days
     before the test only.
     """
     last = sales.agg(F.max("day")).first()[0]
-    near = Window.partitionBy("shop").orderBy("day").rowsBetween(-3, 3)
+    ahead = Window.partitionBy("shop").orderBy("day").rowsBetween(1, 3)
     rows = (
-        sales.withColumn("holiday", F.max("holiday").over(near).cast("float"))
+        sales.withColumn("holiday", F.max("holiday").over(ahead).cast("float"))
+        .fillna(0, ["holiday"])  # of the last day
         .where("sales > 0")
         .withColumn("promo", F.col("promo").cast("float"))
         .withColumn("weekday", F.weekday("day"))
@@ -116,8 +124,9 @@ def with_features(sales: DataFrame, test_days: int) -> DataFrame:
         .withColumn("log_sales", F.log("sales").cast("float"))
         .withColumn("is_test", F.col("day") > F.date_sub(F.lit(last), test_days))
     )
-    usual = rows.where("not is_test").groupBy("shop")
-    return rows.join(usual.agg(F.avg("log_sales").cast("float").alias("usual")), "shop")
+    usual = rows.where("not is_test").groupBy("shop", "weekday")
+    mean = F.avg("log_sales").cast("float").alias("usual")
+    return rows.join(usual.agg(mean), ["shop", "weekday"])
 
 
 def network(shop_count: int) -> keras.Model:

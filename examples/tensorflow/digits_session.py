@@ -9,6 +9,7 @@ Exits non-zero when the accuracy on unseen images is too low.
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -73,7 +74,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoints", help="folder to save to and to go on from")
     parser.add_argument("--min-accuracy", type=float, default=0.95)
-    parser.add_argument("--export", help="file for the frozen graph, which ends with .pb")
+    parser.add_argument("--export", type=Path, help="file for the frozen graph: *.pb")
     return parser.parse_args()
 
 
@@ -138,15 +139,15 @@ class FrozenGraph(tf.train.SessionRunHook):
     Gradients, their reduction and the optimizer lead elsewhere, so they are left out.
     """
 
-    def __init__(self, path: str, output: tf.Tensor) -> None:
+    def __init__(self, path: Path, output: tf.Tensor) -> None:
         self._path, self._output = path, output.op.name
 
     def end(self, session: tf.Session) -> None:
         graph = tf.graph_util.convert_variables_to_constants(
             session, tf.get_default_graph().as_graph_def(), [self._output]
         )
-        with open(self._path, "wb") as file:
-            file.write(graph.SerializeToString())
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_bytes(graph.SerializeToString())
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The Python examples of the documentation, run as they stand on two ranks."""
+"""The Python examples of the documentation, run as they stand on two ranks; what pages lead to."""
 
 import os
 import re
@@ -15,6 +15,10 @@ STARTS_PROCESSES = re.compile(
     r"horovod\.run\(|horovod\.(ray|spark)\b|\b(ray|pyspark)\b|RendezvousServer"
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"\bpython ((?:examples|benchmarks)/[\w/]+\.py)([^\n`|#]*)")
+OPTION = re.compile(r"(?<=\s)--?[a-z][\w-]*")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NEEDS_MXNET = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
 EXAMPLES = [
     pytest.param(
@@ -24,6 +28,29 @@ EXAMPLES = [
     for number, code in enumerate(BLOCK.findall(page.read_text()))
     if not STARTS_PROCESSES.search(code)  # see test_run.py and tests/engines
 ]
+
+
+def test_readme_leads_to_every_page():
+    text = PAGES[0].read_text()
+    assert [page.name for page in PAGES[2:] if f"(docs/{page.name})" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_commands_and_links_of_a_page_lead_somewhere(page):
+    text = page.read_text()
+    for script, words in COMMAND.findall(text):
+        code = (ROOT / script).read_text()
+        assert [option for option in OPTION.findall(words) if f'"{option}"' not in code] == []
+    for name, anchor in LINK.findall(text):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target), (name, anchor)
+
+
+def anchors(page):
+    """The names that the headings of a page have in links."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def test_there_are_examples():

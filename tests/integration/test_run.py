@@ -227,6 +227,18 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     ]
 
 
+def test_the_search_of_the_guide(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    text = (README.parent / "docs" / "hyperparameter_search.md").read_text()
+    code = text.partition("```python\n")[2].partition("```")[0].replace("n_trials=8", "n_trials=3")
+    (tmp_path / "search.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "search.py")], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0.01 <= float(done.stdout.partition("best rate: ")[2]) <= 1
+
+
 @pytest.mark.timeout(300)
 def test_fifty_times_leaves_nothing() -> None:
     assert [horovod.run(rank) for _ in range(50)] == [[0]] * 50

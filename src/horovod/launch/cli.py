@@ -359,7 +359,7 @@ def plan_of(
 
 def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     hosts = _hosts(given)
-    if hosts is None and given.num_proc is None:
+    if hosts is None and "LSB_JOBID" in environ:
         from horovod.launch.mpi_launch import lsf_hosts
 
         hosts = lsf_hosts(environ, SshOptions(given.ssh_port, given.ssh_identity_file))

@@ -36,12 +36,18 @@ def rank_file(slots: Sequence[Slot], parts: HostParts) -> str:
 
 
 def jsrun_words(job: MpiJob, ranks: Path) -> list[str]:
-    """The words that start ``job`` where the file ``ranks`` says."""
+    """The words that start ``job`` where the file ``ranks`` says.
+
+    Its MPI words are Spectrum MPI's, such as ``-gpu``; if they begin with two dashes, jsrun's.
+    """
     words = ["jsrun", "--erf_input", str(ranks)]
     if job.output_directory is not None:
         words += ["--stdio_stdout", str(job.output_directory / "stdout.%t")]
         words += ["--stdio_stderr", str(job.output_directory / "stderr.%t")]
+    are_jsruns = bool(job.mpi_words) and job.mpi_words[0].startswith("--")
     smpi = [*(job.binding_words or ()), *(["-tcp"] if job.is_tcp_only else [])]
+    smpi += () if are_jsruns else job.mpi_words
     if smpi:
         words += ["--smpiargs", shlex.join(smpi)]
-    return [*words, *job.mpi_words, *words_to_run(job.command)]
+    words += job.mpi_words if are_jsruns else ()
+    return words + words_to_run(job.command)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horovod.launch.hosts import HostSlots
+from horovod.launch.machine import is_this_machine
 from horovod.launch.ssh import SshOptions, remote_words
 
 __all__ = ["HostParts", "ask_host", "is_lsf_job", "job_hosts", "with_a_process_per_gpu"]
@@ -53,14 +54,15 @@ def job_hosts(environ: Mapping[str, str]) -> tuple[HostSlots, ...]:
 
 
 def ask_host(hostname: str, ssh: SshOptions, environ: Mapping[str, str]) -> HostParts:
-    """What ``hostname`` has, asked by ssh; hosts of a job are alike.
+    """What ``hostname`` has, asked by ssh unless it is this machine; hosts of a job are alike.
 
     Raises:
         RuntimeError: it does not answer.
     """
+    here = is_this_machine(hostname)
     try:
         answer = subprocess.run(
-            remote_words(hostname, _QUESTION, ssh, environ),
+            ["sh", "-c", _QUESTION] if here else remote_words(hostname, _QUESTION, ssh, environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

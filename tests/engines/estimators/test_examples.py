@@ -18,8 +18,10 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "spark"
 
 def _is_good(output: str) -> bool:
     accuracy = re.search(r"accuracy on test rows: ([\d.]+)", output)
-    error = re.search(r"error of the forecast: ([\d.]+)", output)
-    return bool((accuracy and float(accuracy[1]) > 0.8) or (error and float(error[1]) < 0.2))
+    errors = re.search(r"error of the forecast: ([\d.]+), of the usual sales: ([\d.]+)", output)
+    if errors:
+        return float(errors[1]) < 0.7 * float(errors[2])
+    return accuracy is not None and float(accuracy[1]) > 0.8
 
 
 def test_an_example_is_a_program_that_ends_with_predictions(java: None) -> None:

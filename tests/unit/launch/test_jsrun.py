@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from horovod import mpi_library
 from horovod.launch import cli, mpi_launch
 from horovod.launch.hosts import HostSlots, assign_ranks, parse_hosts
 from horovod.launch.job_outcomes import JobOutcome
+from horovod.launch.job_plan import JobPlan
 from horovod.launch.jsrun import jsrun_words, rank_file
 from horovod.launch.lsf import HostParts, ask_host, job_hosts, with_a_process_per_gpu
 from horovod.launch.mpirun import MpiJob
@@ -91,12 +94,16 @@ def test_words() -> None:
         parse_hosts("a:2,b:2"),
         output_directory=Path("logs"),
         is_tcp_only=True,
-        mpi_words=("-X", "1"),
+        mpi_words=("-gpu",),
         binding_words=("-disable_gpu_hooks",),
     )
     assert shlex.join(jsrun_words(job, Path("ranks"))) == (
         "jsrun --erf_input ranks --stdio_stdout logs/stdout.%t --stdio_stderr logs/stderr.%t "
-        "--smpiargs '-disable_gpu_hooks -tcp' -X 1 /bin/sh -c 'cd x && exec train'"
+        "--smpiargs '-disable_gpu_hooks -tcp -gpu' /bin/sh -c 'cd x && exec train'"
+    )
+    of_jsrun = replace(plain, mpi_words=("--env", "A=1"))
+    assert shlex.join(jsrun_words(of_jsrun, Path("ranks"))) == (
+        "jsrun --erf_input ranks --env A=1 python train.py"
     )
 
 
@@ -165,9 +172,21 @@ def test_jsrun_is_the_default_in_a_job_of_lsf(
 
 
 def test_without_jsrun_horovodrun_starts_the_processes(
-    by: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    by: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "node-1 8", "PATH": "/none"}
+    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "localhost 8", "PATH": "/none"}
     assert cli.main(["-np", "2", "python", "x.py"], environ) == 0
     assert by == ["horovodrun"]
     assert "itself: there is no jsrun in the PATH" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "count"), [((), 2), (("-np", "1"), 1)])
+def test_it_starts_them_on_the_hosts_of_the_job(
+    ssh: Path, words: tuple[str, ...], count: int
+) -> None:
+    (ssh / "ssh").unlink()  # nobody asks this machine by it for its two GPUs
+    here = os.uname().nodename
+    environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": f"batch 1 {here} 8"}
+    plan = cli.plan_of(cli.make_parser().parse_args(words), ["x"], environ)
+    assert isinstance(plan, JobPlan)
+    assert [slot.hostname for slot in plan.slots] == [here] * count

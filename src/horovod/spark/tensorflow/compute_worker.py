@@ -1,6 +1,6 @@
 """The program that serves data to a training job from executors of Spark.
 
-    spark-submit horovod/spark/tensorflow/compute_worker.py CONFIGFILE
+    spark-submit horovod/spark/tensorflow/compute_worker.py CONFIGFILE --num-proc 4
 
 The driver writes the config file that the training job reads, and ends when that job says so; see
 ``horovod.tensorflow.data.compute_worker``. Driver, executors and training job are on one machine.
