@@ -76,6 +76,7 @@ _NAMES = {
     "horovod.spark.common.datamodule": _DATA,
     "horovod.spark.keras.datamodule": _DATA,
     "horovod.spark.lightning.datamodule": _DATA,
+    "horovod.spark.task": {"task_exec": _SPARK},
     "horovod.spark.torch.datamodule": _DATA,
     "horovod.runner.gloo_run": {
         "gloo_run_elastic": _ELASTIC,

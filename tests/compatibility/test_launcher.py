@@ -61,6 +61,13 @@ def test_key_of_a_configuration_file(
     assert capsys.readouterr().err == ""
 
 
+def test_options() -> None:
+    known = cli.make_parser()._option_string_actions
+    assert [
+        option for line in LAUNCHER["options"] for option in line.split() if option not in known
+    ] == []
+
+
 def test_defaults_of_variables() -> None:
     defaults = environment_of({setting.name: setting.default for setting in SETTINGS})
     assert {name: defaults.get(name) for name in LAUNCHER["variables"]} == LAUNCHER["variables"]

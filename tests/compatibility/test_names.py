@@ -11,6 +11,11 @@ def test_module(module: facts.Module) -> None:
     assert facts.differences(module) == []
 
 
+def test_the_table_is_whole() -> None:
+    assert facts.counts() == facts.COUNTS
+    assert sum(facts.COUNTS.values()) >= 358
+
+
 @pytest.mark.parametrize(
     ("text", "difference"),
     [
@@ -25,7 +30,7 @@ def test_the_table_is_compared(text: str, difference: list[str]) -> None:
     def broadcast(tensor: object, root_rank: int, name: str | None = None, more: int = 0) -> None:
         """One of ours."""
 
-    module = facts.Module("horovod.common.util", [], {"f": text}, {})
+    module = facts.Module("horovod.common.util", [], {"f": text}, {}, {})
     found = list(facts.call_differences(broadcast, module.calls["f"]))
     assert len(found) >= len(difference)
     assert all(line.startswith(start) for line, start in zip(found, difference, strict=False))
@@ -33,5 +38,11 @@ def test_the_table_is_compared(text: str, difference: list[str]) -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    module = facts.Module("horovod.common.elastic", ["State", "Walk"], {}, {"State": ["fly"]})
-    assert facts.differences(module) == ["Walk is missing", "State.fly is missing"]
+    module = facts.Module(
+        "horovod.common.elastic", ["State", "Walk"], {}, {"State": ["fly"]}, {"__name__": "walk"}
+    )
+    assert facts.differences(module) == [
+        "Walk is missing",
+        "State.fly is missing",
+        "__name__ is 'horovod.common.elastic', not 'walk'",
+    ]

@@ -10,6 +10,7 @@ from horovod.launch.guest import Guest
 from horovod.launch.search_path import path_ahead
 from horovod.rendezvous.place import this_place
 from horovod.rendezvous.reach import find_store
+from horovod.replaced import names_of
 from horovod.spark.card import Card, Invitation
 
 __all__ = ["TASK_FAILED", "get_available_devices", "serve"]
@@ -17,6 +18,8 @@ __all__ = ["TASK_FAILED", "get_available_devices", "serve"]
 TASK_FAILED = "the Horovod worker of a task has failed"
 _DEVICES = "_HOROVOD_SPARK_DEVICES"
 _STORE_S = 30.0
+
+__getattr__ = names_of(__name__)
 
 
 def get_available_devices() -> list[str]:

@@ -1,7 +1,7 @@
 """The table of what the original offers, and how ours is held against it.
 
-``table/*.yaml`` is data: names, calls and members by module, and what the launcher takes. A new
-file there is found by itself.
+``table/*.yaml`` is data: names, calls, members and values by module, and what the launcher takes. A
+new file there is found by itself.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Module(NamedTuple):
     names: list[str]
     calls: dict[str, str]
     members: dict[str, list[str]]
+    values: dict[str, Any]
 
     @property
     def missing_packages(self) -> list[str]:
@@ -88,15 +89,23 @@ def differences(module: Module) -> list[str]:
         ]
     for name, text in module.calls.items():
         lines += [f"{name}: {line}" for line in call_differences(_look_up(found, name), text)]
+    for name, value in module.values.items():
+        own = _look_up(found, name)
+        if (list(own) if isinstance(value, list) else own) != value:
+            lines.append(f"{name} is {own!r}, not {value!r}")
     return lines
 
 
 def _read(file: Path) -> Iterator[Module]:
     for path, facts in yaml.safe_load(file.read_text()).items():
-        unknown = set(facts) - {"names", "calls", "members"}
+        unknown = set(facts) - {"names", "calls", "members", "values"}
         assert not unknown, f"{file.name}, {path}: {unknown}"
         members = {owner: _words(names) for owner, names in facts.get("members", {}).items()}
-        yield Module(path, _words(facts["names"]), facts.get("calls", {}), members)
+        calls = {
+            name: text if isinstance(text, str) else ", ".join(text)
+            for name, text in facts.get("calls", {}).items()
+        }
+        yield Module(path, _words(facts["names"]), calls, members, facts.get("values", {}))
 
 
 def _words(text: Any) -> list[str]:

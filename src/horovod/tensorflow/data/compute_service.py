@@ -86,14 +86,14 @@ class TfDataServiceConfig:
         }
 
     @staticmethod
-    def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
+    def from_dict(d: Mapping[str, Any]) -> TfDataServiceConfig:
         """The config that ``to_dict`` made this of."""
         pairs = {
             name: [(str(host), int(port)) for host, port in addresses]
-            for name, addresses in config["addresses"].items()
+            for name, addresses in d["addresses"].items()
         }
-        key = base64.b64decode(config["key"], validate=True)
-        return TfDataServiceConfig(**{**config, "addresses": pairs, "key": key})
+        key = base64.b64decode(d["key"], validate=True)
+        return TfDataServiceConfig(**{**d, "addresses": pairs, "key": key})
 
     def write(self, filename: str | os.PathLike[str]) -> None:
         """Write it to a file that only this user can read, and that is there whole or not."""
