@@ -21,6 +21,7 @@ from horovod.gpus import device_plane
 from horovod.process_sets import ConnectSet
 from horovod.rendezvous.authentication import SECRET_BYTES
 from horovod.rendezvous.meeting import Identity, Mesh, job_store, meet
+from horovod.rendezvous.mpi_identity import is_started_by_mpi
 from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.folders import JOB_ID, job_name
 from horovod.trace.setup import TracedWorld, configure_trace
@@ -59,7 +60,12 @@ class World:
 
     def notices(self) -> list[str]:
         """A sentence for what the user has asked for and does not get in this world."""
-        level = self.settings.link_protection
+        chosen, level = self.settings.cpu_operations, self.settings.link_protection
+        if chosen.lower() == MPI and self.data_plane_name == NATIVE:
+            return [
+                f"HOROVOD_CPU_OPERATIONS={chosen}: MPI has not started these processes, the native "
+                "engine carries tensors (docs/migrating.md)"
+            ]
         if self.data_plane is None or level == "control":
             return []
         return [
@@ -220,9 +226,20 @@ def _engine_class(config: _native.Config) -> type[_native.Engine]:
 def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
     started_by_mpi = identity.launcher == "mpirun"
     chosen = settings.cpu_operations.lower()
-    if identity.launcher == "other" and chosen == "gloo":
-        return NATIVE  # such launchers always write it; the native engine stands where Gloo stood
+    if _is_left_over(identity, chosen):
+        return NATIVE
     return chosen or (MPI if started_by_mpi else NATIVE)
+
+
+def _is_left_over(identity: Identity, chosen: str) -> bool:
+    """Whether a launcher of others, or its image, says ``chosen`` of something that is not here.
+
+    Such launchers always write ``gloo``, where the native engine stands now; MPI carries nothing
+    between processes that it has not started.
+    """
+    if identity.launcher != "other":
+        return False
+    return chosen == "gloo" or (chosen == MPI and not is_started_by_mpi(os.environ))
 
 
 def _connect(

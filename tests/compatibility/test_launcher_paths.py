@@ -14,6 +14,8 @@ from typing import Any
 import facts
 import pytest
 
+from horovod.launch.others import rendezvous_server
+from horovod.rendezvous.secret_socket import SecretSocket
 from horovod.runner import _HorovodArgs
 from horovod.runner.common.util.config_parser import set_env_from_args
 from horovod.runner.common.util.hosts import (
@@ -128,6 +130,39 @@ def test_workers_started_by_hand_meet(passes_environment_on: bool, server: Any) 
         assert errors == ""
 
 
+def test_what_an_image_says_of_mpi_is_ignored(server: RendezvousServer) -> None:
+    job = Job(server, without_secret())
+    for environment in job.environments:
+        environment["HOROVOD_CPU_OPERATIONS"] = "MPI"
+    (output, errors), _ = job.run(MEET)
+    assert output == "0 2 2.0\n", errors
+    assert errors.startswith("HOROVOD_CPU_OPERATIONS=MPI: MPI has not started these processes")
+
+
+@pytest.mark.parametrize("first", [1, 1000])
+def test_names_for_the_secret_that_somebody_else_has(
+    first: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another port is taken while there are any; else who has the secret can still meet."""
+    tried: list[int] = []
+
+    def serve(port: int, secret: bytes) -> SecretSocket:
+        tried.append(port)
+        if len(tried) <= first:
+            raise OSError("in use")
+        return SecretSocket(port, secret)
+
+    monkeypatch.setattr(rendezvous_server, "SecretSocket", serve)
+    store = KVStoreServer()
+    port = store.start_server()
+    try:
+        assert (port == tried[-1]) == (first == 1)
+        assert (SECRET in capsys.readouterr().err) == (first != 1)
+        put_data_into_kvstore("127.0.0.1", port, "scope", "key", 1)
+    finally:
+        store.shutdown_server()
+
+
 def test_two_jobs_at_once_and_one_after_the_other(server: RendezvousServer) -> None:
     other = RendezvousServer()
     try:
@@ -213,6 +248,8 @@ def test_hosts(tmp_path: Path) -> None:
     assert parse_host_files(str(file)) == "a:2,b:1"
     with pytest.raises(ValueError, match="invalid host input"):
         parse_hosts("a")
+    with pytest.raises(ValueError, match="expected one host"):
+        HostInfo.from_string("a:2,b:1")
 
 
 def test_places() -> None:
@@ -308,6 +345,15 @@ def test_settings_run_a_command(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     gloo_run(settings, None, {"FOLDER": str(folder)}, "127.0.0.1", 'mkdir "$FOLDER.$HOROVOD_RANK"')
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made.0", "made.1"]
+
+
+def test_settings_that_cannot_be() -> None:
+    settings = Settings(num_proc=1, start_timeout=Timeout(0, "too late for {activity}"))
+    with pytest.raises(TimeoutException, match="too late for processes to start"):
+        gloo_run(settings, None, {}, "127.0.0.1", "true")
+    with pytest.raises(TypeError, match="must be a dict") as caught:
+        gloo_run(Settings(num_proc=1), None, [(SECRET, "shown")], "127.0.0.1", "true")  # type: ignore[arg-type]
+    assert "shown" not in str(caught.value)
 
 
 def test_controllers_and_timeouts() -> None:

@@ -193,7 +193,7 @@ def new_launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
     Raises:
         InitError: it cannot be reached.
     """
-    address, secret = _launcher_store(identify(environ), environ)
+    address, secret = _launcher_store(identify(environ), environ, timeout_s)
     return StoreClient(address, secret, timeout_s=timeout_s)
 
 
@@ -247,7 +247,7 @@ def _open_contact(
                 "(HOROVOD_START_TIMEOUT)"
             ) from None
         return _Contact(source, torch_store, secret)
-    address, secret = _launcher_store(identity, environ)
+    address, secret = _launcher_store(identity, environ, deadline.remaining_s())
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
     return _Contact(source, store, secret)
 
@@ -257,7 +257,7 @@ def _interfaces_of(environ: Mapping[str, str]) -> list[str]:
 
 
 def _launcher_store(
-    identity: Identity, environ: Mapping[str, str]
+    identity: Identity, environ: Mapping[str, str], timeout_s: float
 ) -> tuple[tuple[str, int], bytes]:
     address, port = environ.get(_ADDRESS, ""), environ.get(_PORT, "")
     if not address or not port:
@@ -270,7 +270,7 @@ def _launcher_store(
         raise InitError(f"init: {_PORT}={port!r}: expected a port from 1 to 65535")
     secret = secret_in(environ)
     if not secret and identity.launcher == "other":
-        secret = ask_for_secret(int(port))
+        secret = ask_for_secret(int(port), timeout_s)
         if not secret:
             raise InitError(
                 f"init: {_SECRET} is missing, and no RendezvousServer of this user and container "

@@ -149,8 +149,8 @@ def _refuse_double(own: Card, said: bytes | None) -> None:
     if said is not None:
         (other,) = decode_all([own.rank], [said], decode_card)
         if other.token != own.token:
-            pids = f"pids {other.pid}, {own.pid}"
-            raise InitError(_unfit(f"two processes are rank {own.rank}: {pids}"))
+            pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
+            raise InitError(_unfit(f"two processes are rank {own.rank}: {pids}")) from None
 
 
 def _refuse_other_ranks(cards: Sequence[Card]) -> None:

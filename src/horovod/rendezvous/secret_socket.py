@@ -10,8 +10,11 @@ the launcher's memory as well.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 import socket
+import struct
 import sys
 import threading
 
@@ -20,10 +23,10 @@ from horovod.rendezvous.peer_socket import credentials, new_socket
 
 __all__ = ["SecretSocket", "ask_for_secret"]
 
-_TIMEOUT_S = 5.0
 _REST_S = 0.1  # without descriptors
 _BACKLOG = 1024
 _MOST_BYTES = 1024
+_SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it yet
 
 
 class SecretSocket:
@@ -68,10 +71,10 @@ class SecretSocket:
                     connected.send(self._secret, socket.MSG_DONTWAIT)
 
 
-def ask_for_secret(port: int) -> bytes:
+def ask_for_secret(port: int, timeout_s: float) -> bytes:
     """The secret of the store at ``port``; empty if nobody on this machine serves it to this user.
 
-    Blocks for a few seconds at most.
+    Blocks for ``timeout_s`` at most.
 
     Raises:
         InitError: somebody else answers in its place, or nobody in time.
@@ -79,7 +82,7 @@ def ask_for_secret(port: int) -> bytes:
     if sys.platform != "linux":
         return b""
     with new_socket() as connected:
-        connected.settimeout(_TIMEOUT_S)
+        _limit_waits(connected, timeout_s)
         try:
             connected.connect(_name(port))
             if not _is_one_of_us(connected):
@@ -88,19 +91,45 @@ def ask_for_secret(port: int) -> bytes:
                     "each worker the launcher's _HOROVOD_SECRET_KEY (docs/security.md)"
                 )
             return connected.recv(_MOST_BYTES)
-        except TimeoutError:
+        except BlockingIOError:
             raise InitError(
                 f"init: the launcher, whose store is at port {port}, has not told the job's secret "
-                f"within {_TIMEOUT_S:g} s"
+                f"within {timeout_s:g} s (HOROVOD_START_TIMEOUT)"
             ) from None
         except OSError:  # nobody is there
             return b""
 
 
+def _limit_waits(waiting: socket.socket, timeout_s: float) -> None:
+    """Python's own timeout would not wait at all for a place among those who connect."""
+    limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6) or 1)
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        waiting.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
 def _is_one_of_us(connected: socket.socket) -> bool:
     """Whether it is this user's, and in the namespaces where its numbers mean the same."""
     other = credentials(connected)
-    return other.is_same_user and other.pid > 0 and _namespaces(other.pid) == _namespaces("self")
+    return (
+        other.is_same_user
+        and other.pid > 0
+        and _namespaces(other.pid) == _namespaces("self")
+        and not _has_ended(connected)
+    )
+
+
+def _has_ended(connected: socket.socket) -> bool:
+    """Whether the process at the other end has, so that its number may be somebody else's now."""
+    try:
+        pidfd = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT  # then this kernel cannot say
+    try:
+        waiting = select.poll()
+        waiting.register(pidfd, select.POLLIN)
+        return bool(waiting.poll(0))
+    finally:
+        os.close(pidfd)
 
 
 def _namespaces(pid: int | str) -> list[str] | None:

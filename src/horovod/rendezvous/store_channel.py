@@ -113,7 +113,7 @@ class StoreChannel:
                 return connected
         raise (_UnansweredError if is_silent else StoreUnreachableError)(
             f"init: cannot reach the launcher's store at {self._name}: {'; '.join(reasons)}; "
-            "is horovodrun still running?"
+            "is its launcher still running?"
         )
 
     def _authenticate(self, secret: bytes) -> None:

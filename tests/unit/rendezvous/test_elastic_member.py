@@ -301,7 +301,7 @@ def test_the_end_of_training_waits_for_no_driver(drivers: Drivers) -> None:
 def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
     drivers.server.close()
     for limit_s in (0.0, 0.3):
-        with pytest.raises(StoreUnreachableError, match="is horovodrun still running"):
+        with pytest.raises(StoreUnreachableError, match="is its launcher still running"):
             Member(5, Patience(limit_s)).take_seat(drivers.open_store)
     assert patience_in({}).limit_s == 0
     assert patience_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5

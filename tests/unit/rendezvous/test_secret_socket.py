@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -15,6 +16,7 @@ from horovod.rendezvous.peer_socket import new_socket
 from horovod.rendezvous.secret_socket import SecretSocket, ask_for_secret
 
 SECRET = b"s" * 32
+PATIENCE_S = 30.0
 ASK = """
 import os, sys
 sys.path[:] = eval(sys.argv[3])
@@ -37,9 +39,9 @@ def a_port() -> int:
 def test_the_same_user_gets_it_until_it_is_closed() -> None:
     port = a_port()
     served = SecretSocket(port, SECRET)
-    assert [ask_for_secret(port) for _ in range(3)] == [SECRET] * 3
+    assert [ask_for_secret(port, PATIENCE_S) for _ in range(3)] == [SECRET] * 3
     served.close()
-    assert ask_for_secret(port) == b""
+    assert ask_for_secret(port, PATIENCE_S) == b""
     SecretSocket(port, SECRET).close()
 
 
@@ -66,18 +68,52 @@ def test_another_user_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     served = SecretSocket(port, SECRET)
     monkeypatch.setattr(secret_socket, "_is_one_of_us", lambda connected: False)
     with pytest.raises(InitError, match="somebody else answers"):
-        ask_for_secret(port)
+        ask_for_secret(port, PATIENCE_S)
     served.close()
 
 
-def test_a_launcher_that_stands_still_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_stands_still_is_waited_for_a_while() -> None:
     port = a_port()
-    monkeypatch.setattr(secret_socket, "_TIMEOUT_S", 0.05)
     with new_socket() as silent:
         silent.bind(secret_socket._name(port))
         silent.listen()
         with pytest.raises(InitError, match="has not told"):
-            ask_for_secret(port)
+            ask_for_secret(port, 0.05)
+
+
+def test_who_asks_among_many_waits_for_its_turn() -> None:
+    port, found = a_port(), list[bytes]()
+    with new_socket() as slow, new_socket() as before:
+        slow.bind(secret_socket._name(port))
+        slow.listen(0)
+        before.connect(secret_socket._name(port))  # no place is left for another one
+        asking = threading.Thread(target=lambda: found.append(ask_for_secret(port, PATIENCE_S)))
+        asking.start()
+        for _ in range(2):
+            with slow.accept()[0] as connected:
+                connected.send(SECRET)
+        asking.join()
+    assert found == [SECRET]
+
+
+def test_a_number_of_a_process_that_has_ended_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        secret_socket, "_namespaces", lambda pid: []
+    )  # as another's with the number
+    port = a_port()
+    with new_socket() as listener:
+        listener.bind(secret_socket._name(port))
+        listener.listen()
+        script = (
+            "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+            "s.connect('\\0' + sys.argv[1])"
+        )
+        words = [sys.executable, "-c", script, secret_socket._name(port)[1:]]
+        subprocess.run(words, check=True, timeout=60)
+        with listener.accept()[0] as connected:
+            assert not secret_socket._is_one_of_us(connected)
 
 
 def test_another_container_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_a_server_that_ends_fails_who_waits() -> None:
 
 def test_nobody_listening_is_an_init_error(server: StoreServer) -> None:
     server.close()
-    with pytest.raises(InitError, match="is horovodrun still running"):
+    with pytest.raises(InitError, match="is its launcher still running"):
         client_of(server)
 
 

@@ -34,8 +34,10 @@ class HostInfo:
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
         """The host of ``name:slots``. Raises ValueError."""
-        (host,) = parsed(host_string)
-        return HostInfo(host.hostname, host.slots)
+        hosts = parse_hosts(host_string)
+        if len(hosts) != 1:
+            raise ValueError(f"{host_string!r}: expected one host, name:slots")
+        return hosts[0]
 
 
 @dataclass(unsafe_hash=True)

@@ -31,6 +31,7 @@ __all__ = ["KVStoreServer", "RendezvousServer", "get_value", "own_secret", "put_
 _SECRET = "_HOROVOD_SECRET_KEY"
 _LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 20  # at a port that is free at all addresses
+_TAKEN = "no Unix socket for it can be had, or somebody else has taken all names"
 _TIMEOUT_S = 30.0
 _ROLE = b"horovod launcher's values"
 _lock = threading.Lock()
@@ -67,11 +68,10 @@ class KVStoreServer:
         """
         if self._server is not None:
             raise RuntimeError(f"{type(self).__name__} serves already, at {self._server.address}")
-        secret = own_secret()
-        server = self._server = _listen_everywhere(secret)
+        server, self._secrets = _listen_with_secret(own_secret())
+        server.start()
+        self._server = server
         port = server.address[1]
-        with suppress(OSError):  # then workers need the secret in their environment
-            self._secrets = SecretSocket(port, secret)
         if self._verbose:
             print(f"horovod: store at port {port} of {_names(server)}", file=sys.stderr)
         return port
@@ -163,7 +163,18 @@ def get_value(addr: str, port: int, scope: str, key: str) -> Any:
 
 
 def _secret_for(port: int) -> bytes:
-    return secret_in(os.environ) or ask_for_secret(port)
+    return secret_in(os.environ) or ask_for_secret(port, _TIMEOUT_S)
+
+
+def _listen_with_secret(secret: bytes) -> tuple[StoreServer, SecretSocket | None]:
+    """A server at a port whose name for the secret nobody else has taken, and who tells it."""
+    for _ in range(_ATTEMPTS):
+        server = _listen_everywhere(secret)
+        with suppress(OSError):
+            return server, SecretSocket(server.address[1], secret)
+        server.close()
+    print(f"horovod: workers need {_SECRET} in their environment: {_TAKEN}", file=sys.stderr)
+    return _listen_everywhere(secret), None
 
 
 def _listen_everywhere(secret: bytes) -> StoreServer:
@@ -178,7 +189,6 @@ def _listen_everywhere(secret: bytes) -> StoreServer:
             server.close()
             reason = error
         else:
-            server.start()
             return server
     raise OSError(f"no port is free at all of {_LOOPBACK}, {', '.join(others)}: {reason}")
 

@@ -161,7 +161,7 @@ def _checked(env: Mapping[str, str] | None) -> Mapping[str, str]:
     if env is None:
         return os.environ
     if not isinstance(env, dict):
-        raise TypeError(f"env argument must be a dict, not {type(env).__name__}: {env!r}")
+        raise TypeError(f"env argument must be a dict, not {type(env).__name__}")
     return {**{name: os.environ[name] for name in _NEEDED if name in os.environ}, **env}
 
 

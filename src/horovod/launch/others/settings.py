@@ -87,6 +87,7 @@ def arguments_of(
 
     Raises:
         ValueError: they are of an elastic job.
+        TimeoutException: the start timeout is over.
     """
     if settings.elastic:
         raise ValueError(
@@ -94,6 +95,8 @@ def arguments_of(
             "horovod.run or horovod.ray (docs/migrating.md)"
         )
     args, timeout = HorovodArgs(), settings.start_timeout
+    if isinstance(timeout, Timeout):
+        timeout.check_time_out_for("processes to start")
     args.num_proc = settings.num_proc or _slots_of(settings)
     args.hosts = getattr(settings, "hosts", None)
     args.verbose = bool(settings.verbose)
