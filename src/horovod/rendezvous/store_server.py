@@ -153,6 +153,7 @@ class StoreServer:
         if self._thread.is_alive():
             self._wake_writer.send(b"x")
             self._thread.join()
+        self._take_orders()  # one may have brought listeners
         for peer in self._peers:
             peer.socket.close()
         self._peers.clear()

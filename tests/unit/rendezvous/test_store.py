@@ -149,3 +149,11 @@ def test_no_descriptor_is_left() -> None:
             client.set("key", b"")
             client.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_server_that_never_serves_closes_what_it_listens_at() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    server = StoreServer(SECRET)
+    server.listen([("127.0.0.1", 0)])
+    server.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
