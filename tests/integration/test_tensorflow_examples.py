@@ -173,7 +173,7 @@ def test_advanced_training_reaches_its_accuracy(tmp_path: Path) -> None:
     assert printed_number(output, r"test accuracy (\S+)") >= 0.95
 
 
-def test_what_session_reaches_and_others_is_served_without_horovod(
+def test_what_is_exported_is_served_without_horovod(
     trained: Callable[..., tuple[str, Path]],
 ) -> None:
     assert_served_without_horovod(*(trained(script)[1] for script in EXPORTS))
