@@ -53,8 +53,12 @@ def test_a_trainer_of_lightning_learns_on_two_ranks() -> None:
 # In this process: another program, and another job, of each would prove no more.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("script", "epochs"),
-    [("keras_estimator", 3), ("lightning_estimator", 5), ("rossmann", 4)],
+    ("script", "options"),
+    [
+        ("keras_estimator", "--epochs 3"),
+        ("lightning_estimator", "--epochs 5"),
+        ("rossmann", "--epochs 4 --shops 10"),
+    ],
 )
 def test_the_other_examples_learn_too(
     spark: Any,
@@ -62,10 +66,10 @@ def test_the_other_examples_learn_too(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     script: str,
-    epochs: int,
+    options: str,
 ) -> None:
     path = str(EXAMPLES / f"{script}.py")
-    monkeypatch.setattr(sys, "argv", [path, "--epochs", str(epochs)])
+    monkeypatch.setattr(sys, "argv", [path, *options.split()])
     monkeypatch.setattr("horovod.spark.common.estimator.SparkBackend", lambda num_proc: here)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
     runpy.run_path(path, run_name="__main__")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-TIMEOUT_S = int(os.environ.get("T_S", "100"))
+TIMEOUT_S = 100
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 NEXT_PAGE = "next page"
 # All scripts in one process, since frameworks take seconds to import.
