@@ -78,3 +78,4 @@ def test_a_function_on_processes_that_mpirun_starts(mpi: MpiLauncher) -> None:
     job = run(mpi, WORKERS / "mpi_call.py")
     assert job.returncode == 0, job.stdout + job.stderr
     assert "all right" in job.stdout
+    assert "ResourceWarning" not in job.stderr

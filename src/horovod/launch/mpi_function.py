@@ -55,10 +55,14 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
             values = call_values(store, hosted.secret)
             values.put("call", _pickled(call))
             exit_code = _run(words, environment, _greeting(hosted))
-            answers = [_answer_of(values, rank) for rank in range(job.process_count)]
-        if exit_code != 0:
-            raise _error(exit_code, answers)
-        return [_result(rank, answer) for rank, answer in enumerate(answers)]
+            with contextlib.ExitStack() as files:
+                answers = [
+                    files.enter_context(_answer_of(values, rank))
+                    for rank in range(job.process_count)
+                ]
+                if exit_code != 0:
+                    raise _error(exit_code, answers)
+                return [_result(rank, answer) for rank, answer in enumerate(answers)]
     finally:
         if hosted.server is not None:
             hosted.server.close()

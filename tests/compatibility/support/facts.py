@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 TABLE = Path(__file__).parents[1] / "table"
-LAUNCHER = "launcher.yaml"
+LAUNCHER, WILD, COUNTS = "launcher.yaml", "wild_paths.yaml", "counts.yaml"
 # What a module cannot be imported without, by the beginning of its path; the longest one counts.
 _NEEDS = {
     "horovod.torch": ["torch"],
@@ -66,15 +66,21 @@ def modules() -> list[Any]:
             ),
         )
         for file in sorted(TABLE.glob("*.yaml"))
-        if file.name != LAUNCHER
+        if file.name not in (LAUNCHER, COUNTS)
         for module in _read(file)
     ]
 
 
 def launcher() -> dict[str, Any]:
     """What the launcher takes."""
-    facts: dict[str, Any] = yaml.safe_load((TABLE / LAUNCHER).read_text())
-    return facts
+    return _load(TABLE / LAUNCHER)
+
+
+def counts() -> tuple[dict[str, int], dict[str, int]]:
+    """Documented names by module: how many there are, and how many the table has."""
+    files = [file for file in TABLE.glob("*.yaml") if file.name not in (LAUNCHER, WILD, COUNTS)]
+    found = {module.path: len(set(module.names)) for file in files for module in _read(file)}
+    return _load(TABLE / COUNTS), found
 
 
 def differences(module: Module) -> list[str]:
@@ -97,7 +103,7 @@ def differences(module: Module) -> list[str]:
 
 
 def _read(file: Path) -> Iterator[Module]:
-    for path, facts in yaml.safe_load(file.read_text()).items():
+    for path, facts in _load(file).items():
         unknown = set(facts) - {"names", "calls", "members", "values"}
         assert not unknown, f"{file.name}, {path}: {unknown}"
         members = {owner: _words(names) for owner, names in facts.get("members", {}).items()}
@@ -106,6 +112,11 @@ def _read(file: Path) -> Iterator[Module]:
             for name, text in facts.get("calls", {}).items()
         }
         yield Module(path, _words(facts["names"]), calls, members, facts.get("values", {}))
+
+
+def _load(file: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = yaml.safe_load(file.read_text())
+    return facts
 
 
 def _words(text: Any) -> list[str]:

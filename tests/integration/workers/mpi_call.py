@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,7 @@ def work(offset: float, failing: int = -1, text: str = "") -> tuple[float, str, 
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("always", ResourceWarning)
     # More than fits into one message of anything on the way.
     long = "x" * 3_000_000
     results = horovod.run(work, (1.0,), {"text": long}, num_proc=2, use_mpi=True)

@@ -25,7 +25,7 @@ from horovod.launch.machine import recognise
 __all__ = ["print_file", "run_file"]
 
 _OUTPUT = "output"
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 100_000  # are read within a second
 # As for a wrong command line: nothing was started.
 _REFUSED = 2
 

@@ -173,3 +173,11 @@ def test_so_many_unknown_fields_are_not_all_told() -> None:
     lines = _problems(SET + fields).splitlines()
     assert len(lines) == 21
     assert "train (line 3): has 1980 more unknown fields" in lines
+
+
+def test_a_large_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "riseml.yml"
+    file.write_text(SMALLEST + "".join(f"field{n}: 1\n" for n in range(90_000)))
+    with pytest.raises(SystemExit):
+        cli.main(["-f", str(file), "--dry-run"], {})
+    assert "larger than 100000 bytes" in capsys.readouterr().err
