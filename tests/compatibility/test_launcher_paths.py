@@ -72,7 +72,7 @@ class Job:
         server.init(slots)
         variables = create_run_env_vars("127.0.0.1", ["lo"], port)
         self.environments = [
-            {**environ, "HOROVOD_START_TIMEOUT": "5", **variables, **create_slot_env_vars(slot)}
+            {**environ, "HOROVOD_START_TIMEOUT": "30", **variables, **create_slot_env_vars(slot)}
             for slot in slots
         ]
         self.environments[1].update(changes)
@@ -188,6 +188,8 @@ def test_workers_that_do_not_fit(
     changes: dict[str, str], text: str, server: RendezvousServer
 ) -> None:
     job = Job(server, without_secret(), **changes)
+    for environment in job.environments:  # one of them may wait in vain
+        environment["HOROVOD_START_TIMEOUT"] = "5"
     errors = [errors for _, errors in job.run(MEET)]
     assert any(text in each for each in errors), errors
     assert all("InitError" in each for each in errors)
