@@ -287,6 +287,9 @@ def test_discovery(tmp_path: Path) -> None:
     assert manager.is_blacklisted("a")
     assert manager.update_available_hosts() == 0
     assert manager.current_hosts.available_hosts == {"b"}
+    hosts.set({"b": "two"})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="FixedHosts.*'two'.*slots of each host"):
+        manager.update_available_hosts()
 
 
 def test_arguments_run_a_command(tmp_path: Path) -> None:

@@ -123,12 +123,12 @@ class HostManager:
         self.current_hosts = DiscoveredHosts({}, [])
 
     def update_available_hosts(self) -> int:
-        """Ask the discovery once; what has changed, see ``HostUpdateResult``."""
-        found = {
-            host: slots
-            for host, slots in self._discovery.find_available_hosts_and_slots().items()
-            if not self.is_blacklisted(host)
-        }
+        """Ask the discovery once; what has changed, see ``HostUpdateResult``.
+
+        Raises:
+            TypeError: it found something else than slots by host.
+        """
+        found = {h: slots for h, slots in self._ask().items() if not self.is_blacklisted(h)}
         before = self.current_hosts
         stayed = [host for host in before.host_assignment_order if host in found]
         new = [host for host in found if host not in before.available_hosts]
@@ -136,6 +136,18 @@ class HostManager:
         is_more = any(slots > before.get_slots(host) for host, slots in found.items())
         self.current_hosts = DiscoveredHosts(found, stayed + new)
         return HostUpdateResult.removed * is_less | HostUpdateResult.added * is_more
+
+    def _ask(self) -> dict[str, int]:
+        found = self._discovery.find_available_hosts_and_slots()
+        is_right = isinstance(found, dict) and all(
+            isinstance(host, str) and isinstance(slots, int) for host, slots in found.items()
+        )
+        if not is_right:
+            raise TypeError(
+                f"{type(self._discovery).__name__}.find_available_hosts_and_slots returned "
+                f"{found!r}, expected a dict with the slots of each host, such as {{'host': 4}}"
+            )
+        return found
 
     def blacklist(self, host: str) -> None:
         """Do not use ``host`` any more, or for a while."""
