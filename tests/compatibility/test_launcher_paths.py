@@ -288,7 +288,7 @@ def test_discovery(tmp_path: Path) -> None:
     assert manager.update_available_hosts() == 0
     assert manager.current_hosts.available_hosts == {"b"}
     hosts.set({"b": "two"})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="FixedHosts.*'two'.*slots of each host"):
+    with pytest.raises(TypeError, match=r"FixedHosts.*'two'.*slots of each host"):
         manager.update_available_hosts()
 
 
