@@ -346,13 +346,13 @@ def _json_of(rank: int, message: str, answer: bytes) -> Any:
     try:
         return read_json(message, answer)
     except BadMessageError as error:
-        raise HorovodInternalError(str(error.of(f"rank {rank}"))) from None
+        raise HorovodInternalError(str(error.of(f"rank {rank}")), ranks=[rank]) from None
 
 
 def _bad_answer(rank: int, message: str, found: object, expected: str) -> HorovodInternalError:
     text = printable(reprlib.repr(found))
     error = BadMessageError(message, "values", text, expected, f"rank {rank}")
-    return HorovodInternalError(str(error))
+    return HorovodInternalError(str(error), ranks=[rank])
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()
