@@ -34,15 +34,11 @@ MPI = "mpi"
 
 @dataclass(frozen=True)
 class World:
-    """This process in a world. ``names`` are those of all ranks in messages.
-
-    ``object_key`` is known to its ranks alone, for the codes of objects.
-    """
+    """This process in a world. ``object_key`` is known to its ranks alone, for codes of objects."""
 
     identity: Identity
     engine: _native.Engine
     data_plane_name: str
-    names: tuple[str, ...]
     settings: Settings
     object_key: bytes = field(repr=False)
     connect_set: ConnectSet | None = None  # where the world spans hosts
@@ -99,7 +95,7 @@ def assemble(identity: Identity, settings: Settings) -> World:
             engine = _engine_class(config)(config, devices=devices)
             # There is no secret, and nobody to share a key with.
             key = os.urandom(SECRET_BYTES)
-            return World(identity, engine, plane_name, ("rank 0",), settings, key)
+            return World(identity, engine, plane_name, settings, key)
     mesh = meet(
         identity,
         generation,
@@ -156,7 +152,6 @@ def _started(
         identity,
         engine,
         plane_name,
-        tuple(names),
         settings,
         mesh.object_key,
         connect_set,

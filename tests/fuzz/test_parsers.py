@@ -22,7 +22,7 @@ import made_reports
 import pytest
 
 from horovod import process_sets
-from horovod.checked import BadMessageError, Fields
+from horovod.checked import MOST_RANKS, BadMessageError, Fields
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
@@ -97,12 +97,17 @@ def mesh_messages(data: bytes, _: Path) -> None:
     proof = prove(SECRET, b"horovod mesh root", NONCE, CLAIMS.encode(), stated)
     message = bytes((handshake.Kind.WELCOME,)) + stated + proof
     assert handshake.wait_of_welcome(message, SECRET, NONCE, CLAIMS) >= 0
+    proof = prove(SECRET, b"horovod mesh failed", NONCE, data)
+    failed = bytes((handshake.Kind.FAILED,)) + proof + data
+    failure = handshake.failure_in(failed, SECRET, NONCE, 0)
+    assert failure is not None
+    assert all(0 <= rank < MOST_RANKS for rank in failure.ranks)
 
 
 def raw_mesh_messages(data: bytes, _: Path) -> None:
     handshake.check_challenge(data)
     handshake.decode_hello(data, SECRET, NONCE)
-    handshake.text_of_failed(data, SECRET, NONCE)
+    handshake.failure_in(data, SECRET, NONCE, 0)
 
 
 def link_hello(data: bytes, _: Path) -> None:

@@ -45,9 +45,12 @@ TEST_CASE("a rank that shuts down ends the pending and later operations of the o
       engine.shutdown();
       return;
     }
-    const std::string text =
-        error_of([&] { finish(engine, submit(engine, in_place("allreduce.x", values))); });
-    CHECK_MESSAGE(contains(text, "rank 1 has shut down"), text);
+    const auto error =
+        caught([&] { finish(engine, submit(engine, in_place("allreduce.x", values))); });
+    REQUIRE(error);
+    CHECK_MESSAGE(contains(error->what(), "rank 1 has shut down"), error->what());
+    CHECK(error->subject().ranks.empty());  // it may be on its way to another world
+    CHECK(error->subject().operation == "allreduce 'x'");
     CHECK(
         contains(error_of([&] { submit(engine, in_place("y", values)); }), "rank 1 has shut down"));
   });
@@ -117,6 +120,27 @@ TEST_CASE("shutdown ends a wait of another thread") {
   engine.shutdown();
   waiter.join();
   CHECK(contains(text, "shut down"));
+}
+
+TEST_CASE("an error of missing ranks says which, and of which host and operation") {
+  WorldOfThreads world(5, [](EngineConfig& config) {
+    config.stall_check_time_s = 0.05;
+    config.stall_shutdown_time_s = 0.2;
+    config.log.level = LogLevel::kFatal;
+    config.peer_hosts = {"near", "near", "far", "far", "far"};
+  });
+  world.run([](int rank, Engine& engine) {
+    if (rank >= 2) return;
+    std::vector<float> values(10);
+    for (const char* name : {"allreduce.late", "allreduce.later"}) {
+      const auto error = caught([&] { finish(engine, submit(engine, in_place(name, values))); });
+      REQUIRE(error);
+      CHECK(error->subject().ranks == std::vector<int>{2, 3, 4});
+      CHECK(error->subject().host == "far");
+      const bool is_first = name == std::string("allreduce.late");
+      CHECK(error->subject().operation == (is_first ? "allreduce 'late'" : "allreduce 'later'"));
+    }
+  });
 }
 
 TEST_CASE("a rank that never submits fails the others after the stall shutdown time, by name") {

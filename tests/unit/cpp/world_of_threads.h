@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -213,13 +214,19 @@ inline void leave_alone(Engine& engine, int set) {
 
 // The text of the error that `body` throws; "" for none.
 template <typename Body>
-std::string error_of(Body&& body) {
+std::optional<Error> caught(Body&& body) {
   try {
     body();
   } catch (const Error& error) {
-    return error.what();
+    return error;
   }
-  return "";
+  return std::nullopt;
+}
+
+template <typename Body>
+std::string error_of(Body&& body) {
+  const std::optional<Error> error = caught(body);
+  return error ? error->what() : "";
 }
 
 }  // namespace hvd::test
