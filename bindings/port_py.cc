@@ -29,6 +29,7 @@ void Port::attach(nb::object engine, Place place) {
   engine_.swap(shared);  // the old one, if any, goes after the lock
   place_ = place;
   had_engine_ = true;
+  failure_.reset();
 }
 
 void Port::detach(const Engine& engine) {

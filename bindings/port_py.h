@@ -29,7 +29,7 @@ class Port : public EnginePort {
   std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) override;
   void keep_failure(const Error& error) override;
   std::optional<int> number(WorldNumber what, int set) override;
-  // The error that was kept last; none since the last call.
+  // The error that was kept last, once; none of those before the last attach().
   std::optional<Error> take_failure();
 
  private:

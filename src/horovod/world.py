@@ -162,7 +162,7 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
-    global _world, _export, _sampler
+    global _world, _export, _sampler, _kept_failure
     try:
         _export = open_export(world.identity, world.settings, metrics)
     except BaseException:
@@ -171,6 +171,7 @@ def _enter(world: World) -> None:
         raise
     _tally.begin()
     _world = world
+    _kept_failure = None
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
     _sampler = open_sampler(
@@ -322,7 +323,7 @@ def keep_failure(error: Exception) -> None:
 
 
 def take_failure() -> Exception | None:
-    """The last error of which a framework got only the text; None since the last call."""
+    """The last error in this world of which a framework got only the text, once; None if none."""
     global _kept_failure
     failure, _kept_failure = _kept_failure, None
     return _port.take_failure() or failure

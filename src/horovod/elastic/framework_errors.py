@@ -18,10 +18,9 @@ __all__ = ["engine_errors"]
 def engine_errors(*kinds: type[Exception]) -> Iterator[None]:
     """Raise the engine's own error in place of one of ``kinds`` that a framework made of it.
 
-    Where no operation has failed with a ``HorovodInternalError`` since the beginning, errors stay
-    as they are.
+    Where no operation of this world has failed with a ``HorovodInternalError``, errors stay as they
+    are.
     """
-    world.take_failure()  # of another time
     try:
         yield
     except HorovodInternalError:
