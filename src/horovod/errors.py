@@ -166,6 +166,11 @@ class InitError(_SubjectError, ValueError):
         operation: what failed, if not ``init`` itself.
     """
 
+    @property
+    def reason(self) -> str:
+        """The text without the name of ``init``, for a sentence of something else."""
+        return str(self).removeprefix("init: ")
+
 
 class SettingError(ValueError):
     """An environment variable or flag has a value that cannot be used."""

@@ -246,8 +246,7 @@ class _Registry:
             if self._data_plane is not None:
                 carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
         except InitError as failure:
-            text = str(failure).removeprefix("init: ")
-            problem = f"cannot connect process set {process_set.ranks}: {text}"
+            problem = f"cannot connect process set {process_set.ranks}: {failure.reason}"
         try:
             self._agree(operation, "process_sets.connect", {"connect": number}, problem, InitError)
         except BaseException:
