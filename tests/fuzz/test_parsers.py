@@ -92,16 +92,16 @@ def frames(data: bytes, _: Path) -> None:
 
 def mesh_messages(data: bytes, _: Path) -> None:
     """Each message behind a proof that holds: an authentic peer may be wrong, too."""
-    handshake.decode_members(bytes((handshake.Kind.MEMBERS,)) + data[:10].ljust(10, b"\0"), 2)
-    stated = data[10:18].ljust(8, b"\0")
-    proof = prove(SECRET, b"horovod mesh root", NONCE, CLAIMS.encode(), stated)
-    message = bytes((handshake.Kind.WELCOME,)) + stated + proof
-    assert handshake.wait_of_welcome(message, SECRET, NONCE, CLAIMS) >= 0
     proof = prove(SECRET, b"horovod mesh failed", NONCE, data)
     failed = bytes((handshake.Kind.FAILED,)) + proof + data
     failure = handshake.failure_in(failed, SECRET, NONCE, 0)
     assert failure is not None
     assert all(0 <= rank < MOST_RANKS for rank in failure.ranks)
+    handshake.decode_members(bytes((handshake.Kind.MEMBERS,)) + data[:10].ljust(10, b"\0"), 2)
+    stated = data[10:18].ljust(8, b"\0")
+    proof = prove(SECRET, b"horovod mesh root", NONCE, CLAIMS.encode(), stated)
+    message = bytes((handshake.Kind.WELCOME,)) + stated + proof
+    assert handshake.wait_of_welcome(message, SECRET, NONCE, CLAIMS) >= 0
 
 
 def raw_mesh_messages(data: bytes, _: Path) -> None:
