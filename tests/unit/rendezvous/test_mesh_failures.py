@@ -127,7 +127,7 @@ def test_another_version_is_refused_by_name() -> None:
     root, peer = Claims(0, 2, 1, 64), Claims(1, 2, 1, 64)
     version = handshake.VERSION
     assert handshake.describe_mismatch(root, peer, version, [1]) is None
-    assert "protocol version 7, rank 0 has 2" in str(
+    assert "protocol version 7, rank 0 has 3" in str(
         handshake.describe_mismatch(root, peer, 7, [1])
     )
     assert "generation 2, rank 0 has 1" in str(
