@@ -189,6 +189,7 @@ void bind_config(nb::module_& module) {
       .def_rw("is_debug", &EngineConfig::is_debug)
       .def_rw("debug_interval", &EngineConfig::debug_interval)
       .def_rw("peer_names", &EngineConfig::peer_names)
+      .def_rw("peer_hosts", &EngineConfig::peer_hosts)
       .def_rw("trace", &EngineConfig::trace)
       .def_prop_rw(
           "log_level", [](const EngineConfig& c) { return static_cast<int>(c.log.level); },

@@ -1,6 +1,7 @@
 // The extension module horovod._native.
 #include <nanobind/nanobind.h>
 
+#include "bindings/error_py.h"
 #include "bindings/seals_py.h"
 #include "core/error.h"
 
@@ -15,15 +16,8 @@ void bind_port(nb::module_& module);
 
 namespace {
 
-// Engine errors become the exceptions of horovod.errors, which is imported when the first one
-// comes.
 void raise(const Error& error) {
-  const std::string text = error.what();
-  // Texts that crossed shared memory may be cut in the middle of a character.
-  const nb::object message =
-      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-  const nb::object exception = nb::module_::import_("horovod.errors")
-                                   .attr("from_code")(static_cast<int>(error.code()), message);
+  const nb::object exception = to_python(error);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
 }
 

@@ -13,7 +13,7 @@ constexpr std::size_t kPage = 4096;
 }  // namespace
 
 std::size_t Engine::words_bytes(int size) {
-  return (Presence::region_bytes(size) + Alarms::region_bytes() + kPage - 1) / kPage * kPage;
+  return (Presence::region_bytes(size) + Alarms::region_bytes(size) + kPage - 1) / kPage * kPage;
 }
 
 std::size_t Engine::sets_offset(int size) {

@@ -16,7 +16,7 @@ from horovod import _native
 from horovod.affinity import core_of, on_core
 from horovod.backends import Backend
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
-from horovod.errors import InitError
+from horovod.errors import HorovodInternalError, InitError
 from horovod.gpus import device_plane
 from horovod.process_sets import ConnectSet
 from horovod.rendezvous.authentication import SECRET_BYTES
@@ -31,21 +31,15 @@ __all__ = ["MPI", "World", "assemble", "tuning_of", "usable_cores", "worlds_begu
 
 # The name of MPI as a data plane.
 MPI = "mpi"
-# What the engine says of ranks that have ended their part; see loss_text in runtime/health.cc.
-_LEFT = (" has shut down", " has given up")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process in a world. ``names`` are those of all ranks in messages.
-
-    ``object_key`` is known to its ranks alone, for the codes of objects.
-    """
+    """This process in a world. ``object_key`` is known to its ranks alone, for codes of objects."""
 
     identity: Identity
     engine: _native.Engine
     data_plane_name: str
-    names: tuple[str, ...]
     settings: Settings
     object_key: bytes = field(repr=False)
     connect_set: ConnectSet | None = None  # where the world spans hosts
@@ -72,20 +66,6 @@ class World:
             f"HOROVOD_LINK_PROTECTION={level}: tensors travel over {self.data_plane_name}, which "
             "it does not protect (docs/security.md)"
         ]
-
-    def missing_in(self, text: str) -> list[int]:
-        """The other ranks that are dead, silent or out of reach, as an error of this world says.
-
-        Not those that have left it by themselves: they may be on their way to the next one.
-        """
-        own = self.identity.rank
-        return [
-            rank for rank, name in enumerate(self.names) if rank != own and _is_missing(name, text)
-        ]
-
-
-def _is_missing(name: str, text: str) -> bool:
-    return any(not rest.startswith(_LEFT) for rest in text.split(name)[1:])
 
 
 _generations: Counter[str] = Counter()  # worlds begun, by scope
@@ -121,7 +101,7 @@ def assemble(identity: Identity, settings: Settings) -> World:
             engine = _engine_class(config)(config, devices=devices)
             # There is no secret, and nobody to share a key with.
             key = os.urandom(SECRET_BYTES)
-            return World(identity, engine, plane_name, ("rank 0",), settings, key)
+            return World(identity, engine, plane_name, settings, key)
     mesh = meet(
         identity,
         generation,
@@ -155,6 +135,7 @@ def _started(
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
     ]
     config = _engine_config(identity, settings, _generations.total(), names)
+    config.peer_hosts = list(mesh.hostnames)
     traced = TracedWorld(
         job_name(os.environ, mesh.pids[0], mesh.hostnames[0]),
         f"{identity.scope}{generation}",
@@ -177,7 +158,6 @@ def _started(
         identity,
         engine,
         plane_name,
-        tuple(names),
         settings,
         mesh.object_key,
         connect_set,
@@ -209,7 +189,9 @@ def _engine_of(
             devices,
         )
     except Exception as error:
-        raise InitError(f"init: initialization failed: {error}") from error
+        text = f"init: initialization failed: {error}"
+        ranks = error.ranks if isinstance(error, HorovodInternalError) else ()
+        raise InitError(text, ranks=ranks) from error
     finally:
         os.close(mesh.region_fd)  # it has one of its own
 

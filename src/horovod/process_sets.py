@@ -246,8 +246,7 @@ class _Registry:
             if self._data_plane is not None:
                 carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
         except InitError as failure:
-            text = str(failure).removeprefix("init: ")
-            problem = f"cannot connect process set {process_set.ranks}: {text}"
+            problem = f"cannot connect process set {process_set.ranks}: {failure.reason}"
         try:
             self._agree(operation, "process_sets.connect", {"connect": number}, problem, InitError)
         except BaseException:
@@ -346,13 +345,13 @@ def _json_of(rank: int, message: str, answer: bytes) -> Any:
     try:
         return read_json(message, answer)
     except BadMessageError as error:
-        raise HorovodInternalError(str(error.of(f"rank {rank}"))) from None
+        raise HorovodInternalError(str(error.of(f"rank {rank}")), ranks=[rank]) from None
 
 
 def _bad_answer(rank: int, message: str, found: object, expected: str) -> HorovodInternalError:
     text = printable(reprlib.repr(found))
     error = BadMessageError(message, "values", text, expected, f"rank {rank}")
-    return HorovodInternalError(str(error))
+    return HorovodInternalError(str(error), ranks=[rank])
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()

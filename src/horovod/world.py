@@ -29,7 +29,7 @@ from horovod.metrics.setup import Export, check_export, open_export
 from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous.meeting import Identity, ranks_in, recognise, this_member
+from horovod.rendezvous.meeting import Identity, recognise, this_member
 from horovod.settings import Settings, notices
 
 __all__ = [
@@ -49,10 +49,10 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "keep_failure",
     "local_rank",
     "local_size",
     "metrics",
-    "missing_in",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -66,6 +66,7 @@ __all__ = [
     "settle",
     "shutdown",
     "size",
+    "take_failure",
 ]
 
 
@@ -91,6 +92,7 @@ _tally = Tally()
 _export: Export | None = None
 _sampler: Sampler | None = None
 _autotuning = Autotuning(tuning_of)
+_kept_failure: Exception | None = None
 _port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
@@ -160,7 +162,7 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
-    global _world, _export, _sampler
+    global _world, _export, _sampler, _kept_failure
     try:
         _export = open_export(world.identity, world.settings, metrics)
     except BaseException:
@@ -169,6 +171,7 @@ def _enter(world: World) -> None:
         raise
     _tally.begin()
     _world = world
+    _kept_failure = None
     _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
     _sampler = open_sampler(
@@ -209,8 +212,7 @@ def _join(
         except (InitError, HorovodInternalError) as error:
             if member is None:
                 raise
-            text = str(error)
-            member.note_failure(text, [r for r in ranks_in(text) if r != identity.rank])
+            member.note_failure(error)
 
 
 def _complete(
@@ -314,6 +316,19 @@ def rethrow_interrupt() -> None:
     _port.rethrow()
 
 
+def keep_failure(error: Exception) -> None:
+    """For a binding: a framework passes on no more than the text of ``error``."""
+    global _kept_failure
+    _kept_failure = error
+
+
+def take_failure() -> Exception | None:
+    """The last error in this world of which a framework got only the text, once; None if none."""
+    global _kept_failure
+    failure, _kept_failure = _kept_failure, None
+    return _port.take_failure() or failure
+
+
 def generation() -> int:
     """How many worlds this process has joined so far; tells one from the next."""
     return worlds_begun()
@@ -330,11 +345,6 @@ def confirm() -> None:
     if _world is not None:
         while not _world.engine.confirm(_CONFIRM_S):
             pass
-
-
-def missing_in(text: str) -> list[int]:
-    """See ``World.missing_in``; nobody outside of a world."""
-    return [] if _world is None else _world.missing_in(text)
 
 
 def rank() -> int:

@@ -330,8 +330,7 @@ class Agent:
         try:
             store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
         except InitError as error:
-            reason = str(error).removeprefix("init: ")
-            self._report_trouble(Trouble(1, f"{plan.hostname}: {reason}\n{_BLOCKED}"))
+            self._report_trouble(Trouble(1, f"{plan.hostname}: {error.reason}\n{_BLOCKED}"))
             return False
         store.close()
         self._crew.prepare(

@@ -23,7 +23,6 @@ from horovod.rendezvous.elastic_member import (
     Member,
     RemovedError,
     identity_in,
-    ranks_in,
     this_member,
 )
 from horovod.rendezvous.identity import Identity, identify
@@ -46,7 +45,6 @@ __all__ = [
     "launcher_store",
     "meet",
     "new_launcher_store",
-    "ranks_in",
     "recognise",
     "secret_in",
     "this_member",
@@ -244,7 +242,8 @@ def _open_contact(
         except TimeoutError:
             raise InitError(
                 f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
-                "(HOROVOD_START_TIMEOUT)"
+                "(HOROVOD_START_TIMEOUT)",
+                ranks=[0],
             ) from None
         return _Contact(source, torch_store, secret)
     address, secret = _launcher_store(identity, environ, deadline.remaining_s())
