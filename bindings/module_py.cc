@@ -43,7 +43,6 @@ NB_MODULE(_native, module) {
       nullptr);
   // At exit, daemon threads and forked children hold engines for good reasons.
   nb::set_leak_warnings(false);
-  module.attr("VERSION") = HOROVOD_VERSION;
   hvd::bind_devices(module);  // what others refer to
   hvd::bind_seals(module);
   hvd::bind_dump_signal(module);
