@@ -15,10 +15,10 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
-from horovod import _native, gpus, mpi_library
+from horovod import gpus, mpi_library
 from horovod.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
 from horovod.autotune import Autotuning, check_autotune
 from horovod.autotune.knobs import Surroundings
@@ -31,6 +31,9 @@ from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
 from horovod.rendezvous.meeting import Identity, ranks_in, recognise, this_member
 from horovod.settings import Settings, notices
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = [
     "at_end",
@@ -91,7 +94,6 @@ _tally = Tally()
 _export: Export | None = None
 _sampler: Sampler | None = None
 _autotuning = Autotuning(tuning_of)
-_port = _native.Port()  # never replaced: plugins of frameworks keep its address
 
 
 def init(
@@ -160,6 +162,8 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
+    from horovod import _native
+
     global _world, _export, _sampler
     try:
         _export = open_export(world.identity, world.settings, metrics)
@@ -169,7 +173,7 @@ def _enter(world: World) -> None:
         raise
     _tally.begin()
     _world = world
-    _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
+    _port().attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
     _sampler = open_sampler(
         world.identity,
@@ -252,13 +256,15 @@ def shutdown() -> None:
     if export is not None:
         export.close()
     if world is not None:
+        from horovod import _native
+
         _native.leave_dump_signal()
         _autotuning.end()
         if sampler is not None:
             sampler.close()
         world.end()
         _tally.end(world.engine)
-        _port.detach(world.engine)
+        _port().detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
 
@@ -304,14 +310,22 @@ def has_spare_cores() -> bool:
     return _current().engine.has_spare_cores
 
 
+@cache
+def _port() -> _native.Port:
+    """The one of this process. It is never replaced: plugins of frameworks keep its address."""
+    from horovod import _native
+
+    return _native.Port()
+
+
 def port_address() -> int:
     """Where native plugins of this build find the engine of the current world; never changes."""
-    return _port.address
+    return _port().address
 
 
 def rethrow_interrupt() -> None:
     """For a binding whose plugin gave up a wait: raise what a signal handler raised in it."""
-    _port.rethrow()
+    _port().rethrow()
 
 
 def generation() -> int:
@@ -497,6 +511,8 @@ def _abandon() -> None:
     _lock = threading.RLock()
     _forecast = None
     close_registry()
+    from horovod import _native
+
     _native.leave_dump_signal()
     _autotuning.abandon()
     if _export is not None:
