@@ -77,7 +77,7 @@ ENGINES_VENV := .venv-engines
 ENGINES_STAMP := $(ENGINES_VENV)/.made
 ENGINES := ray spark estimators
 
-.PHONY: help setup environments demo build check test test-unit quick test-cpp test-parallel test-integration \
+.PHONY: help setup environments demo build check stub check-stub test test-unit quick test-cpp test-parallel test-integration \
 	test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
 	tools
 .DELETE_ON_ERROR:
@@ -93,12 +93,27 @@ setup: $(BUILD_STAMP) $(TEST_STAMP) ## make .venv with the project, all framewor
 
 build: $(BUILD_STAMP) ## build the engine and install the project into .venv
 
-check: setup ## format, lint, types, import layers
+check: setup ## format, lint, types, import layers, stub
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@$(MAKE) --no-print-directory check-stub
+
+# The stub says what the extension's functions take and return, for mypy and editors.
+STUB := src/horovod/_native.pyi
+define write_stub
+$(BIN)/python -m nanobind.stubgen -q --exclude-values -m horovod._native -o $(1)
+	@$(BIN)/ruff check -q --fix $(1)
+	@$(BIN)/ruff format -q $(1)
+endef
+stub: $(BUILD_STAMP) $(TEST_STAMP) ## write src/horovod/_native.pyi anew, after an edit of bindings/
+	$(call write_stub,$(STUB))
+
+check-stub: $(BUILD_STAMP) $(TEST_STAMP)
+	$(call write_stub,build/_native.pyi)
+	@diff -u $(STUB) build/_native.pyi || { echo "$(STUB) is out of date: make stub"; exit 1; }
 
 test: setup test-cpp $(MPICH_STAMP) ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
 	$(BIN)/pytest

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from horovod.affinity import core_of, on_core
 from horovod.backends import Backend
+from horovod.backends.carrier import Carrier
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import InitError
 from horovod.gpus import device_plane
@@ -194,7 +195,7 @@ def _engine_of(
     config: _native.Config,
     mesh: Mesh,
     rank: int,
-    carrier: _native.Carrier | None,
+    carrier: Carrier | None,
     devices: _native.DevicePlane | None,
 ) -> _native.Engine:
     """The engine takes over all descriptors of the mesh."""

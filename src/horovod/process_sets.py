@@ -16,6 +16,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod.backends.carrier import Carrier
 from horovod.backends.plane import DataPlane
 from horovod.checked import BadMessageError, printable, read_json
 from horovod.errors import AlteredObjectError, HorovodInternalError, InitError, MismatchError
@@ -234,7 +235,7 @@ class _Registry:
 
     def _connect(
         self, operation: str, number: int, process_set: ProcessSet
-    ) -> tuple[SetLinks, _native.Carrier | None]:
+    ) -> tuple[SetLinks, Carrier | None]:
         """The set's connections between hosts, and what carries its data if the engine does not.
 
         All ranks get them, or raise alike, members or not.
