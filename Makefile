@@ -77,7 +77,7 @@ ENGINES_VENV := .venv-engines
 ENGINES_STAMP := $(ENGINES_VENV)/.made
 ENGINES := ray spark estimators
 
-.PHONY: help setup environments demo build check stub check-stub test test-unit quick test-cpp test-parallel test-integration \
+.PHONY: help setup environments demo build check stub check-stub test test-unit quick quick-launch quick-rendezvous quick-rest test-cpp test-parallel test-integration \
 	test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
 	tools
 .DELETE_ON_ERROR:
@@ -105,7 +105,7 @@ check: setup ## format, lint, types, import layers, stub
 STUB := src/horovod/_native.pyi
 define write_stub
 $(BIN)/python -m nanobind.stubgen -q --exclude-values -m horovod._native -o $(1)
-	@$(BIN)/ruff check -q --fix $(1)
+	@$(BIN)/ruff check -q --fix --exit-zero $(1)
 	@$(BIN)/ruff format -q $(1)
 endef
 stub: $(BUILD_STAMP) $(TEST_STAMP) ## write src/horovod/_native.pyi anew, after an edit of bindings/
@@ -118,11 +118,17 @@ check-stub: $(BUILD_STAMP) $(TEST_STAMP)
 test: setup test-cpp $(MPICH_STAMP) ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
 	$(BIN)/pytest
 
-# The tests of launching, rendezvous, tracing and settings: of everything that needs no framework.
-QUICK_TESTS = $(filter-out $(addprefix tests/unit/,cpp jax keras mxnet spark support tensorflow torch), \
-	$(wildcard tests/unit/*)) tests/fuzz
-quick: $(BUILD_STAMP) $(TEST_STAMP) ## unit tests without frameworks: under a minute after an edit of Python
-	$(BIN)/pytest -q $(QUICK_TESTS)
+# What needs no framework: launching, rendezvous, traces, settings and the like. Three processes,
+# since tests often wait; less what starts a browser or torchrun.
+quick_launch := tests/unit/launch
+quick_rendezvous := tests/unit/rendezvous --ignore=tests/unit/rendezvous/test_torchrun.py
+quick_rest := $(filter-out $(addprefix tests/unit/,common cpp jax keras launch mxnet rendezvous spark support \
+	tensorflow torch),$(wildcard tests/unit/*)) tests/fuzz --ignore=tests/unit/trace/report/test_browser.py
+quick: $(BUILD_STAMP) $(TEST_STAMP) ## Python tests without frameworks: under a minute after an edit of Python
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target quick-launch quick-rendezvous quick-rest
+
+quick-launch quick-rendezvous quick-rest: quick-%:
+	$(BIN)/pytest -q -p no:cacheprovider $(quick_$*)
 
 test-unit: setup test-cpp ## one process: C++ and Python
 	$(BIN)/pytest tests/unit

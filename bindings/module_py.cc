@@ -32,9 +32,7 @@ void raise(const Error& error) {
 }  // namespace hvd
 
 NB_MODULE(_native, module) {
-  module.doc() =
-      "The C++ engine; see bindings/. Numbers for kinds, ops, dtypes and intents are those of "
-      "``horovod.operations``.";
+  module.doc() = "The C++ engine; see bindings/. Its numbers are those of ``horovod.operations``.";
   nb::register_exception_translator(
       [](const std::exception_ptr& pointer, void*) {
         try {
