@@ -78,7 +78,7 @@ ENGINES_STAMP := $(ENGINES_VENV)/.made
 ENGINES := ray spark estimators
 
 .PHONY: help setup environments demo build check stub check-stub test test-unit quick quick-launch quick-rendezvous quick-rest test-cpp test-parallel test-integration \
-	test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
+	test-alone test-jobs test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
 	tools
 .DELETE_ON_ERROR:
 
@@ -105,7 +105,7 @@ check: setup ## format, lint, types, import layers, stub
 STUB := src/horovod/_native.pyi
 define write_stub
 $(BIN)/python -m nanobind.stubgen -q --exclude-values -m horovod._native -o $(1)
-	@$(BIN)/ruff check -q --fix --exit-zero $(1)
+	@$(BIN)/ruff check --silent --fix --exit-zero $(1)
 	@$(BIN)/ruff format -q $(1)
 endef
 stub: $(BUILD_STAMP) $(TEST_STAMP) ## write src/horovod/_native.pyi anew, after an edit of bindings/
@@ -115,8 +115,15 @@ check-stub: $(BUILD_STAMP) $(TEST_STAMP)
 	$(call write_stub,build/_native.pyi)
 	@diff -u $(STUB) build/_native.pyi || { echo "$(STUB) is out of date: make stub"; exit 1; }
 
-test: setup test-cpp $(MPICH_STAMP) ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
-	$(BIN)/pytest
+test: test-cpp test-alone test-jobs ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
+
+# Two halves, which CI runs at one time.
+ALONE = tests/unit tests/fuzz tests/compatibility tests/test_parallel.py tests/test_parallel_keras.py
+test-alone: setup ## bindings and parts: one process, and bodies on 1 to 3 ranks
+	$(BIN)/pytest -p no:cacheprovider $(ALONE)
+
+test-jobs: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks, elastic jobs with faults
+	$(BIN)/pytest -p no:cacheprovider tests/integration tests/elastic
 
 # What needs no framework: launching, rendezvous, traces, settings and the like. Three processes,
 # since tests often wait; less what starts a browser or torchrun.
@@ -136,7 +143,7 @@ test-unit: setup test-cpp ## one process: C++ and Python
 test-parallel: setup ## tests/parallel on NP ranks (make test: on 1 and 3)
 	$(BIN)/horovodrun -np $(NP) $(BIN)/python -m pytest -q -p no:cacheprovider tests/parallel
 
-test-integration: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks
+test-integration: setup $(MPICH_STAMP)
 	$(BIN)/pytest tests/integration
 
 test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, openssh-server
