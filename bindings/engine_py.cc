@@ -226,7 +226,9 @@ using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::vector<std::in
 // As nanobind's types, and say in the stub what is in them.
 using Name = nb::typed<nb::handle, nb::str>;
 using Names = nb::typed<nb::list, nb::str>;
-using DescribedTensors = nb::typed<nb::list, Described>;
+using Shape = nb::typed<nb::list, std::int64_t>;
+using DescribedTensor = nb::typed<nb::tuple, std::uintptr_t, std::uintptr_t, Shape, int>;
+using DescribedTensors = nb::typed<nb::list, DescribedTensor>;
 using Tensors = nb::typed<nb::list, nb::any>;
 using Counts = nb::typed<nb::dict, nb::str, std::int64_t>;
 
