@@ -26,6 +26,7 @@ void raise(const Error& error) {
 }  // namespace hvd
 
 NB_MODULE(_native, module) {
+  module.doc() = "The C++ engine; see bindings/. Its numbers are those of ``horovod.operations``.";
   nb::register_exception_translator(
       [](const std::exception_ptr& pointer, void*) {
         try {
@@ -37,7 +38,6 @@ NB_MODULE(_native, module) {
       nullptr);
   // At exit, daemon threads and forked children hold engines for good reasons.
   nb::set_leak_warnings(false);
-  module.attr("VERSION") = HOROVOD_VERSION;
   hvd::bind_devices(module);  // what others refer to
   hvd::bind_seals(module);
   hvd::bind_dump_signal(module);

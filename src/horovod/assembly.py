@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from horovod import _native
 from horovod.affinity import core_of, on_core
 from horovod.backends import Backend
+from horovod.backends.carrier import Carrier
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
 from horovod.errors import HorovodInternalError, InitError
 from horovod.gpus import device_plane
@@ -26,6 +27,9 @@ from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.folders import JOB_ID, job_name
 from horovod.trace.setup import TracedWorld, configure_trace
 from horovod.trace.stacks import release_stacks
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = ["MPI", "World", "assemble", "tuning_of", "usable_cores", "worlds_begun"]
 
@@ -82,6 +86,8 @@ def assemble(identity: Identity, settings: Settings) -> World:
     Raises:
         InitError: ranks are missing, disagree or cannot reach each other; or no engine can be made.
     """
+    from horovod import _native
+
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
     plane_name = _chosen_data_plane(identity, settings)
@@ -169,7 +175,7 @@ def _engine_of(
     config: _native.Config,
     mesh: Mesh,
     rank: int,
-    carrier: _native.Carrier | None,
+    carrier: Carrier | None,
     devices: _native.DevicePlane | None,
 ) -> _native.Engine:
     """The engine takes over all descriptors of the mesh."""
@@ -197,6 +203,8 @@ def _engine_of(
 
 
 def _engine_class(config: _native.Config) -> type[_native.Engine]:
+    from horovod import _native
+
     if not config.is_debug:
         return _native.Engine
     # Here, because few worlds need it.
@@ -255,6 +263,8 @@ def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
 def _engine_config(
     identity: Identity, settings: Settings, generation: int, names: Sequence[str]
 ) -> _native.Config:
+    from horovod import _native
+
     config = _native.Config()
     config.rank = identity.rank
     config.size = identity.size
@@ -279,6 +289,8 @@ def tuning_of(settings: Settings) -> _native.Tuning:
     cycle_time_us = round(settings.cycle_time_ms * 1000)
     if settings.cycle_time_ms > 0:
         cycle_time_us = min(max(cycle_time_us, 1), 2**32 - 1)
+    from horovod import _native
+
     return _native.Tuning(
         fusion_threshold_bytes=settings.fusion_threshold_bytes,
         cycle_time_us=cycle_time_us,

@@ -14,15 +14,18 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from horovod import _native
+from horovod.backends.carrier import Carrier
 from horovod.backends.plane import DataPlane
 from horovod.checked import BadMessageError, printable, read_json
 from horovod.errors import AlteredObjectError, HorovodInternalError, InitError, MismatchError
 from horovod.mpi_library import is_communicator, is_null, ranks_within
 from horovod.object_codes import ObjectCodes
 from horovod.rendezvous.meeting import SetLinks
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = [
     "ConnectSet",
@@ -232,7 +235,7 @@ class _Registry:
 
     def _connect(
         self, operation: str, number: int, process_set: ProcessSet
-    ) -> tuple[SetLinks, _native.Carrier | None]:
+    ) -> tuple[SetLinks, Carrier | None]:
         """The set's connections between hosts, and what carries its data if the engine does not.
 
         All ranks get them, or raise alike, members or not.
