@@ -5,6 +5,9 @@ every later order; all that it has to say leaves through standard output, in fra
 input ends, whatever the reason, all workers end and then the agent; but that of a ``keeper`` holds
 them for a while, and greets the launcher that comes back. It imports little: a launcher waits for
 all its agents at once.
+
+The launcher acknowledges output. The agent stops reading its workers while much of a stream is not
+acknowledged yet, so a slow console makes the workers wait and never hides an exit.
 """
 
 from __future__ import annotations
