@@ -16,7 +16,12 @@ The rules:
 - Rank 0 is the survivor with the newest standing, so ``sync`` sends the newest commit.
 - A newcomer starts in the background. Its first ``init`` gets a *forecast*, the numbers that it
   will probably have. Only when it is ready for the world an *update* interrupts the others, at
-  their next commit. A *spare*, above ``--max-np``, waits at the same place.
+  their next commit. A *spare*, above ``--max-np``, waits at the same place, and takes over without
+  an interruption of its own.
+- The seats of a world are given at one moment; its members then meet under keys of this world. If
+  one of them dies meanwhile, the driver *abandons* the scope of these keys: the store answers every
+  member that waits there, and ``init`` asks for another seat. So no wait depends on a timeout while
+  the driver lives.
 - After a failure the survivors go on when all of them are ready, if they suffice.
 - No decision ends the last worker that has the state (``holders``). On a blacklisted or removed
   host it waits for newcomers, is rank 0 of a world with them, and leaves after their sync.
