@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import BinaryIO
+from typing import IO
 
 from horovod.launch.python_words import python_words
 
@@ -114,7 +114,7 @@ class Guest:
 
 def _start(
     listener_fd: int, environ: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], BinaryIO]:
+) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """The guest, which inherits the listening socket, and its standard input, unbuffered."""
     child = subprocess.Popen(
         python_words(sys.executable, "guest_agent"),
