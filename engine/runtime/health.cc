@@ -1,4 +1,8 @@
 // Peers that are lost, and what a bucket waits for: every wait ends, with a name.
+//
+// A rank that shuts down after its own part of a bucket does not end that bucket for the others.
+// Process sets without it go on. A rank that fails because of one set takes part in no other set
+// either. It says so, so that no rank waits for it there.
 #include <algorithm>
 #include <set>
 #include <utility>

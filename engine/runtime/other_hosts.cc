@@ -1,5 +1,10 @@
 // A world that spans hosts: what its ranks tell each other beside the data, and how a thread waits
 // for sockets and for the ranks of its own host at once.
+//
+// Such a thread sleeps in poll(2) on the sockets that it needs and on its bell, an eventfd that
+// ranks of its host write to while it polls. Only the holder of the progress role touches a data or
+// control socket. A leader looks at its links only while it has something in flight: a tensor that
+// it has not submitted cannot be complete.
 #include <poll.h>
 
 #include <algorithm>

@@ -2,7 +2,8 @@
 
 ``world`` calls ``identify`` and, where there is more than one rank, ``meet``; the engine gets the
 descriptors of the resulting ``Mesh``. The connection to the store stays open, and silent, until the
-process ends, so that the next ``init`` need not make another.
+process ends, so that the next ``init`` need not make another. Every ``init`` of a process counts up
+a generation and uses keys of its own, so worlds can follow each other.
 """
 
 from __future__ import annotations
