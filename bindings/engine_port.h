@@ -24,6 +24,7 @@ enum class WorldNumber : int {
   kLocalRank = 3,
   kIncluded = 4,  // 1 for a member of the process set, else 0
 };
+inline constexpr int kWorldNumberCount = 5;
 
 // Of tensors on a GPU.
 struct Departure {

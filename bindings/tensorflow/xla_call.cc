@@ -28,6 +28,31 @@ class Reader {
   }
   int integer() { return number<int>(); }
 
+  std::int64_t length() {
+    const auto value = number<std::int64_t>();
+    if (value >= 0) return value;
+    throw Error(ErrorCode::kInvalidArgument,
+                "a compiled call has a dimension of " + std::to_string(value));
+  }
+
+  // One of the first `count` values of `Value`.
+  template <typename Value>
+  Value one_of(int count, const char* what) {
+    const int value = integer();
+    if (value >= 0 && value < count) return static_cast<Value>(value);
+    throw Error(ErrorCode::kInvalidArgument, std::string("a compiled call has ") + what + " " +
+                                                 std::to_string(value) + ", expected 0 to " +
+                                                 std::to_string(count - 1));
+  }
+
+  // How many follow; each takes at least a digit and a space.
+  std::size_t size() {
+    const auto value = number<std::uint32_t>();
+    if (value <= rest_.size() / 2) return value;
+    throw Error(ErrorCode::kInvalidArgument, "a compiled call announces " + std::to_string(value) +
+                                                 " entries, and ends before");
+  }
+
   std::vector<std::string_view> lines() {
     std::vector<std::string_view> lines;
     while (!rest_.empty()) {
@@ -43,7 +68,7 @@ class Reader {
 };
 
 Request read_tensor(Reader& reader, Request request) {
-  request.dtype = static_cast<Dtype>(reader.integer());
+  request.dtype = reader.one_of<Dtype>(kDtypeCount, "dtype");
   request.dims_count = reader.integer();
   if (request.dims_count < 0 || request.dims_count > Request::kMaxDims) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -51,7 +76,7 @@ Request read_tensor(Reader& reader, Request request) {
                     " dimensions; at most " + std::to_string(Request::kMaxDims) + " are supported");
   }
   for (int i = 0; i < request.dims_count; ++i) {
-    request.dims[static_cast<std::size_t>(i)] = reader.number<std::int64_t>();
+    request.dims[static_cast<std::size_t>(i)] = reader.length();
   }
   return request;
 }
@@ -71,21 +96,27 @@ std::string list_shape(const std::vector<std::int64_t>& dims) {
 
 }  // namespace
 
+WorldQuestion read_world_question(std::string_view text) {
+  Reader reader(text);
+  const auto what = reader.one_of<WorldNumber>(kWorldNumberCount, "number");
+  return {.what = what, .process_set = reader.integer()};
+}
+
 XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* outputs)
     : outputs_(outputs) {
   Reader reader(text);
-  request_.kind = static_cast<Kind>(reader.integer());
-  request_.op = static_cast<ReduceOp>(reader.integer());
+  request_.kind = reader.one_of<Kind>(kKindCount, "kind");
+  request_.op = reader.one_of<ReduceOp>(kReduceOpCount, "op");
   request_.is_grouped = reader.integer() != 0;
   request_.root = reader.integer();
   request_.prescale = reader.number<double>();
   request_.postscale = reader.number<double>();
   process_set_ = reader.integer();
   set_size_ = reader.integer();
-  splits_.resize(reader.number<std::uint32_t>());
+  splits_.resize(reader.size());
   for (std::int64_t& split : splits_) split = reader.number<std::int64_t>();
-  const auto count = reader.number<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) {
+  const std::size_t count = reader.size();
+  for (std::size_t i = 0; i < count; ++i) {
     add_tensor(read_tensor(reader, request_), inputs[i], outputs[i]);
     rows_.push_back(reader.number<std::int64_t>());
   }

@@ -11,6 +11,15 @@
 
 namespace hvd::tensorflow {
 
+// A number that a program asks for when it runs.
+struct WorldQuestion {
+  WorldNumber what;
+  int process_set;
+};
+
+// Throws Error where `text` is not what src/horovod/tensorflow/xla_calls.py writes.
+WorldQuestion read_world_question(std::string_view text);
+
 // Buffers are read and written where XLA has them, while the call runs. The last input and the last
 // output are no tensors: they only put the calls of a program into an order.
 class XlaCall {

@@ -51,18 +51,20 @@ void run_collective(void* outputs, const void** inputs, const char* text, std::s
   }
 }
 
-// `text`: what to ask for, and the number of a process set.
+// `text`: see `WorldQuestion`.
 void run_world_number(void* output, const void**, const char* text, std::size_t text_size,
                       XlaStatus* status) {
-  const std::string asked(text, text_size);
-  const int what = asked.front() - '0';
-  const int set = std::stoi(asked.substr(2));
-  const std::optional<int> value = attached_port().number(static_cast<WorldNumber>(what), set);
-  if (value) {
+  try {
+    const auto [what, set] = read_world_question({text, text_size});
+    const std::optional<int> value = attached_port().number(what, set);
+    if (!value) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "Horovod has not been initialized, or process set " + std::to_string(set) +
+                      " is not registered");
+    }
     *static_cast<std::int32_t*>(output) = *value;
-  } else {
-    status->message = "ValueError: Horovod has not been initialized, or process set " +
-                      std::to_string(set) + " is not registered";
+  } catch (const Error& error) {
+    status->message = describe(error);
   }
 }
 

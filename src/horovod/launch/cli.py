@@ -449,7 +449,7 @@ def controller_of(given: argparse.Namespace) -> str:
 def _controller_in_lsf(
     given: argparse.Namespace, is_elastic: bool, environ: Mapping[str, str]
 ) -> str:
-    """What starts the processes in a job of LSF's where nobody has chosen; says which."""
+    """What starts the processes in a job of LSF's without an option for it; prints which."""
     from horovod.launch.mpi_launch import why_no_jsrun
 
     own = is_elastic or given.report is not None or _hosts(given) is not None

@@ -3,8 +3,8 @@ variables and does not know of a secret.
 
 Its ``RendezvousServer`` is ours, and hands the secret to processes of the same user on the same
 machine, outside of other containers: over an abstract Unix socket named after the store's port,
-where both sides ask the kernel who is at the other end. Nobody gets it who could not read it from
-the launcher's memory as well.
+where both sides ask the kernel who is at the other end. A process gets it only if it could read it
+from the launcher's memory as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SecretSocket:
     """Serves ``secret`` for the store at ``port`` until ``close``, on a thread of its own.
 
     Raises:
-        OSError: somebody else has the name, or there are no such sockets here.
+        OSError: another process has the name, or there are no such sockets here.
     """
 
     def __init__(self, port: int, secret: bytes) -> None:
@@ -66,18 +66,18 @@ class SecretSocket:
             except OSError:
                 self._is_closed.wait(_REST_S)
                 continue
-            with connected, contextlib.suppress(OSError):  # who has left again
+            with connected, contextlib.suppress(OSError):  # the other end has closed
                 if _is_one_of_us(connected):
                     connected.send(self._secret, socket.MSG_DONTWAIT)
 
 
 def ask_for_secret(port: int, timeout_s: float) -> bytes:
-    """The secret of the store at ``port``; empty if nobody on this machine serves it to this user.
+    """The secret of the store at ``port``; empty if no process of this machine serves it to this user.
 
     Blocks for ``timeout_s`` at most.
 
     Raises:
-        InitError: somebody else answers in its place, or nobody in time.
+        InitError: another user's process answers in its place, or none in time.
     """
     if sys.platform != "linux":
         return b""
@@ -96,7 +96,7 @@ def ask_for_secret(port: int, timeout_s: float) -> bytes:
                 f"init: the launcher, whose store is at port {port}, has not told the job's secret "
                 f"within {timeout_s:g} s (HOROVOD_START_TIMEOUT)"
             ) from None
-        except OSError:  # nobody is there
+        except OSError:  # no such socket
             return b""
 
 
@@ -119,7 +119,7 @@ def _is_one_of_us(connected: socket.socket) -> bool:
 
 
 def _has_ended(connected: socket.socket) -> bool:
-    """Whether the process at the other end has, so that its number may be somebody else's now."""
+    """Whether the process at the other end has, so that its number may be another's now."""
     try:
         pidfd = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:

@@ -89,7 +89,7 @@ def run_world_number(what: int, process_set: int, name: str | None) -> Any:
     (value,) = xla_custom_call_v2(
         operands=[],
         call_target_name="horovod_world_number",
-        backend_config=f"{what} {process_set}",
+        backend_config=f"{what} {process_set} ",
         has_side_effect=True,
         result_dtypes=[tf.int32],
         result_shapes=[[]],

@@ -1,7 +1,7 @@
 """Letting programs that XLA compiles call the plugin, after finding out whether it can be.
 
 What is relied on goes beyond what TensorFlow promises (bindings/tensorflow/xla_plugin.cc has it),
-so in versions that nobody has tried yet it is tried in a process of its own first.
+so in versions without a test it is tried in a process of its own first.
 """
 
 from __future__ import annotations

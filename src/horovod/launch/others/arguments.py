@@ -77,7 +77,7 @@ def as_options(args: Any, parser: argparse.ArgumentParser) -> argparse.Namespace
         found = _value(action, attribute, value)
         other, before = chosen.setdefault(action.dest, (attribute, found))
         if before != found:
-            if other == "num_proc" and before == 1:  # nobody has said it
+            if other == "num_proc" and before == 1:  # the default
                 chosen[action.dest] = (attribute, found)
                 continue
             raise ValueError(f"give {other} or {attribute}, not both: {before!r} and {found!r}")
@@ -118,7 +118,7 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    # Argparse tells nobody else what it has been given.
+    # Argparse has no public way to list its options.
     return (action for action in parser._actions if action.dest not in _NOT_OF_A_JOB)
 
 

@@ -31,7 +31,7 @@ __all__ = ["KVStoreServer", "RendezvousServer", "get_value", "own_secret", "put_
 _SECRET = "_HOROVOD_SECRET_KEY"
 _LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 20  # at a port that is free at all addresses
-_TAKEN = "no Unix socket for it can be had, or somebody else has taken all names"
+_TAKEN = "no Unix socket for it can be had, or another user has taken all names"
 _TIMEOUT_S = 30.0
 _ROLE = b"horovod launcher's values"
 _lock = threading.Lock()
@@ -52,7 +52,7 @@ def own_secret() -> bytes:
 
 
 class KVStoreServer:
-    """A store in this process, at one port of all its addresses, for who knows ``own_secret``."""
+    """A store in this process, at one port of all its addresses, for processes that know ``own_secret``."""
 
     def __init__(self, verbose: int = 0) -> None:
         self._verbose = verbose
@@ -147,18 +147,18 @@ def put_value(addr: str, port: int, scope: str, key: str, value: Any) -> None:
 
 
 def get_value(addr: str, port: int, scope: str, key: str) -> Any:
-    """What somebody who knows the secret has kept there, unpickled; waits for it for 30 s.
+    """The value that a process with the secret has kept there, unpickled; waits for it for 30 s.
 
     Raises:
         InitError: as ``put_value``.
-        TimeoutError: nobody has kept it in time.
+        TimeoutError: no process has kept it in time.
         UnprovenError: it was altered.
     """
     secret = _secret_for(port)
     with closing(StoreClient((addr, port), secret, timeout_s=_TIMEOUT_S)) as store:
         found = ProvenValues(store, secret, _ROLE).take(f"{scope}/{key}", _TIMEOUT_S)
     if found is None:
-        raise TimeoutError(f"nobody has put {scope}/{key} within {_TIMEOUT_S:g} s")
+        raise TimeoutError(f"no process has put {scope}/{key} within {_TIMEOUT_S:g} s")
     return cloudpickle.loads(found)
 
 
@@ -167,7 +167,7 @@ def _secret_for(port: int) -> bytes:
 
 
 def _listen_with_secret(secret: bytes) -> tuple[StoreServer, SecretSocket | None]:
-    """A server at a port whose name for the secret nobody else has taken, and who tells it."""
+    """A server at a port, and the socket that tells its secret, whose name was free."""
     for _ in range(_ATTEMPTS):
         server = _listen_everywhere(secret)
         with suppress(OSError):

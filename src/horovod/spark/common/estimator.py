@@ -46,6 +46,7 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
         """Train on the rows of ``dataset``, or ``df``: a model, or one for each of ``params``.
 
         Raises:
+            TypeError: neither is given, or both.
             ValueError: params or data are unusable.
         """
         return super().fit(_the_one(dataset, df), params)
@@ -136,6 +137,7 @@ class HorovodModel(ModelParams, Persistent, Model):
         """``dataset``, or ``df``, with a column of predictions for each label.
 
         Raises:
+            TypeError: neither is given, or both.
             ValueError: params or columns are unusable.
         """
         return super().transform(_the_one(dataset, df), params)

@@ -8,6 +8,7 @@ The driver writes the config file that the training job reads, and ends when tha
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from pyspark.sql import SparkSession
 import horovod.spark
 from horovod.tensorflow.data import registry
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
-from horovod.tensorflow.data.compute_worker import KEY_BYTES, parser, remove_config
+from horovod.tensorflow.data.compute_worker import (
+    KEY_BYTES,
+    parser,
+    remove_config,
+    workers_of_each,
+)
 
 __all__ = ["main"]
 
@@ -38,21 +44,17 @@ def main(
     """
     context = SparkSession.builder.getOrCreate().sparkContext
     size = context.defaultParallelism if num_proc is None else num_proc
-    if dispatchers < 1 or size % dispatchers:
-        raise ValueError(
-            f"{size} compute worker(s) for {dispatchers} dispatcher(s): the number of processes "
-            "must be a multiple of the number of dispatchers"
-        )
+    workers = workers_of_each(dispatchers, size)
     path, key = Path(config_file), os.urandom(KEY_BYTES)
     remove_config(path)  # of an earlier job
     with registry.serve(key) as addresses:
-        workers = size // dispatchers
         config = TfDataServiceConfig(dispatchers, workers, dispatcher_side, addresses, key, timeout)
         config.write(path)
         try:
             horovod.spark.run(compute_worker_fn, args=(config,), num_proc=size)
         finally:
-            remove_config(path)
+            with contextlib.suppress(OSError, ValueError):  # an error of the job matters more
+                remove_config(path)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from horovod.tensorflow.data.compute_service import (
     compute_worker_fn,
 )
 
-__all__ = ["KEY_BYTES", "main", "parser", "remove_config"]
+__all__ = ["KEY_BYTES", "main", "parser", "remove_config", "workers_of_each"]
 
 KEY_BYTES = 32
 
@@ -40,11 +40,7 @@ def main(
     """
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    if dispatchers < 1 or size % dispatchers:
-        raise ValueError(
-            f"{size} compute worker(s) for {dispatchers} dispatcher(s): the number of processes "
-            "must be a multiple of the number of dispatchers"
-        )
+    workers = workers_of_each(dispatchers, size)
     if rank > 0:
         config = hvd.broadcast_object(None, root_rank=0)
         hvd.shutdown()
@@ -53,9 +49,7 @@ def main(
     path, key = Path(config_file), os.urandom(KEY_BYTES)
     remove_config(path)  # of an earlier job
     with registry.serve(key) as addresses:
-        config = TfDataServiceConfig(
-            dispatchers, size // dispatchers, dispatcher_side, addresses, key, timeout
-        )
+        config = TfDataServiceConfig(dispatchers, workers, dispatcher_side, addresses, key, timeout)
         hvd.broadcast_object(config, root_rank=0)
         hvd.shutdown()
         _host(config, path, size)
@@ -71,6 +65,20 @@ def _host(config: TfDataServiceConfig, path: Path, size: int) -> None:
     finally:
         with contextlib.suppress(OSError, ValueError):
             remove_config(path)
+
+
+def workers_of_each(dispatchers: int, size: int) -> int:
+    """How many of ``size`` compute workers each of the dispatchers has.
+
+    Raises:
+        ValueError: they cannot be shared out evenly.
+    """
+    if dispatchers < 1 or size % dispatchers:
+        raise ValueError(
+            f"{size} compute worker(s) for {dispatchers} dispatcher(s): the number of processes "
+            "must be a multiple of the number of dispatchers"
+        )
+    return size // dispatchers
 
 
 def remove_config(path: Path) -> None:
