@@ -15,14 +15,25 @@ ifeq ($(origin CXX),default)
 CXX := c++
 endif
 
-SOURCES := pyproject.toml $(wildcard CMakeLists.txt) \
-	$(shell find engine bindings src -type f ! -name '*.pyc')
+# What is compiled, and what a wheel has beside it.
+COMPILED := CMakeLists.txt $(shell find engine bindings -type f)
+SOURCES := pyproject.toml $(COMPILED) $(shell find src -type f ! -name '*.pyc' ! -name '*.so')
 CXX_FILES = $(shell find engine bindings tests -name '*.h' -o -name '*.cc')
-CMAKE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHOROVOD_TESTS=ON
-CTEST = $(BIN)/ctest --output-on-failure --timeout 300 --parallel 2 --test-dir
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
+export CCACHE_BASEDIR ?= $(CURDIR)
+endif
+CMAKE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+# The extension and the C++ tests have one build: the engine is compiled once for both.
+DEV_BUILD := build/dev
+CMAKE_DEV = $(CMAKE) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	-Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) -S . -B $(DEV_BUILD)
+# More at a time than there are cores: the tests of worlds often wait.
+CTEST = $(BIN)/ctest --output-on-failure --timeout 300 --parallel 4 --test-dir
 
 # A stamp is a file that says when something was last put into .venv.
 VENV_STAMP := $(VENV)/.made
+INSTALL_STAMP := $(VENV)/.installed
 BUILD_STAMP := $(VENV)/.built
 DEMO_STAMP := $(VENV)/.demo-tools
 TEST_STAMP := $(VENV)/.test-tools
@@ -66,8 +77,8 @@ ENGINES_VENV := .venv-engines
 ENGINES_STAMP := $(ENGINES_VENV)/.made
 ENGINES := ray spark estimators
 
-.PHONY: help setup environments demo build check test test-unit test-cpp test-parallel test-integration \
-	test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
+.PHONY: help setup environments demo build check stub check-stub test test-unit quick quick-launch quick-rendezvous quick-rest test-cpp test-parallel test-integration \
+	test-alone test-jobs test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
 	tools
 .DELETE_ON_ERROR:
 
@@ -82,15 +93,49 @@ setup: $(BUILD_STAMP) $(TEST_STAMP) ## make .venv with the project, all framewor
 
 build: $(BUILD_STAMP) ## build the engine and install the project into .venv
 
-check: setup ## format, lint, types, import layers
+check: setup ## format, lint, types, import layers, stub
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@$(MAKE) --no-print-directory check-stub
 
-test: setup test-cpp $(MPICH_STAMP) ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
-	$(BIN)/pytest
+# The stub says what the extension's functions take and return, for mypy and editors.
+STUB := src/horovod/_native.pyi
+define write_stub
+$(BIN)/python -m nanobind.stubgen -q --exclude-values -m horovod._native -o $(1)
+	@$(BIN)/ruff check --silent --fix --exit-zero $(1)
+	@$(BIN)/ruff format -q $(1)
+endef
+stub: $(BUILD_STAMP) $(TEST_STAMP) ## write src/horovod/_native.pyi anew, after an edit of bindings/
+	$(call write_stub,$(STUB))
+
+check-stub: $(BUILD_STAMP) $(TEST_STAMP)
+	$(call write_stub,build/_native.pyi)
+	@diff -u $(STUB) build/_native.pyi || { echo "$(STUB) is out of date: make stub"; exit 1; }
+
+test: test-cpp test-alone test-jobs ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
+
+# Two halves, which CI runs at one time.
+ALONE = tests/unit tests/fuzz tests/compatibility tests/test_parallel.py tests/test_parallel_keras.py
+test-alone: setup ## bindings and parts: one process, and bodies on 1 to 3 ranks
+	$(BIN)/pytest -p no:cacheprovider $(ALONE)
+
+test-jobs: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks, elastic jobs with faults
+	$(BIN)/pytest -p no:cacheprovider tests/integration tests/elastic
+
+# What needs no framework: launching, rendezvous, traces, settings and the like. Three processes,
+# since tests often wait; less what starts a browser, torchrun or 64 processes.
+quick_launch := tests/unit/launch
+quick_rendezvous := tests/unit/rendezvous $(addprefix --ignore=tests/unit/rendezvous/test_,torchrun.py many_hosts.py)
+quick_rest := $(filter-out $(addprefix tests/unit/,common cpp jax keras launch mxnet rendezvous spark support \
+	tensorflow torch),$(wildcard tests/unit/*)) tests/fuzz --ignore=tests/unit/trace/report/test_browser.py
+quick: $(BUILD_STAMP) $(TEST_STAMP) ## Python tests without frameworks: under a minute after an edit of Python
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target quick-launch quick-rendezvous quick-rest
+
+quick-launch quick-rendezvous quick-rest: quick-%:
+	$(BIN)/pytest -q -p no:cacheprovider $(quick_$*)
 
 test-unit: setup test-cpp ## one process: C++ and Python
 	$(BIN)/pytest tests/unit
@@ -98,7 +143,7 @@ test-unit: setup test-cpp ## one process: C++ and Python
 test-parallel: setup ## tests/parallel on NP ranks (make test: on 1 and 3)
 	$(BIN)/horovodrun -np $(NP) $(BIN)/python -m pytest -q -p no:cacheprovider tests/parallel
 
-test-integration: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks
+test-integration: setup $(MPICH_STAMP)
 	$(BIN)/pytest tests/integration
 
 test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, openssh-server
@@ -122,8 +167,8 @@ fuzz: setup ## what decoders get from others, by chance, for MINUTES, under ASan
 	  $(or $(CLANG),clang++) -std=c++20 -x c++ -fsanitize=fuzzer,address,undefined -o /dev/null - \
 	  2>/dev/null || { echo "Clang with libFuzzer is missing: sudo apt-get install clang-19" \
 	    "libclang-rt-19-dev; CLANG=clang++-16 names another one, from 16 on"; exit 1; }
-	$(CMAKE) -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DHOROVOD_TESTS=OFF \
-	  -DHOROVOD_FUZZ=ON -S . -B build/fuzz
+	$(CMAKE) -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
+	  -DHOROVOD_EXTENSION=OFF -DHOROVOD_FUZZ=ON -S . -B build/fuzz
 	$(BIN)/cmake --build build/fuzz
 	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) $(FUZZ_TARGETS)
 
@@ -173,15 +218,15 @@ environments: setup ## make what test-engines, -legacy-tf and -mxnet run in, whe
 	@! $(MXNET_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(MXNET_STAMP)
 	@! $(PYTHON) $(FROM_3_11) || $(MAKE) --no-print-directory $(ENGINES_STAMP)
 
-test-cpp: $(TEST_STAMP) build/doctest.flags
-	$(CMAKE) -S . -B build/tests $$(cat build/doctest.flags)
-	$(BIN)/cmake --build build/tests
-	$(CTEST) build/tests
+test-cpp: $(INSTALL_STAMP) build/doctest.flags ## the C++ tests
+	$(CMAKE_DEV) -DHOROVOD_TESTS=ON $$(cat build/doctest.flags)
+	$(BIN)/cmake --build $(DEV_BUILD) --target engine_tests
+	$(CTEST) $(DEV_BUILD)
 
 sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, then under TSan
 	@set -e; for kind in asan=address,undefined tsan=thread; do \
 	  dir=build/$${kind%%=*}; \
-	  $(CMAKE) -S . -B $$dir -DHOROVOD_SANITIZE=$${kind#*=} $$(cat build/doctest.flags); \
+	  $(CMAKE) -DHOROVOD_EXTENSION=OFF -DHOROVOD_TESTS=ON -S . -B $$dir -DHOROVOD_SANITIZE=$${kind#*=} $$(cat build/doctest.flags); \
 	  $(BIN)/cmake --build $$dir; \
 	  $(CTEST) $$dir; \
 	done
@@ -197,6 +242,7 @@ bench: $(BUILD_STAMP) $(BENCH_STAMP) $(ENGINES_STAMP) ## measure against the pee
 	done; exit $$status
 
 clean: ## remove everything that make made, .venv too
+	rm -f src/horovod/*.so
 	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) $(ENGINES_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -217,11 +263,19 @@ $(VENV_STAMP): | tools
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Without build isolation the build tools stay where they are, so that a rebuild compiles only
-# what changed.
-$(BUILD_STAMP): $(VENV_STAMP) $(SOURCES) requirements/build.txt $(CONSTRAINTS) | tools
+# The project is installed editable: .venv imports it from src/, where the libraries lie beside the
+# Python files. So an edit of Python needs nothing, an edit of C++ compiles what changed. The wheel
+# itself is what the environments of test-legacy-tf and test-mxnet have.
+$(INSTALL_STAMP): $(VENV_STAMP) pyproject.toml requirements/build.txt $(CONSTRAINTS) | tools
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/build.txt
-	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) '.[pytorch]'
+	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) -Ceditable.mode=inplace \
+	  -Cwheel.cmake=false -Cwheel.py-api=py3 -e '.[pytorch]'
+	@touch $@
+
+$(BUILD_STAMP): $(INSTALL_STAMP) $(COMPILED)
+	$(CMAKE_DEV)
+	$(BIN)/cmake --build $(DEV_BUILD) --target extension
+	$(BIN)/cmake --install $(DEV_BUILD) --component extension --prefix src
 	@touch $@
 
 $(LEGACY_STAMP): $(SOURCES) requirements/build.txt requirements/legacy-tf.txt $(CONSTRAINTS) | tools
@@ -250,17 +304,21 @@ $(TEST_STAMP): $(VENV_STAMP) requirements/build.txt requirements/test.txt requir
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/build.txt -r requirements/test.txt
 	@touch $@
 
+# What .venv has, a second environment has, too: its packages, and those that it has editable.
+define on_top_of_venv
+$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"), "$(CURDIR)/src", sep="\n")' > \
+	  $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+endef
+
 $(MPICH_STAMP): $(TEST_STAMP) $(CONSTRAINTS)
 	$(PYTHON) -m venv $(MPICH_VENV)
 	$(MPICH_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) mpi4py mpich
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-	  $$($(MPICH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	$(call on_top_of_venv,$(MPICH_VENV))
 	@touch $@
 
 $(ENGINES_STAMP): $(TEST_STAMP) requirements/engines.txt $(CONSTRAINTS)
 	$(PYTHON) -m venv $(ENGINES_VENV)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-	  $$($(ENGINES_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	$(call on_top_of_venv,$(ENGINES_VENV))
 	$(ENGINES_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/engines.txt
 	@touch $@

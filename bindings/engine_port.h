@@ -51,6 +51,9 @@ class EnginePort {
   // For tensors on a GPU: what submissions of them bring along, when the work that makes them is in
   // `stream`. `address`: in the GPU's memory. Or why not.
   virtual std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) = 0;
+  // A framework is about to get nothing of this error but its text: the last such error is kept for
+  // Port.take_failure().
+  virtual void keep_failure(const Error& error) = 0;
   // The rank in a process set of which this process is no member is -1. Nothing outside of a
   // world, or where there is no such process set.
   virtual std::optional<int> number(WorldNumber what, int set) = 0;

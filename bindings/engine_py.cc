@@ -137,7 +137,8 @@ void add_process_set(Engine& engine, int set, std::vector<int> ranks, nb::object
 }
 
 void bind_trace_config(nb::module_& module) {
-  nb::class_<TraceConfig>(module, "TraceConfig")
+  nb::class_<TraceConfig>(module, "TraceConfig",
+                          "What the flight recorder keeps and where its files go.")
       .def(nb::init<>())
       .def_rw("events", &TraceConfig::events)
       .def_rw("folder", &TraceConfig::folder)
@@ -155,7 +156,9 @@ void bind_trace_config(nb::module_& module) {
 }
 
 void bind_tuning(nb::module_& module) {
-  nb::class_<Tuning>(module, "Tuning")
+  nb::class_<Tuning>(
+      module, "Tuning",
+      "What ``Engine.tune`` changes; with a ``cycle_time_us`` of 0 the engine decides.")
       .def(
           "__init__",
           [](Tuning* self, std::uint64_t fusion_threshold_bytes, std::uint32_t cycle_time_us,
@@ -189,6 +192,7 @@ void bind_config(nb::module_& module) {
       .def_rw("is_debug", &EngineConfig::is_debug)
       .def_rw("debug_interval", &EngineConfig::debug_interval)
       .def_rw("peer_names", &EngineConfig::peer_names)
+      .def_rw("peer_hosts", &EngineConfig::peer_hosts)
       .def_rw("trace", &EngineConfig::trace)
       .def_prop_rw(
           "log_level", [](const EngineConfig& c) { return static_cast<int>(c.log.level); },
@@ -220,6 +224,15 @@ void bind_values(nb::module_& module) {
 
 using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::vector<std::int64_t>, int>;
 
+// As nanobind's types, and say in the stub what is in them.
+using Name = nb::typed<nb::handle, nb::str>;
+using Names = nb::typed<nb::list, nb::str>;
+using Shape = nb::typed<nb::list, std::int64_t>;
+using DescribedTensor = nb::typed<nb::tuple, std::uintptr_t, std::uintptr_t, Shape, int>;
+using DescribedTensors = nb::typed<nb::list, DescribedTensor>;
+using Tensors = nb::typed<nb::list, nb::any>;
+using Counts = nb::typed<nb::dict, nb::str, std::int64_t>;
+
 // `devices`: empty for host memory.
 Call describe_all(const Operation& operation, nb::list tensors, const std::vector<int>& devices,
                   const Streams* streams) {
@@ -232,30 +245,31 @@ Call describe_all(const Operation& operation, nb::list tensors, const std::vecto
   return call;
 }
 
-HandleId submit_address(Engine& engine, const Operation& operation, nb::handle name,
-                        std::uintptr_t in, std::uintptr_t out,
-                        const std::vector<std::int64_t>& shape, int dtype, int intent,
-                        const std::vector<std::int64_t>& splits, int device,
+HandleId submit_address(Engine& engine, const Operation& operation, Name name, std::uintptr_t in,
+                        std::uintptr_t out, const std::vector<std::int64_t>& shape, int dtype,
+                        int intent, const std::vector<std::int64_t>& splits, int device,
                         const Streams* streams) {
   const Operand operand = describe(operation, in, out, shape, dtype, device);
   return submit_one(engine, operation, operand, streams, name_in(name), splits,
                     static_cast<Intent>(intent));
 }
 
-HandleId submit_many(Engine& engine, const Operation& operation, nb::list names, nb::list tensors,
-                     int intent, const std::vector<int>& devices, const Streams* streams) {
+HandleId submit_many(Engine& engine, const Operation& operation, Names names,
+                     DescribedTensors tensors, int intent, const std::vector<int>& devices,
+                     const Streams* streams) {
   return describe_all(operation, tensors, devices, streams)
       .submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
 
-HandleId submit_group(Engine& engine, const Operation& operation, nb::handle name, nb::list tensors,
-                      int intent, const std::vector<int>& devices, const Streams* streams) {
+HandleId submit_group(Engine& engine, const Operation& operation, Name name,
+                      DescribedTensors tensors, int intent, const std::vector<int>& devices,
+                      const Streams* streams) {
   return describe_all(operation, tensors, devices, streams)
       .submit_group(engine, name_in(name), static_cast<Intent>(intent));
 }
 
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
-                       nb::handle name, nb::handle in, nb::handle out, int intent,
+                       Name name, nb::handle in, nb::handle out, int intent,
                        const std::vector<std::int64_t>& splits) {
   const Operand operand = read(reader, operation, in, out);
   return submit_one(engine, operation, operand, &reader, name_in(name), splits,
@@ -263,7 +277,7 @@ HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operati
 }
 
 HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
-                        nb::list names, nb::list tensors, int intent) {
+                        Names names, Tensors tensors, int intent) {
   Call call(operation, tensors.size(), &reader);
   for (const nb::handle tensor : tensors) call.add(read(reader, operation, tensor, tensor));
   return call.submit_each(engine, names_in(names), static_cast<Intent>(intent));
@@ -271,7 +285,7 @@ HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operat
 
 // `outputs`: None where the engine allocates the results.
 HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const Operation& operation,
-                             nb::handle name, nb::list inputs, nb::object outputs, int intent) {
+                             Name name, Tensors inputs, nb::object outputs, int intent) {
   Call call(operation, inputs.size(), &reader);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const nb::object out = outputs.is_none() ? nb::none() : nb::object(outputs[i]);
@@ -281,8 +295,8 @@ HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const O
 }
 
 std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
-                               const Operation& operation, nb::handle name, nb::handle in,
-                               nb::handle out, const std::vector<std::int64_t>& splits) {
+                               const Operation& operation, Name name, nb::handle in, nb::handle out,
+                               const std::vector<std::int64_t>& splits) {
   const Operand operand = read(reader, operation, in, out);
   const HandleId handle =
       submit_one(engine, operation, operand, &reader, name_in(name), splits, Intent::kWait);
@@ -317,9 +331,9 @@ nb::bytes gather_bytes(Engine& engine, std::string_view name, nb::bytes payload)
 }
 
 // Times in nanoseconds.
-nb::dict counts_of(Engine& engine) {
+Counts counts_of(Engine& engine) {
   const Counters& counters = engine.counters();
-  nb::dict counts;
+  Counts counts;
   for (int kind = 0; kind < kKindCount; ++kind) {
     const KindCounts& of_kind = counters.kinds[static_cast<std::size_t>(kind)];
     const std::string name = name_of(static_cast<Kind>(kind));
@@ -396,7 +410,8 @@ void bind_engine(nb::module_& module) {
            "inputs"_a, "outputs"_a.none(), "intent"_a)
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a.none(),
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
-      .def("gather", &gather_bytes, "name"_a, "payload"_a)
+      .def("gather", &gather_bytes, "name"_a, "payload"_a,
+           "The payloads of all ranks, joined in rank order.")
       .def("add_process_set", &add_process_set, "process_set"_a, "ranks"_a,
            "carrier"_a = nb::none(), "control"_a = LeaderLinks(), "data"_a = DataLinks())
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
@@ -407,7 +422,8 @@ void bind_engine(nb::module_& module) {
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)
-      .def("confirm", &confirm, "limit_s"_a)
+      .def("confirm", &confirm, "limit_s"_a,
+           "Whether GPUs have finished, within the limit, what is done for the engine.")
       .def(
           "shutdown",
           [](Engine& engine) {
@@ -416,7 +432,8 @@ void bind_engine(nb::module_& module) {
             engine.let_waits_end(kExitPatience);
           },
           nb::call_guard<nb::gil_scoped_release>())
-      .def("end_world", &Engine::end_world, "reason"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("end_world", &Engine::end_world, "reason"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Fail all operations of all ranks with this reason.")
       .def("abandon",
            [](nb::handle self) {
              nb::cast<Engine&>(self).abandon();
@@ -429,8 +446,9 @@ void bind_engine(nb::module_& module) {
           [](Engine& engine, std::uint64_t first) {
             return engine.counters().pacemaker.times_since(first);
           },
-          "first"_a)
-      .def("tune", &Engine::tune, "tuning"_a, nb::call_guard<nb::gil_scoped_release>())
+          "first"_a, "Nanoseconds of the steps from number ``first`` on, of the last 255.")
+      .def("tune", &Engine::tune, "tuning"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "On rank 0: holds for all ranks from the world's next collective on.")
       .def("events", &events_of)
       .def("events_since", &events_since, "begin"_a, "most"_a)
       .def("label", &label_of, "id"_a)

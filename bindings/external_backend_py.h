@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// Null for None. `carrier` has the methods of _native.Carrier in _native.pyi.
+// Null for None. `carrier` has the methods of horovod.backends.carrier.Carrier.
 std::shared_ptr<Carrier> carrier_of(const nanobind::object& carrier);
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
 // The extension module horovod._native.
 #include <nanobind/nanobind.h>
 
+#include "bindings/error_py.h"
 #include "bindings/seals_py.h"
 #include "core/error.h"
 
@@ -15,15 +16,8 @@ void bind_port(nb::module_& module);
 
 namespace {
 
-// Engine errors become the exceptions of horovod.errors, which is imported when the first one
-// comes.
 void raise(const Error& error) {
-  const std::string text = error.what();
-  // Texts that crossed shared memory may be cut in the middle of a character.
-  const nb::object message =
-      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-  const nb::object exception = nb::module_::import_("horovod.errors")
-                                   .attr("from_code")(static_cast<int>(error.code()), message);
+  const nb::object exception = to_python(error);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
 }
 
@@ -32,6 +26,7 @@ void raise(const Error& error) {
 }  // namespace hvd
 
 NB_MODULE(_native, module) {
+  module.doc() = "The C++ engine; see bindings/. Its numbers are those of ``horovod.operations``.";
   nb::register_exception_translator(
       [](const std::exception_ptr& pointer, void*) {
         try {
@@ -43,7 +38,6 @@ NB_MODULE(_native, module) {
       nullptr);
   // At exit, daemon threads and forked children hold engines for good reasons.
   nb::set_leak_warnings(false);
-  module.attr("VERSION") = HOROVOD_VERSION;
   hvd::bind_devices(module);  // what others refer to
   hvd::bind_seals(module);
   hvd::bind_dump_signal(module);

@@ -25,7 +25,7 @@ void copy_output(Output& output, std::uintptr_t to, std::size_t size_bytes, std:
 
 // The engine's host memory handed to Python; freed with the last array over it.
 template <typename... Format>
-nb::object as_array(Output& output, int dtype_code) {
+nb::typed<nb::object, nb::any> as_array(Output& output, int dtype_code) {
   const auto dtype = static_cast<Dtype>(dtype_code);
   const std::vector<std::size_t> shape(output.shape.begin(), output.shape.end());
   nb::dlpack::dtype type{
@@ -62,11 +62,14 @@ nb::object as_array(Output& output, int dtype_code) {
 void bind_output(nb::module_& module) {
   nb::class_<Output>(module, "Output")
       .def_prop_ro("shape", [](const Output& output) { return output.shape; })
-      .def_prop_ro("device",
-                   [](const Output& output) {
-                     return output.block == nullptr ? kHostDevice : output.block->device;
-                   })
-      .def("copy_to", &copy_output, "address"_a, "size_bytes"_a, "stream"_a)
+      .def_prop_ro(
+          "device",
+          [](const Output& output) {
+            return output.block == nullptr ? kHostDevice : output.block->device;
+          },
+          "-1 for host memory, else CUDA's number of the GPU.")
+      .def("copy_to", &copy_output, "address"_a, "size_bytes"_a, "stream"_a,
+           "Start copying a result on a GPU to memory of the same one, in a stream of it.")
       .def("as_numpy", &as_array<nb::numpy>, "dtype"_a)
       .def("as_dlpack", &as_array<>, "dtype"_a);
 }

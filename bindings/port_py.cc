@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "bindings/error_py.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -27,6 +29,7 @@ void Port::attach(nb::object engine, Place place) {
   engine_.swap(shared);  // the old one, if any, goes after the lock
   place_ = place;
   had_engine_ = true;
+  failure_.reset();
 }
 
 void Port::detach(const Engine& engine) {
@@ -120,6 +123,16 @@ std::variant<Departure, Error> Port::depart(cuda::Stream stream, std::uint64_t a
   }
 }
 
+void Port::keep_failure(const Error& error) {
+  const std::lock_guard guard(mutex_);
+  failure_ = error;
+}
+
+std::optional<Error> Port::take_failure() {
+  const std::lock_guard guard(mutex_);
+  return std::exchange(failure_, std::nullopt);
+}
+
 std::optional<int> Port::number(WorldNumber what, int set) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return std::nullopt;
@@ -144,6 +157,11 @@ void bind_port(nb::module_& module) {
           },
           "engine"_a, "local_rank"_a, "local_size"_a)
       .def("rethrow", &Port::rethrow)
+      .def("take_failure",
+           [](Port& port) {
+             const std::optional<Error> failure = port.take_failure();
+             return failure ? to_python(*failure) : nb::object(nb::none());
+           })
       .def("detach", &Port::detach, "engine"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("address", [](Port& port) {
         return reinterpret_cast<std::uintptr_t>(static_cast<EnginePort*>(&port));

@@ -27,7 +27,10 @@ class Port : public EnginePort {
   std::optional<Result> run(int set, std::span<const Submission> submissions,
                             Continuation late) override;
   std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) override;
+  void keep_failure(const Error& error) override;
   std::optional<int> number(WorldNumber what, int set) override;
+  // The error that was kept last, once; none of those before the last attach().
+  std::optional<Error> take_failure();
 
  private:
   std::shared_ptr<Engine> engine();
@@ -38,6 +41,7 @@ class Port : public EnginePort {
   std::shared_ptr<Engine> engine_;  // keeps the Python object alive
   Place place_;
   bool had_engine_ = false;
+  std::optional<Error> failure_;
   std::unique_ptr<nanobind::python_error> raised_;  // under the GIL
 };
 

@@ -40,8 +40,11 @@ std::shared_ptr<LinkSeals> seals_of(const HeldSeals* held) {
 }
 
 void bind_seals(nb::module_& module) {
-  nb::class_<HeldSeals>(module, "LinkSeals");
-  nb::class_<LinkCipher>(module, "LinkCipher")
+  nb::class_<HeldSeals>(module, "LinkSeals",
+                        "What seals one link between hosts, on its way to the engine.");
+  nb::class_<LinkCipher>(module, "LinkCipher",
+                         "AES-256-GCM of the first libcrypto of ``candidates`` that this process "
+                         "has, or can load.")
       .def(nb::init<const std::vector<std::string>&>(), "candidates"_a)
       .def_prop_ro("path", [](const LinkCipher& cipher) { return cipher.library->path(); })
       .def_prop_ro("version", [](const LinkCipher& cipher) { return cipher.library->version(); })
@@ -51,7 +54,8 @@ void bind_seals(nb::module_& module) {
           [](const LinkCipher& cipher, std::size_t size_bytes, bool is_encrypting, int count) {
             return time_record(cipher.library, size_bytes, is_encrypting, count);
           },
-          "size_bytes"_a, "is_encrypting"_a, "count"_a, nb::call_guard<nb::gil_scoped_release>());
+          "size_bytes"_a, "is_encrypting"_a, "count"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Seconds to seal and open a record, in memory; the mean of ``count``.");
 }
 
 }  // namespace hvd

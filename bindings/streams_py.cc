@@ -57,17 +57,22 @@ void arrive(const HandleTable::Result& result) {
 }
 
 void bind_devices(nb::module_& module) {
-  nb::class_<Streams>(module, "Streams");
+  nb::class_<Streams>(module, "Streams",
+                      "Says on which stream of a GPU a framework's next work goes.");
   nb::class_<PythonStreams, Streams>(module, "PythonStreams")
-      .def(nb::init<nb::callable>(), "function"_a);
-  nb::class_<GpuAccess>(module, "GpuAccess")
+      .def(nb::init<nb::typed<nb::callable, std::uintptr_t(int)>>(), "function"_a);
+  nb::class_<GpuAccess>(
+      module, "GpuAccess",
+      "The way to CUDA's driver and NCCL, which are opened when they are first needed.")
       .def(nb::init<std::string, std::string>(), "cuda_path"_a, "nccl_path"_a)
       .def("device_count", [](GpuAccess& gpus) { return gpus.open()->driver().device_count(); })
       .def("nccl_version", [](GpuAccess& gpus) {
         const std::shared_ptr<Gpu> gpu = gpus.open();
         return gpu->nccl() == nullptr ? 0 : gpu->nccl()->version();
       });
-  nb::class_<DevicePlane>(module, "DevicePlane")
+  nb::class_<DevicePlane>(
+      module, "DevicePlane",
+      "What an engine is told about GPU memory; lists are by kind, see ``horovod.gpus``.")
       .def("__init__", &make_plane, "gpus"_a, "routes"_a, "is_hierarchical"_a, "streams"_a,
            "default_device"_a, "timeout_s"_a);
 }

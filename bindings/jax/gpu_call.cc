@@ -36,7 +36,8 @@ XLA_FFI_Error* refuse(XLA_FFI_CallFrame* frame, const std::string& text) {
   return make_error(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + text);
 }
 
-XLA_FFI_Error* refuse(XLA_FFI_CallFrame* frame, const Error& error) {
+XLA_FFI_Error* refuse(EnginePort& port, XLA_FFI_CallFrame* frame, const Error& error) {
+  port.keep_failure(error);
   return make_error(frame->api, code_of(error), text_of(error));
 }
 
@@ -56,12 +57,12 @@ EnginePort::Result run_to_its_end(EnginePort& port, const Job& job) {
 
 XLA_FFI_Error* run_job(EnginePort& port, XLA_FFI_CallFrame* frame, Job& job, cuda::Stream stream) {
   auto departed = port.depart(stream, some_address(frame));
-  if (const auto* error = std::get_if<Error>(&departed)) return refuse(frame, *error);
+  if (const auto* error = std::get_if<Error>(&departed)) return refuse(port, frame, *error);
   const Departure& departure = std::get<Departure>(departed);
   job.place_on(departure.device, departure.flight);
   EnginePort::Result result = run_to_its_end(port, job);
   for (const DeviceFlightPtr& flight : result.flights) flight->arrive();
-  if (result.error) return refuse(frame, *result.error);
+  if (result.error) return refuse(port, frame, *result.error);
   StreamWriter writer(departure, stream);
   if (const auto misfit = job.store(result.outputs, writer)) return refuse(frame, *misfit);
   return nullptr;
@@ -80,7 +81,7 @@ XLA_FFI_Error* run_on_gpu(EnginePort& port, XLA_FFI_CallFrame* frame) {
   try {
     return run_job(port, frame, job, static_cast<cuda::Stream>(args.stream));
   } catch (const Error& error) {  // of CUDA
-    return refuse(frame, error);
+    return refuse(port, frame, error);
   }
 }
 

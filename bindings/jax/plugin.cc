@@ -35,6 +35,7 @@ bool is_query(XLA_FFI_CallFrame* frame) {
 void finish(const Job& job, const Promise& promise, EnginePort::Result result) {
   HostWriter writer;
   if (result.error) {
+    port.load()->keep_failure(*result.error);
     promise.fail(code_of(*result.error), text_of(*result.error));
   } else if (const std::optional<std::string> misfit = job.store(result.outputs, writer)) {
     promise.fail(XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + *misfit);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "bindings/tensorflow/port.h"
+
 namespace hvd::tensorflow {
 
 namespace {
@@ -154,6 +156,7 @@ std::vector<Submission> Job::submissions() const {
 
 void Job::finish(EnginePort::Result result) {
   if (result.error) {
+    attached_port().keep_failure(*result.error);
     fail(code_of(*result.error), result.error->what());
   } else {
     set_produced(result.outputs);

@@ -47,6 +47,7 @@ void run_collective(void* outputs, const void** inputs, const char* text, std::s
     if (result.error) throw Error(*result.error);
     call.store(result.outputs);
   } catch (const Error& error) {
+    attached_port().keep_failure(error);
     status->message = describe(error);
   }
 }

@@ -1,5 +1,8 @@
 // Hands the buckets of GPU tensors of a process set to DeviceBuckets, which is made for the first
 // one; those of host tensors, and meetings, to the backend underneath.
+//
+// What a process set has on GPUs ends with leave() (all ranks together, with a deadline) or abort()
+// (a rank is lost), which ends calls that wait on the GPU.
 #pragma once
 
 #include <functional>

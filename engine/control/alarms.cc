@@ -11,12 +11,25 @@ struct Alarms::Words {
   SharedWord first_departure;  // rank + 1
   std::int32_t code;
   std::int32_t rank;
-  char text[1024];
+  char text[Alarms::kMostTextBytes + 1];
+  char operation[Alarms::kMostOperationBytes + 1];
 };
 
-std::size_t Alarms::region_bytes() { return sizeof(Words); }
+namespace {
 
-Alarms::Alarms(std::byte* base) : words_(reinterpret_cast<Words*>(base)) {}
+constexpr std::size_t kBits = 32;
+
+std::size_t words_for(int size) { return (static_cast<std::size_t>(size) + kBits - 1) / kBits; }
+
+}  // namespace
+
+std::size_t Alarms::region_bytes(int size) {
+  return sizeof(Words) + words_for(size) * sizeof(std::uint32_t);
+}
+
+Alarms::Alarms(std::byte* base, int size)
+    : words_(reinterpret_cast<Words*>(base)),
+      rank_bits_(reinterpret_cast<std::uint32_t*>(base + sizeof(Words)), words_for(size)) {}
 
 std::uint32_t Alarms::count() const { return words_->count.load(std::memory_order_seq_cst); }
 
@@ -27,6 +40,11 @@ void Alarms::raise(const Alarm& alarm) {
     words_->code = static_cast<std::int32_t>(alarm.code);
     words_->rank = alarm.rank;
     copy_text(words_->text, alarm.text);
+    copy_text(words_->operation, alarm.operation);
+    for (const int rank : alarm.ranks) {
+      const auto bit = static_cast<std::size_t>(rank);
+      rank_bits_[bit / kBits] |= 1U << (bit % kBits);
+    }
     words_->is_set.store(1, std::memory_order_release);
   }
   touch();
@@ -34,8 +52,19 @@ void Alarms::raise(const Alarm& alarm) {
 
 std::optional<Alarm> Alarms::first() const {
   if (words_->is_set.load(std::memory_order_acquire) == 0) return std::nullopt;
-  return Alarm{
-      .code = static_cast<ErrorCode>(words_->code), .rank = words_->rank, .text = words_->text};
+  return Alarm{.code = static_cast<ErrorCode>(words_->code),
+               .rank = words_->rank,
+               .text = words_->text,
+               .ranks = ranks(),
+               .operation = words_->operation};
+}
+
+std::vector<int> Alarms::ranks() const {
+  std::vector<int> ranks;
+  for (std::size_t bit = 0; bit < rank_bits_.size() * kBits; ++bit) {
+    if ((rank_bits_[bit / kBits] >> (bit % kBits) & 1U) != 0) ranks.push_back(static_cast<int>(bit));
+  }
+  return ranks;
 }
 
 void Alarms::note_departure(int rank) {

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/futex.h"
@@ -14,16 +16,23 @@ namespace hvd {
 
 struct Alarm {
   ErrorCode code = ErrorCode::kInternal;
-  int rank = -1;
+  int rank = -1;  // that it is about, or that raised it
   std::string text;
+  std::vector<int> ranks = {};  // see Subject
+  std::string operation = {};
 };
 
 class Alarms {
  public:
-  static std::size_t region_bytes();
+  // What fits of an alarm's texts; its ranks always do.
+  static constexpr std::size_t kMostTextBytes = 1023;
+  static constexpr std::size_t kMostOperationBytes = 255;
+
+  // `size`: ranks of the world.
+  static std::size_t region_bytes(int size);
 
   // `base` is the start of the alarms' part of a region that outlives this object.
-  explicit Alarms(std::byte* base);
+  Alarms(std::byte* base, int size);
 
   // Moves whenever a rank leaves or dies or raises an alarm.
   std::uint32_t count() const;
@@ -37,7 +46,10 @@ class Alarms {
 
  private:
   struct Words;
+  std::vector<int> ranks() const;
+
   Words* const words_;
+  const std::span<std::uint32_t> rank_bits_;  // a bit for each rank, behind the words
 };
 
 }  // namespace hvd

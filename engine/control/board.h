@@ -8,7 +8,8 @@
 // makes it.
 //
 // A group of tensors is one item: it arrives, fails and runs as a whole. A rank that has joined
-// counts as arrived everywhere until all have joined. Ranks here are set ranks, but in texts.
+// counts as arrived everywhere until all have joined; what its absence completes is marked, so that
+// it takes part with zeros or nothing. Ranks here are set ranks, but in texts.
 //
 // Where a set spans hosts, each has a board and the boards form a tree. A board collects the ranks
 // of its host and of the hosts below. What is complete there goes up, as an Arrivals, by way of the

@@ -4,6 +4,10 @@
 // Runs in the progress role of the leader, the lowest member of the set on its host. Cost of a step
 // in the steady state: one message up and one down each link, whose sizes do not depend on how many
 // tensors there are where their ids follow one another, and log2(hosts) links in a row.
+//
+// The first time, a name is spelled: its key, requests and rows. The root gives it a wire id, and
+// from then on the id alone travels. A board that has forgotten an id asks for it to be spelled.
+// When a name waits for long, its leader asks up the tree which ranks lack it.
 #pragma once
 
 #include <poll.h>

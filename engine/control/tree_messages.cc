@@ -1,41 +1,16 @@
 #include "control/tree_messages.h"
 
 #include <string>
-#include <type_traits>
 #include <utility>
+
+#include "core/wire_writer.h"
 
 namespace hvd {
 
 namespace {
 
-class Writer {
- public:
+struct Writer : WireWriter {
   explicit Writer(MessageKind kind) { put(kind); }
-
-  template <typename Value>
-  void put(const Value& value) {
-    static_assert(std::is_trivially_copyable_v<Value>);
-    put_bytes(&value, sizeof value);
-  }
-  // Seven bits a byte, low ones first: most numbers here are small.
-  void put_number(std::uint64_t number) {
-    for (; number >= 0x80; number >>= 7) put(static_cast<std::uint8_t>(number | 0x80));
-    put(static_cast<std::uint8_t>(number));
-  }
-  template <typename Value>
-  void put_list(std::span<const Value> values) {
-    put_number(values.size());
-    put_bytes(values.data(), values.size_bytes());
-  }
-  void put_bytes(const void* data, std::size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    message_.insert(message_.end(), bytes, bytes + size);
-  }
-  std::size_t size() const { return message_.size(); }
-  Message take() { return std::move(message_); }
-
- private:
-  Message message_;
 };
 
 // Without the dimensions that it does not have.

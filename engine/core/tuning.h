@@ -1,5 +1,9 @@
 // What may change while the engine runs: when it starts, how much it takes at a time, how it cuts
 // that. No result depends on any of it.
+//
+// The rank that cuts a bucket writes the values into the bucket's record, so all ranks run it with
+// the same values, whatever changes meanwhile. Between hosts the root sends changed values down the
+// tree ahead of the bucket. The ranks agree on nothing and wait for nothing.
 #pragma once
 
 #include <cstddef>

@@ -103,10 +103,11 @@ std::optional<Error> Engine::examine(Lane& lane, Entry& entry) {
     const Dtype dtype = entry.requests[i].dtype;
     const auto index = first_not_finite(results[i].bytes, dtype);
     if (!index) continue;
-    return Error(ErrorCode::kMismatch,
-                 title(lane, entry) + ": all ranks gave finite numbers, but the result has " +
-                     which(entry, i) +
-                     describe_element(results[i].bytes, dtype, results[i].shape, *index) + kSource);
+    const Error error(
+        ErrorCode::kMismatch,
+        "all ranks gave finite numbers, but the result has " + which(entry, i) +
+            describe_element(results[i].bytes, dtype, results[i].shape, *index) + kSource);
+    return error.of(title(lane, entry));
   }
   return std::nullopt;
 }
@@ -179,7 +180,8 @@ void Engine::complain(const std::string& title, const std::vector<int>& others,
   alarms_.raise({.code = ErrorCode::kMismatch,
                  .rank = others.front(),
                  .text = title + ": " + who + (others.size() == 1 ? " has" : " have") +
-                         " another result than ranks " + list(usual) + kSource});
+                         " another result than ranks " + list(usual) + kSource,
+                 .operation = title});
   wake_everyone();
   ring_background();
 }

@@ -74,7 +74,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       devices_(std::move(connections.devices)),
       region_(space_->map(0, words_bytes(config_.size))),
       presence_(region_->data(), config_.rank, config_.size, std::move(connections.bells)),
-      alarms_(region_->data() + Presence::region_bytes(config_.size)),
+      alarms_(region_->data() + Presence::region_bytes(config_.size), config_.size),
       spin_(config_.usable_cores >= config_.local_size && config_.usable_cores > 1
                 ? Nanoseconds(kSpin)
                 : Nanoseconds(0)),
@@ -220,7 +220,7 @@ bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId ha
       became_ready |= arrive(lane, *entries[position], handle, position, now, events);
     }
   } catch (const Error& caught) {
-    error = Error(caught.code(), title(lane, *entries[position]) + ": " + caught.what());
+    error = caught.of(title(lane, *entries[position]));
   }
   for (; position < entries.size(); ++position) {
     entries[position]->is_submitting = false;
@@ -362,9 +362,7 @@ void Engine::throw_if_over(std::span<const Submission> submissions) const {
   if (submissions.empty()) throw *fatal_;
   const Submission& first = submissions.front();
   const Request& request = first.requests.front();
-  const std::string what = first.name.empty() ? name_of(request) : title_of(first.name, request);
-  const std::string text = fatal_->what();
-  throw Error(fatal_->code(), text.starts_with(what) ? text : what + ": " + text);
+  throw fatal_->of(first.name.empty() ? name_of(request) : title_of(first.name, request));
 }
 
 bool Engine::contains(HandleId handle) {

@@ -57,6 +57,7 @@ struct EngineConfig {
   LogConfig log;
   TraceConfig trace;
   std::vector<std::string> peer_names;  // by rank: "rank 1 (pid 4711 on localhost)"
+  std::vector<std::string> peer_hosts;  // by rank: "localhost"
 
   bool has_spare_cores() const { return usable_cores > local_size; }
 };
@@ -288,6 +289,8 @@ class Engine {
   std::string peer_name(int rank) const;
   std::string title(const Lane& lane, const Entry& entry) const;
   std::string loss_text(int rank) const;
+  Error error_of(const Alarm& alarm) const;
+  Error loss_of(int rank) const;
   Error cause() const;
 
   // Lanes that exist; under mutex_ or in the progress role.

@@ -4,6 +4,12 @@
 // All methods need the engine's mutex; a Pending taken under it can be asked without. A handle
 // stays until it is closed, so its error and outputs can be fetched by whoever waited; one with a
 // continuation closes itself.
+//
+// A continuation is for a caller without a thread to wait with, as a graph of TensorFlow. The
+// thread that completes the handle puts it aside, and calls it when it has given up the progress
+// role and holds no lock: a continuation may submit the next operation, or wait for it. While such
+// handles are under way no caller can be expected to help, so the background thread starts soon,
+// also without a spare core.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,10 @@
 // Peers that are lost, and what a bucket waits for: every wait ends, with a name.
+//
+// A rank that shuts down after its own part of a bucket does not end that bucket for the others.
+// Process sets without it go on. A rank that fails because of one set takes part in no other set
+// either. It says so, so that no rank waits for it there.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "core/text.h"
@@ -48,7 +53,8 @@ void Engine::on_peer_death(int rank) {
   recorder_.record_now({.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(rank)});
   if (speaks_for_host()) tracer_->want_file("death", loss_text(rank), rank);
   // The first to notice says who it was; ranks that give up because of it are not to blame.
-  alarms_.raise({.code = ErrorCode::kPeerLost, .rank = rank, .text = loss_text(rank)});
+  alarms_.raise(
+      {.code = ErrorCode::kPeerLost, .rank = rank, .text = loss_text(rank), .ranks = {rank}});
   tell_other_hosts();
   ring_background();
   const std::lock_guard guard(mutex_);
@@ -82,17 +88,33 @@ std::string Engine::loss_text(int rank) const {
   return peer_name(rank) + what + "; no further operation can complete";
 }
 
-// Why the world is over, as far as anybody knows.
+// The error that an alarm stands for.
+Error Engine::error_of(const Alarm& alarm) const {
+  std::set<std::string> hosts;
+  for (const int rank : alarm.ranks) {
+    const auto index = static_cast<std::size_t>(rank);
+    hosts.insert(index < config_.peer_hosts.size() ? config_.peer_hosts[index] : "");
+  }
+  return Error(alarm.code, alarm.text,
+               {.ranks = alarm.ranks,
+                .host = hosts.size() == 1 ? *hosts.begin() : "",
+                .operation = alarm.operation});
+}
+
+// That `rank` has ended. One that shut down or gave up may be on its way to another world.
+Error Engine::loss_of(int rank) const {
+  Alarm alarm{.code = ErrorCode::kPeerLost, .rank = rank, .text = loss_text(rank)};
+  if (presence_.liveness(rank) == Liveness::kDead) alarm.ranks = {rank};
+  return error_of(alarm);
+}
+
+// Why the world is over, as far as this rank knows.
 Error Engine::cause() const {
-  if (const auto alarm = alarms_.first()) return Error(alarm->code, alarm->text);
+  if (const auto alarm = alarms_.first()) return error_of(*alarm);
   for (int rank = 0; rank < config_.size; ++rank) {  // whose alarm is still being written
-    if (presence_.liveness(rank) == Liveness::kDead) {
-      return Error(ErrorCode::kPeerLost, loss_text(rank));
-    }
+    if (presence_.liveness(rank) == Liveness::kDead) return loss_of(rank);
   }
-  if (const auto rank = alarms_.first_departure()) {
-    return Error(ErrorCode::kPeerLost, loss_text(*rank));
-  }
+  if (const auto rank = alarms_.first_departure()) return loss_of(*rank);
   return Error(ErrorCode::kPeerLost, "another rank has ended; no further operation can complete");
 }
 
@@ -134,7 +156,7 @@ bool Engine::fail_if_lost() {
     // Not the first to leave, when that one had done its part of this bucket.
     const std::optional<int> first = alarms_.first_departure();
     const bool is_first_to_blame = alarms_.first() || (first && is_needed(*first));
-    give_up(is_first_to_blame ? cause() : Error(ErrorCode::kPeerLost, loss_text(rank)));
+    give_up(is_first_to_blame ? cause() : loss_of(rank));
     return true;
   }
   return false;
@@ -146,9 +168,11 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
   const double waited_s = static_cast<double>(waited.count()) / 1e9;
   if (!config_.stall_check || config_.stall_shutdown_time_s <= 0) return;
   if (waited_s < config_.stall_shutdown_time_s) return;
-  throw Error(ErrorCode::kTimeout, peer_name(holder) + " has not moved for " +
-                                       seconds_text(waited_s) +
-                                       " while it held the board of submissions");
+  throw error_of({.code = ErrorCode::kTimeout,
+                  .rank = holder,
+                  .text = peer_name(holder) + " has not moved for " + seconds_text(waited_s) +
+                          " while it held the board of submissions",
+                  .ranks = {holder}});
 }
 
 // `resumed_ns`: when it went on after the wait before; 0 for the first one.

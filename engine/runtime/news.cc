@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/wire_reader.h"
+#include "core/wire_writer.h"
 
 namespace hvd {
 
@@ -16,15 +17,18 @@ constexpr int kErrorCodes = static_cast<int>(ErrorCode::kInternal);
 
 // Of notes, to one leader; what matters more must not wait behind them.
 constexpr std::uint64_t kMostOnTheWay = 4U << 20;
-// What alarms keep of a text; an answer has a line or two and a stack; a chunk all of a recorder.
-constexpr std::size_t kMostAlarmBytes = 1024;
+// An answer has a line or two and a stack; a chunk all of a recorder.
 constexpr std::size_t kMostAnswerBytes = 64U << 10;
 constexpr std::size_t kMostTraceBytes = 16U << 20;
+
+bool is_alarm(const NewsItem& item) {
+  return item.note == NoteKind::kNone && item.liveness == Liveness::kRunning;
+}
 
 std::size_t most_bytes(const NewsItem& item) {
   switch (item.note) {
     case NoteKind::kNone:
-      return item.liveness == Liveness::kRunning ? kMostAlarmBytes : 0;
+      return is_alarm(item) ? Alarms::kMostTextBytes : 0;
     case NoteKind::kAnswer:
       return kMostAnswerBytes;
     case NoteKind::kTrace:
@@ -44,7 +48,7 @@ void check_subject(const WireReader& reader, const NewsItem& item, const NewsSco
   const int rank = item.alarm.rank;
   switch (item.note) {
     case NoteKind::kNone:
-      if (item.liveness != Liveness::kRunning) break;
+      if (!is_alarm(item)) break;
       if (rank >= 0 && rank < scope.size) return;
       reader.refuse("rank", "rank " + std::to_string(rank),
                     "a rank of a world of " + std::to_string(scope.size));
@@ -61,20 +65,30 @@ void check_subject(const WireReader& reader, const NewsItem& item, const NewsSco
   check_rank(reader, rank, scope.sender, "a rank of its own host");
 }
 
+// Rising, so that each is there once.
+void check_ranks(const WireReader& reader, const std::vector<std::int32_t>& ranks, int size) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const int least = i == 0 ? 0 : ranks[i - 1] + 1;
+    if (ranks[i] >= least && ranks[i] < size) continue;
+    reader.refuse("ranks", std::to_string(ranks[i]),
+                  "ranks of a world of " + std::to_string(size) + " in rising order");
+  }
+}
+
 }  // namespace
 
 std::vector<std::byte> write_news(const NewsItem& item) {
-  std::vector<std::byte> message;
-  const auto put = [&](const void* data, std::size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    message.insert(message.end(), bytes, bytes + size);
-  };
-  put(&item.liveness, sizeof item.liveness);
-  put(&item.note, sizeof item.note);
-  put(&item.alarm.code, sizeof item.alarm.code);
-  put(&item.alarm.rank, sizeof item.alarm.rank);
-  put(item.alarm.text.data(), item.alarm.text.size());
-  return message;
+  WireWriter writer;
+  writer.put(item.liveness);
+  writer.put(item.note);
+  writer.put(item.alarm.code);
+  writer.put(item.alarm.rank);
+  if (is_alarm(item)) {
+    writer.put_list(std::span<const std::int32_t>(item.alarm.ranks));
+    writer.put_list(std::span<const char>(item.alarm.operation));
+  }
+  writer.put_bytes(item.alarm.text.data(), item.alarm.text.size());
+  return writer.take();
 }
 
 NewsItem read_news(std::span<const std::byte> message, const NewsScope& scope) {
@@ -85,6 +99,12 @@ NewsItem read_news(std::span<const std::byte> message, const NewsScope& scope) {
   item.alarm.code = static_cast<ErrorCode>(reader.get<std::int32_t>("code", 1, kErrorCodes));
   item.alarm.rank = reader.get<std::int32_t>("rank");
   check_subject(reader, item, scope);
+  if (is_alarm(item)) {
+    item.alarm.ranks =
+        reader.get_list<std::int32_t>("ranks", static_cast<std::size_t>(scope.size));
+    check_ranks(reader, item.alarm.ranks, scope.size);
+    item.alarm.operation = reader.get_text("operation", Alarms::kMostOperationBytes);
+  }
   if (reader.rest_bytes() > most_bytes(item)) {
     reader.refuse("text", std::to_string(reader.rest_bytes()) + " bytes",
                   "at most " + std::to_string(most_bytes(item)));

@@ -1,5 +1,9 @@
 // What happens to ranks travels between hosts: each leader of the world tells all the others, so
 // that every rank learns of a death or an alarm on another host, also while nothing is under way.
+//
+// The watcher reads these connections. A host whose connection ends without a good-bye is lost. TCP
+// keepalive and TCP_USER_TIMEOUT notice a network that is gone, and wake no thread. A data or
+// control connection that breaks is an error only when something needs it.
 #pragma once
 
 #include <cstddef>

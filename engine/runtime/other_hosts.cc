@@ -1,5 +1,10 @@
 // A world that spans hosts: what its ranks tell each other beside the data, and how a thread waits
 // for sockets and for the ranks of its own host at once.
+//
+// Such a thread sleeps in poll(2) on the sockets that it needs and on its bell, an eventfd that
+// ranks of its host write to while it polls. Only the holder of the progress role touches a data or
+// control socket. A leader looks at its links only while it has something in flight: a tensor that
+// it has not submitted cannot be complete.
 #include <poll.h>
 
 #include <algorithm>
@@ -103,7 +108,8 @@ void Engine::lose_host(int leader, const std::string& reason) {
   alarms_.raise({.code = ErrorCode::kPeerLost,
                  .rank = leader,
                  .text = "lost the connection to " + peer_name(leader) + ": " + reason +
-                         "; no further operation can complete"});
+                         "; no further operation can complete",
+                 .ranks = {leader}});
   presence_.set_liveness(leader, Liveness::kDead);
   wake_everyone();
 }
@@ -112,10 +118,12 @@ void Engine::lose_host(int leader, const std::string& reason) {
 // is over. All ranks hear it as an alarm.
 Error Engine::alarm_about(const BadMessage& bad, int rank) {
   const std::string sender = rank < 0 ? "another rank" : peer_name(rank);
-  const Error error(bad.code(), bad.text_from(sender) + "; no further operation can complete");
-  alarms_.raise(
-      {.code = error.code(), .rank = rank < 0 ? config_.rank : rank, .text = error.what()});
-  return error;
+  Alarm alarm{.code = bad.code(),
+              .rank = rank < 0 ? config_.rank : rank,
+              .text = bad.text_from(sender) + "; no further operation can complete"};
+  if (rank >= 0) alarm.ranks = {rank};
+  alarms_.raise(alarm);
+  return error_of(alarm);
 }
 
 void Engine::refuse(const BadMessage& bad, int rank) { throw alarm_about(bad, rank); }
@@ -132,13 +140,15 @@ void Engine::lose(const Lane& lane, const LinkLost& lost) {
   const bool has_failed = presence_.liveness(rank) == Liveness::kFailed;
   if (alarms_.first() || (has_failed && alarms_.first_departure())) throw cause();
   if (presence_.liveness(rank) != Liveness::kRunning && !lost.is_altered()) {
-    throw Error(ErrorCode::kPeerLost, loss_text(rank));
+    throw loss_of(rank);
   }
-  const Error error(ErrorCode::kPeerLost, "lost the connection to " + peer_name(rank) + ": " +
-                                              lost.reason() +
-                                              "; no further operation can complete");
-  alarms_.raise({.code = error.code(), .rank = rank, .text = error.what()});
-  throw error;
+  const Alarm alarm{.code = ErrorCode::kPeerLost,
+                    .rank = rank,
+                    .text = "lost the connection to " + peer_name(rank) + ": " + lost.reason() +
+                            "; no further operation can complete",
+                    .ranks = {rank}};
+  alarms_.raise(alarm);
+  throw error_of(alarm);
 }
 
 // In the progress role, when the world is over here: what others still need of this rank will not

@@ -1,4 +1,6 @@
 // Memory that the engine allocates for results whose size is known only after negotiation.
+//
+// It is handed to Python without a copy. The memory of one large result is kept for the next one.
 #pragma once
 
 #include <cstddef>

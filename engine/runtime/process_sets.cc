@@ -1,4 +1,8 @@
 // Process sets of an engine: where each lies in the shared space, and their lanes.
+//
+// A set is a line in a table until one of its members uses it; then that rank opens the set's lane.
+// The shared space reserves a part for each possible set, and has memory only for what was touched.
+// Removing a set unmaps its lane and gives the memory back. The world is set 0.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +17,7 @@ constexpr std::size_t kPage = 4096;
 }  // namespace
 
 std::size_t Engine::words_bytes(int size) {
-  return (Presence::region_bytes(size) + Alarms::region_bytes() + kPage - 1) / kPage * kPage;
+  return (Presence::region_bytes(size) + Alarms::region_bytes(size) + kPage - 1) / kPage * kPage;
 }
 
 std::size_t Engine::sets_offset(int size) {

@@ -199,7 +199,7 @@ void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now,
               .subject = entry.label,
               .value = lane.cursor});
   if (const auto text = lane.board.error_of(item)) {
-    finish(lane, entry, Error(ErrorCode::kMismatch, title(lane, entry) + ": " + *text), now);
+    finish(lane, entry, Error(ErrorCode::kMismatch, *text).of(title(lane, entry)), now);
     return;
   }
   entry.must_compare = must_compare;
@@ -375,13 +375,10 @@ void Engine::fail_everything(const Error& error) {
 // Under mutex_, in the progress role.
 void Engine::fail_lane(Lane& lane, const Error& error) {
   const std::int64_t now = now_ns();
-  const std::string text = error.what();
   lane.is_running.store(false, std::memory_order_relaxed);
   while (!lane.tensors.in_flight().empty()) {
     Entry& entry = *lane.tensors.in_flight().back();
-    const std::string title = this->title(lane, entry);
-    finish(lane, entry, Error(error.code(), text.starts_with(title) ? text : title + ": " + text),
-           now);
+    finish(lane, entry, error.of(title(lane, entry)), now);
   }
 }
 

@@ -77,7 +77,7 @@ void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
   }
   if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
   if (!may_be_to_blame(lane, age_s, config_.stall_shutdown_time_s)) return;
-  alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text});
+  alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text, .ranks = {rank}});
   wake_everyone();
 }
 
@@ -92,12 +92,17 @@ void Engine::tell_who_arrived(Lane& lane, Entry& entry) {
 void Engine::check_leader(Lane& lane, Entry& entry, double age_s, bool must_end) {
   const int leader = lane.local.front();
   if (!lane.spans_hosts() || lane.is_leader() || !is_silent(lane, leader)) return;
-  const std::string text = title(lane, entry) + " waits for other hosts, but " + peer_name(leader) +
+  const std::string title = this->title(lane, entry);
+  const std::string text = title + " waits for other hosts, but " + peer_name(leader) +
                            " has not moved for " + seconds_text(age_s) +
                            " and speaks to them for this host";
   if (!std::exchange(entry.stall_reported, true)) tracer_->report(text, {leader});
   if (!must_end) return;
-  alarms_.raise({.code = ErrorCode::kTimeout, .rank = leader, .text = text});
+  alarms_.raise({.code = ErrorCode::kTimeout,
+                 .rank = leader,
+                 .text = text,
+                 .ranks = {leader},
+                 .operation = title});
   wake_everyone();
 }
 
@@ -111,7 +116,10 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, 
   try {
     missing = missing_at(lane, entry);
   } catch (const Error& error) {
-    alarms_.raise({.code = error.code(), .rank = config_.rank, .text = error.what()});
+    alarms_.raise({.code = error.code(),
+                   .rank = config_.rank,
+                   .text = error.what(),
+                   .ranks = error.subject().ranks});
     return;
   }
   if (missing.empty()) return check_leader(lane, entry, age_s, must_end);
@@ -134,7 +142,11 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, 
     report(lane, missing, {.titles = {title}, .longest_s = age_s});
   }
   const std::string text = stall_text(title, missing, age_s);
-  alarms_.raise({.code = ErrorCode::kTimeout, .rank = missing.front(), .text = text});
+  alarms_.raise({.code = ErrorCode::kTimeout,
+                 .rank = missing.front(),
+                 .text = text,
+                 .ranks = missing,
+                 .operation = title});
   wake_everyone();
 }
 

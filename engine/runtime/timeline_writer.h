@@ -1,7 +1,8 @@
 // Who writes a timeline: rank 0, from the recorders of its host and from what the leaders of other
 // hosts send of theirs; a leader that is asked to sends.
 //
-// The scribe does the work; beginning and ending may come from any thread.
+// The scribe does the work; beginning and ending may come from any thread. It reads the recorders
+// of its host when they are a quarter full, and ten times a second at least.
 #pragma once
 
 #include <atomic>

@@ -3,6 +3,15 @@
 //
 // Before a thread sleeps on a peer it rings the peer's bell, unless one of the peer's threads is
 // awake: a rank is woken when somebody needs it, not when something happened.
+//
+// One thread of a process at a time holds the progress role. A thread that waits takes it and runs
+// buckets itself, without a hand-over to another thread. The background thread takes it when no
+// thread waits, and gives it up between two steps when one does. A half-run bucket stays in the
+// engine for the next holder.
+//
+// With one active lane a thread sleeps on the counter that it needs. With several it registers as a
+// listener with every rank that it waits for, and sleeps on its own bell. An idle engine does not
+// wake, but for one last look of the stall check after the last submission.
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -3,7 +3,8 @@
 // It lies in memory that the ranks of a host share, so that another rank can read what one did that
 // does not answer any more, or is gone. Writing is a few stores (and a clock read, if the caller
 // has no time at hand); a reader takes a copy and drops what was overwritten meanwhile. Timeline,
-// stall report and files are views over such copies.
+// stall report and files are views over such copies. In the steady state a tensor costs two events,
+// its submission and the bucket that takes it; places for many are taken at once.
 #pragma once
 
 #include <atomic>

@@ -110,7 +110,7 @@ def frozen_graph(path: Path) -> Network:
 def keras_file(path: Path) -> Network:
     import keras
 
-    # Without the optimizer: nobody trains here.
+    # Without the optimizer, which only training needs.
     model = keras.models.load_model(path, compile=False)
     return lambda images: model.predict(images, verbose=0)
 

@@ -9,16 +9,11 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "run"]
 
-__version__: str
+# The one place of the version: the build reads it here.
+__version__ = "1.0.0.dev0"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        # To look it up as metadata takes longer than everything else in ``init``, most of all where
-        # archives lie on the search path, as in Spark's tasks.
-        from horovod._native import VERSION
-
-        return VERSION
     # This costs more than everything else at start-up, and few ask for it.
     if name == "run":
         from horovod.launch.function import run

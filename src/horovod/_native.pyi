@@ -1,24 +1,49 @@
-"""The C++ engine; see bindings/. Numbers for kinds, ops, dtypes and intents are those of
-``horovod.operations``."""
+"""
+The C++ engine; see bindings/. Its numbers are those of ``horovod.operations``.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-VERSION: str  # of the distribution that this is a part of
+class Streams:
+    """Says on which stream of a GPU a framework's next work goes."""
 
-def space_bytes(size: int) -> int: ...
-def kernel_isa() -> str: ...
-def request_signal() -> int: ...
-def watch_dump_signal(engine: Engine) -> bool: ...
-def leave_dump_signal() -> None: ...
+class PythonStreams(Streams):
+    def __init__(self, function: Callable[[int], int]) -> None: ...
+
+class GpuAccess:
+    """
+    The way to CUDA's driver and NCCL, which are opened when they are first needed.
+    """
+
+    def __init__(self, cuda_path: str, nccl_path: str) -> None: ...
+    def device_count(self) -> int: ...
+    def nccl_version(self) -> int: ...
+
+class DevicePlane:
+    """
+    What an engine is told about GPU memory; lists are by kind, see ``horovod.gpus``.
+    """
+
+    def __init__(
+        self,
+        gpus: GpuAccess,
+        routes: Sequence[int],
+        is_hierarchical: Sequence[bool],
+        streams: int,
+        default_device: int,
+        timeout_s: float,
+    ) -> None: ...
 
 class LinkSeals:
     """What seals one link between hosts, on its way to the engine."""
 
 class LinkCipher:
-    """AES-256-GCM of the first libcrypto of ``candidates`` that this process has, or can load."""
+    """
+    AES-256-GCM of the first libcrypto of ``candidates`` that this process has, or can load.
+    """
 
-    def __init__(self, candidates: list[str]) -> None: ...
+    def __init__(self, candidates: Sequence[str]) -> None: ...
     @property
     def path(self) -> str: ...
     @property
@@ -27,40 +52,71 @@ class LinkCipher:
     def time_record(self, size_bytes: int, is_encrypting: bool, count: int) -> float:
         """Seconds to seal and open a record, in memory; the mean of ``count``."""
 
-class Carrier(Protocol):
-    """What the engine calls where another one moves the data; addresses, counts and numbers."""
-
-    name: str
-    def reduces(self, dtype: int, op: int) -> bool: ...
-    def allreduce(self, address: int, count: int, dtype: int, op: int) -> None: ...
-    def broadcast(self, address: int, size_bytes: int, root: int) -> None: ...
-    def allgather(self, given: int, taken: int, sizes: Sequence[int]) -> None: ...
-    def alltoall(
-        self, given: int, given_sizes: Sequence[int], taken: int, taken_sizes: Sequence[int]
-    ) -> None: ...
-    def barrier(self) -> None: ...
-    def test(self) -> bool: ...
+def request_signal() -> int: ...
+def watch_dump_signal(engine: Engine) -> bool: ...
+def leave_dump_signal() -> None: ...
 
 class TraceConfig:
     """What the flight recorder keeps and where its files go."""
 
-    events: int
-    folder: str
-    is_chosen_folder: bool
-    job: str
-    world: str
-    generation: int
-    presence: str
-    stack_signal: int
-    stack_fd: int
-    timeline_path: str
-    timeline_mark_cycles: bool
-    timeline_max_bytes: int
-    data_plane: str
     def __init__(self) -> None: ...
+    @property
+    def events(self) -> int: ...
+    @events.setter
+    def events(self, arg: int, /) -> None: ...
+    @property
+    def folder(self) -> str: ...
+    @folder.setter
+    def folder(self, arg: str, /) -> None: ...
+    @property
+    def is_chosen_folder(self) -> bool: ...
+    @is_chosen_folder.setter
+    def is_chosen_folder(self, arg: bool, /) -> None: ...
+    @property
+    def job(self) -> str: ...
+    @job.setter
+    def job(self, arg: str, /) -> None: ...
+    @property
+    def world(self) -> str: ...
+    @world.setter
+    def world(self, arg: str, /) -> None: ...
+    @property
+    def generation(self) -> int: ...
+    @generation.setter
+    def generation(self, arg: int, /) -> None: ...
+    @property
+    def presence(self) -> str: ...
+    @presence.setter
+    def presence(self, arg: str, /) -> None: ...
+    @property
+    def stack_signal(self) -> int: ...
+    @stack_signal.setter
+    def stack_signal(self, arg: int, /) -> None: ...
+    @property
+    def stack_fd(self) -> int: ...
+    @stack_fd.setter
+    def stack_fd(self, arg: int, /) -> None: ...
+    @property
+    def timeline_path(self) -> str: ...
+    @timeline_path.setter
+    def timeline_path(self, arg: str, /) -> None: ...
+    @property
+    def timeline_mark_cycles(self) -> bool: ...
+    @timeline_mark_cycles.setter
+    def timeline_mark_cycles(self, arg: bool, /) -> None: ...
+    @property
+    def timeline_max_bytes(self) -> int: ...
+    @timeline_max_bytes.setter
+    def timeline_max_bytes(self, arg: int, /) -> None: ...
+    @property
+    def data_plane(self) -> str: ...
+    @data_plane.setter
+    def data_plane(self, arg: str, /) -> None: ...
 
 class Tuning:
-    """What ``Engine.tune`` changes; with a ``cycle_time_us`` of 0 the engine decides."""
+    """
+    What ``Engine.tune`` changes; with a ``cycle_time_us`` of 0 the engine decides.
+    """
 
     def __init__(
         self,
@@ -72,23 +128,71 @@ class Tuning:
     ) -> None: ...
 
 class Config:
-    rank: int
-    size: int
-    generation: int
-    usable_cores: int
-    tuning: Tuning
-    fuse_groups: bool
-    cache_capacity: int
-    stall_check: bool
-    stall_check_time_s: float
-    stall_shutdown_time_s: float
-    is_debug: bool
-    debug_interval: int
-    peer_names: list[str]
-    trace: TraceConfig
-    log_level: int
-    log_hide_time: bool
     def __init__(self) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @rank.setter
+    def rank(self, arg: int, /) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @size.setter
+    def size(self, arg: int, /) -> None: ...
+    @property
+    def generation(self) -> int: ...
+    @generation.setter
+    def generation(self, arg: int, /) -> None: ...
+    @property
+    def usable_cores(self) -> int: ...
+    @usable_cores.setter
+    def usable_cores(self, arg: int, /) -> None: ...
+    @property
+    def tuning(self) -> Tuning: ...
+    @tuning.setter
+    def tuning(self, arg: Tuning, /) -> None: ...
+    @property
+    def fuse_groups(self) -> bool: ...
+    @fuse_groups.setter
+    def fuse_groups(self, arg: bool, /) -> None: ...
+    @property
+    def cache_capacity(self) -> int: ...
+    @cache_capacity.setter
+    def cache_capacity(self, arg: int, /) -> None: ...
+    @property
+    def stall_check(self) -> bool: ...
+    @stall_check.setter
+    def stall_check(self, arg: bool, /) -> None: ...
+    @property
+    def stall_check_time_s(self) -> float: ...
+    @stall_check_time_s.setter
+    def stall_check_time_s(self, arg: float, /) -> None: ...
+    @property
+    def stall_shutdown_time_s(self) -> float: ...
+    @stall_shutdown_time_s.setter
+    def stall_shutdown_time_s(self, arg: float, /) -> None: ...
+    @property
+    def is_debug(self) -> bool: ...
+    @is_debug.setter
+    def is_debug(self, arg: bool, /) -> None: ...
+    @property
+    def debug_interval(self) -> int: ...
+    @debug_interval.setter
+    def debug_interval(self, arg: int, /) -> None: ...
+    @property
+    def peer_names(self) -> list[str]: ...
+    @peer_names.setter
+    def peer_names(self, arg: Sequence[str], /) -> None: ...
+    @property
+    def trace(self) -> TraceConfig: ...
+    @trace.setter
+    def trace(self, arg: TraceConfig, /) -> None: ...
+    @property
+    def log_level(self) -> int: ...
+    @log_level.setter
+    def log_level(self, arg: int, /) -> None: ...
+    @property
+    def log_hide_time(self) -> bool: ...
+    @log_hide_time.setter
+    def log_hide_time(self, arg: bool, /) -> None: ...
 
 class Operation:
     def __init__(
@@ -101,34 +205,8 @@ class Operation:
         process_set: int = ...,
     ) -> None: ...
 
-class Streams:
-    """Says on which stream of a GPU a framework's next work goes."""
-
-class PythonStreams(Streams):
-    def __init__(self, function: Callable[[int], int]) -> None: ...
-
-class GpuAccess:
-    """The way to CUDA's driver and NCCL, which are opened when they are first needed."""
-
-    def __init__(self, cuda_path: str, nccl_path: str) -> None: ...
-    def device_count(self) -> int: ...
-    def nccl_version(self) -> int: ...
-
-class DevicePlane:
-    """What an engine is told about GPU memory; lists are by kind, see ``horovod.gpus``."""
-
-    def __init__(
-        self,
-        gpus: GpuAccess,
-        routes: list[int],
-        is_hierarchical: list[bool],
-        streams: int,
-        default_device: int,
-        timeout_s: float,
-    ) -> None: ...
-
 class TensorReader(Streams):
-    def __init__(self, capsule: Any) -> None: ...
+    def __init__(self, capsule: object) -> None: ...
 
 class Output:
     @property
@@ -138,32 +216,29 @@ class Output:
         """-1 for host memory, else CUDA's number of the GPU."""
 
     def copy_to(self, address: int, size_bytes: int, stream: int) -> None:
-        """Start copying a result on a GPU to memory of the same one, in a stream of it."""
+        """
+        Start copying a result on a GPU to memory of the same one, in a stream of it.
+        """
 
     def as_numpy(self, dtype: int) -> Any: ...
     def as_dlpack(self, dtype: int) -> Any: ...
 
-class Port:
-    def __init__(self) -> None: ...
-    def attach(self, engine: Engine, local_rank: int, local_size: int) -> None: ...
-    def detach(self, engine: Engine) -> None: ...
-    def rethrow(self) -> None: ...
-    @property
-    def address(self) -> int: ...
+def space_bytes(size: int) -> int: ...
+def kernel_isa() -> str: ...
 
 class Engine:
     def __init__(
         self,
         config: Config,
         space_fd: int = ...,
-        pidfds: list[int] = ...,
-        pids: list[int] = ...,
-        carrier: Carrier | None = ...,
-        hosts: list[list[int]] = ...,
-        bells: list[int] = ...,
-        control: list[tuple[int, int, LinkSeals]] = ...,
-        data: list[tuple[int, int, int, LinkSeals | None]] = ...,
-        news: list[tuple[int, int, LinkSeals]] = ...,
+        pidfds: Sequence[int] = ...,
+        pids: Sequence[int] = ...,
+        carrier: object | None = ...,
+        hosts: Sequence[Sequence[int]] = ...,
+        bells: Sequence[int] = ...,
+        control: Sequence[tuple[int, int, LinkSeals]] = ...,
+        data: Sequence[tuple[int, int, int, LinkSeals | None]] = ...,
+        news: Sequence[tuple[int, int, LinkSeals]] = ...,
         devices: DevicePlane | None = ...,
     ) -> None: ...
     def submit(
@@ -172,7 +247,7 @@ class Engine:
         name: str | None,
         input: int,
         output: int,
-        shape: list[int],
+        shape: Sequence[int],
         dtype: int,
         intent: int,
         splits: Sequence[int] = ...,
@@ -202,8 +277,8 @@ class Engine:
         reader: TensorReader,
         operation: Operation,
         name: str | None,
-        input: Any,
-        output: Any,
+        input: object | None,
+        output: object | None,
         intent: int,
         splits: Sequence[int] = ...,
     ) -> int: ...
@@ -221,7 +296,7 @@ class Engine:
         operation: Operation,
         name: str | None,
         inputs: list[Any],
-        outputs: list[Any] | None,
+        outputs: object | None,
         intent: int,
     ) -> int: ...
     def run_tensor(
@@ -229,8 +304,8 @@ class Engine:
         reader: TensorReader,
         operation: Operation,
         name: str | None,
-        input: Any,
-        output: Any,
+        input: object | None,
+        output: object | None,
         splits: Sequence[int] = ...,
     ) -> list[Output]: ...
     def gather(self, name: str, payload: bytes) -> bytes:
@@ -239,10 +314,10 @@ class Engine:
     def add_process_set(
         self,
         process_set: int,
-        ranks: list[int],
-        carrier: Carrier | None = ...,
-        control: list[tuple[int, int, LinkSeals]] = ...,
-        data: list[tuple[int, int, int, LinkSeals | None]] = ...,
+        ranks: Sequence[int],
+        carrier: object | None = ...,
+        control: Sequence[tuple[int, int, LinkSeals]] = ...,
+        data: Sequence[tuple[int, int, int, LinkSeals | None]] = ...,
     ) -> None: ...
     def remove_process_set(self, process_set: int) -> None: ...
     def discard_process_set(self, process_set: int) -> None: ...
@@ -253,7 +328,9 @@ class Engine:
     def contains(self, handle: int) -> bool: ...
     def wait(self, handle: int) -> list[Output]: ...
     def confirm(self, limit_s: float) -> bool:
-        """Whether GPUs have finished, within the limit, what is done for the engine."""
+        """
+        Whether GPUs have finished, within the limit, what is done for the engine.
+        """
 
     def shutdown(self) -> None: ...
     def end_world(self, reason: str) -> None:
@@ -275,3 +352,11 @@ class Engine:
     def write_recording(self, reason: str, detail: str, path: str) -> str: ...
     def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
     def stop_timeline(self) -> None: ...
+
+class Port:
+    def __init__(self) -> None: ...
+    def attach(self, engine: object, local_rank: int, local_size: int) -> None: ...
+    def rethrow(self) -> None: ...
+    def detach(self, engine: Engine) -> None: ...
+    @property
+    def address(self) -> int: ...

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from horovod import _native
 from horovod.affinity import core_of, on_core
 from horovod.backends import Backend
+from horovod.backends.carrier import Carrier
 from horovod.backends.plane import NATIVE, DataPlane, Neighbourhood, find_backend
-from horovod.errors import InitError
+from horovod.errors import HorovodInternalError, InitError
 from horovod.gpus import device_plane
 from horovod.process_sets import ConnectSet
 from horovod.rendezvous.authentication import SECRET_BYTES
@@ -27,25 +28,22 @@ from horovod.trace.folders import JOB_ID, job_name
 from horovod.trace.setup import TracedWorld, configure_trace
 from horovod.trace.stacks import release_stacks
 
+if TYPE_CHECKING:
+    from horovod import _native
+
 __all__ = ["MPI", "World", "assemble", "tuning_of", "usable_cores", "worlds_begun"]
 
 # The name of MPI as a data plane.
 MPI = "mpi"
-# What the engine says of ranks that have ended their part; see loss_text in runtime/health.cc.
-_LEFT = (" has shut down", " has given up")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process in a world. ``names`` are those of all ranks in messages.
-
-    ``object_key`` is known to its ranks alone, for the codes of objects.
-    """
+    """This process in a world. ``object_key`` is known to its ranks alone, for codes of objects."""
 
     identity: Identity
     engine: _native.Engine
     data_plane_name: str
-    names: tuple[str, ...]
     settings: Settings
     object_key: bytes = field(repr=False)
     connect_set: ConnectSet | None = None  # where the world spans hosts
@@ -73,20 +71,6 @@ class World:
             "it does not protect (docs/security.md)"
         ]
 
-    def missing_in(self, text: str) -> list[int]:
-        """The other ranks that are dead, silent or out of reach, as an error of this world says.
-
-        Not those that have left it by themselves: they may be on their way to the next one.
-        """
-        own = self.identity.rank
-        return [
-            rank for rank, name in enumerate(self.names) if rank != own and _is_missing(name, text)
-        ]
-
-
-def _is_missing(name: str, text: str) -> bool:
-    return any(not rest.startswith(_LEFT) for rest in text.split(name)[1:])
-
 
 _generations: Counter[str] = Counter()  # worlds begun, by scope
 
@@ -102,6 +86,8 @@ def assemble(identity: Identity, settings: Settings) -> World:
     Raises:
         InitError: ranks are missing, disagree or cannot reach each other; or no engine can be made.
     """
+    from horovod import _native
+
     # Ranks count the worlds of one scope alike; handles must differ between all of a process.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
     plane_name = _chosen_data_plane(identity, settings)
@@ -121,7 +107,7 @@ def assemble(identity: Identity, settings: Settings) -> World:
             engine = _engine_class(config)(config, devices=devices)
             # There is no secret, and nobody to share a key with.
             key = os.urandom(SECRET_BYTES)
-            return World(identity, engine, plane_name, ("rank 0",), settings, key)
+            return World(identity, engine, plane_name, settings, key)
     mesh = meet(
         identity,
         generation,
@@ -155,6 +141,7 @@ def _started(
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
     ]
     config = _engine_config(identity, settings, _generations.total(), names)
+    config.peer_hosts = list(mesh.hostnames)
     traced = TracedWorld(
         job_name(os.environ, mesh.pids[0], mesh.hostnames[0]),
         f"{identity.scope}{generation}",
@@ -177,7 +164,6 @@ def _started(
         identity,
         engine,
         plane_name,
-        tuple(names),
         settings,
         mesh.object_key,
         connect_set,
@@ -189,7 +175,7 @@ def _engine_of(
     config: _native.Config,
     mesh: Mesh,
     rank: int,
-    carrier: _native.Carrier | None,
+    carrier: Carrier | None,
     devices: _native.DevicePlane | None,
 ) -> _native.Engine:
     """The engine takes over all descriptors of the mesh."""
@@ -209,12 +195,16 @@ def _engine_of(
             devices,
         )
     except Exception as error:
-        raise InitError(f"init: initialization failed: {error}") from error
+        text = f"init: initialization failed: {error}"
+        ranks = error.ranks if isinstance(error, HorovodInternalError) else ()
+        raise InitError(text, ranks=ranks) from error
     finally:
         os.close(mesh.region_fd)  # it has one of its own
 
 
 def _engine_class(config: _native.Config) -> type[_native.Engine]:
+    from horovod import _native
+
     if not config.is_debug:
         return _native.Engine
     # Here, because few worlds need it.
@@ -273,6 +263,8 @@ def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
 def _engine_config(
     identity: Identity, settings: Settings, generation: int, names: Sequence[str]
 ) -> _native.Config:
+    from horovod import _native
+
     config = _native.Config()
     config.rank = identity.rank
     config.size = identity.size
@@ -297,6 +289,8 @@ def tuning_of(settings: Settings) -> _native.Tuning:
     cycle_time_us = round(settings.cycle_time_ms * 1000)
     if settings.cycle_time_ms > 0:
         cycle_time_us = min(max(cycle_time_us, 1), 2**32 - 1)
+    from horovod import _native
+
     return _native.Tuning(
         fusion_threshold_bytes=settings.fusion_threshold_bytes,
         cycle_time_us=cycle_time_us,

@@ -12,9 +12,8 @@ under the same names, in any order. Errors:
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from horovod import _native
 from horovod.flights import Flights
 from horovod.operations import (
     Average,
@@ -30,6 +29,9 @@ from horovod.operations import (
 )
 from horovod.process_sets import ProcessSet, global_process_set
 from horovod.world import engine
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = ["Collectives", "barrier", "join"]
 

@@ -52,13 +52,13 @@ class WatchedEngine(_native.Engine):
         try:
             return super().run_tensor(*args, **kwargs)
         except MismatchError as error:
-            raise MismatchError(_with_stack(error, _stack_text())) from None
+            raise _with_stack(error, _stack_text()) from None
 
     def wait(self, handle: int) -> list[_native.Output]:
         try:
             return super().wait(handle)
         except MismatchError as error:
-            raise MismatchError(_with_stack(error, self._stacks.get(handle, ""))) from None
+            raise _with_stack(error, self._stacks.get(handle, "")) from None
         finally:
             if not self.contains(handle):
                 self._stacks.pop(handle, None)
@@ -68,8 +68,9 @@ class WatchedEngine(_native.Engine):
         return handle
 
 
-def _with_stack(error: Exception, stack: str) -> str:
-    return f"{error}\nThis rank submitted it here:\n{stack}" if stack else str(error)
+def _with_stack(error: MismatchError, stack: str) -> MismatchError:
+    text = f"{error}\nThis rank submitted it here:\n{stack}" if stack else str(error)
+    return MismatchError(text, ranks=error.ranks, host=error.host, operation=error.operation)
 
 
 def _stack_text() -> str:

@@ -16,11 +16,13 @@
     TimeoutError
     └ TimeoutException              processes of a job did not find each other in time
 
-The engine reports a code and a text; ``from_code`` turns them into the exception.
+A text is for people. What code needs to know is in attributes: no code reads an error's text. The
+engine reports a code, a text and what the error is about; ``from_code`` makes the exception of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 __all__ = [
@@ -52,8 +54,39 @@ class ErrorCode(IntEnum):
     INTERNAL = 7
 
 
-class HorovodInternalError(RuntimeError):
-    """A collective failed on this rank; the text names operation, tensor, rank and reason."""
+class _SubjectError(Exception):
+    """An error that says what it is about.
+
+    Attributes:
+        ranks: ranks of the world that are missing, dead, silent or out of reach, rising; none that
+            have left the world by themselves. Empty if none are known.
+        host: name of the host of all these ranks; empty if not known, or if they have several.
+        operation: what failed, such as ``allreduce 'x'``; empty if not known.
+    """
+
+    # For errors that older versions have pickled.
+    ranks: tuple[int, ...] = ()
+    host: str = ""
+    operation: str = ""
+
+    def __init__(
+        self, *args: object, ranks: Iterable[int] = (), host: str = "", operation: str = ""
+    ) -> None:
+        super().__init__(*args)
+        self.ranks = tuple(sorted(set(ranks)))
+        self.host = host
+        self.operation = operation
+
+
+class HorovodInternalError(_SubjectError, RuntimeError):
+    """A collective failed on this rank; the text names operation, tensor, rank and reason.
+
+    Attributes:
+        ranks: ranks of the world that are missing, dead, silent or out of reach, rising; none that
+            have left the world by themselves. Empty if none are known.
+        host: name of the host of all these ranks; empty if not known, or if they have several.
+        operation: what failed, such as ``allreduce 'x'``; empty if not known.
+    """
 
 
 class MismatchError(HorovodInternalError):
@@ -77,9 +110,9 @@ class AlteredObjectError(HorovodInternalError):
         super().__init__(
             f"{operation} {name!r}: what arrived as the object of rank {sender} is not what it "
             "sent: its code is wrong, so it was altered, replayed or exchanged on the way; nothing "
-            "of it was used"
+            "of it was used",
+            operation=operation,
         )
-        self.operation = operation
         self.name = name
         self.sender = sender
 
@@ -123,8 +156,20 @@ class HorovodVersionMismatchError(ImportError):
         self.installed_version = installed_version
 
 
-class InitError(ValueError):
-    """``init`` failed: the text says which ranks or settings were the reason."""
+class InitError(_SubjectError, ValueError):
+    """``init`` failed: the text says which ranks or settings were the reason.
+
+    Attributes:
+        ranks: ranks that did not come, died, cannot be reached or do not fit, rising; empty if the
+            reason is another one.
+        host: name of the host of all these ranks; empty if not known, or if they have several.
+        operation: what failed, if not ``init`` itself.
+    """
+
+    @property
+    def reason(self) -> str:
+        """The text without the name of ``init``, for a sentence of something else."""
+        return str(self).removeprefix("init: ")
 
 
 class SettingError(ValueError):
@@ -135,8 +180,7 @@ class TimeoutException(TimeoutError):  # noqa: N818 public name
     """Processes that were to start or to register did not do so in time; the text says which."""
 
 
-_BY_CODE: dict[int, type[Exception]] = {
-    ErrorCode.INVALID_ARGUMENT: ValueError,
+_BY_CODE: dict[int, type[HorovodInternalError]] = {
     ErrorCode.MISMATCH: MismatchError,
     ErrorCode.PEER_LOST: PeerLostError,
     ErrorCode.TIMEOUT: StallError,
@@ -146,6 +190,11 @@ _BY_CODE: dict[int, type[Exception]] = {
 }
 
 
-def from_code(code: int, text: str) -> Exception:
+def from_code(
+    code: int, text: str, *, ranks: Iterable[int] = (), host: str = "", operation: str = ""
+) -> Exception:
     """The exception for an engine error code, ready to raise."""
-    return _BY_CODE.get(code, HorovodInternalError)(text)
+    if code == ErrorCode.INVALID_ARGUMENT:
+        return ValueError(text)
+    kind = _BY_CODE.get(code, HorovodInternalError)
+    return kind(text, ranks=ranks, host=host, operation=operation)

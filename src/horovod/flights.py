@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from horovod import _native
 from horovod.errors import HorovodInternalError
 from horovod.operations import Dtype, Intent
 from horovod.world import at_end, engine
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = ["Adapter", "Flights", "integers", "submit_and_wait"]
 
@@ -86,7 +88,7 @@ _COMPUTE = Intent.COMPUTE  # to look it up takes longer than to pass it
 # What must stay alive until an operation is done, and how its result is made: the engine that runs
 # it, its input, its output (None: allocated by the engine), and a function of the engine's outputs
 # and those two (None: the result is the output). A plain tuple, made per call.
-_Finish = Callable[[list[_native.Output], Any, Any], Any]
+_Finish = Callable[["list[_native.Output]", Any, Any], Any]
 _Flight = tuple["_native.Engine | _Landed", Any, Any, _Finish | None]
 
 # Flights that a signal handler's exception cut off from their handle: the engine may still read and

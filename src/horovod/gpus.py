@@ -13,9 +13,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from horovod import _native
 from horovod.settings import Settings
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = [
     "cuda_problem",
@@ -90,11 +93,15 @@ def nccl_problem() -> str | None:
 @cache
 def _access() -> _native.GpuAccess:
     """One for all worlds: what the driver holds of a GPU is a process' own."""
+    from horovod import _native
+
     return _native.GpuAccess(CUDA, _nccl()[0])
 
 
 def device_plane(settings: Settings, local_rank: int) -> _native.DevicePlane | None:
     """How GPU tensors travel in a world with these settings; None without CUDA."""
+    from horovod import _native
+
     if not has_cuda():
         return None
     return _native.DevicePlane(

@@ -8,9 +8,8 @@ order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from horovod import _native
 from horovod.collectives import Collectives
 from horovod.operations import (
     Average,
@@ -23,6 +22,9 @@ from horovod.operations import (
     resolve_op,
 )
 from horovod.process_sets import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = ["GroupedCollectives"]
 

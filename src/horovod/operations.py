@@ -10,12 +10,14 @@ import reprlib
 import warnings
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from horovod import _native
 from horovod.errors import HorovodInternalError
 from horovod.process_sets import ProcessSet, check_process_set, number_of
 from horovod.world import rocm_built
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = [
     "Adasum",
@@ -207,15 +209,21 @@ def _registered(process_set: ProcessSet) -> int:
 def _reduction(
     kind: Kind, op: int | None, prescale_factor: float, postscale_factor: float, process_set: int
 ) -> _native.Operation:
+    from horovod import _native
+
     op = resolve_op(None, op)
     return _native.Operation(kind, op, 0, prescale_factor, postscale_factor, process_set)
 
 
 @lru_cache(maxsize=256)
 def _broadcast(root_rank: int, process_set: int) -> _native.Operation:
+    from horovod import _native
+
     return _native.Operation(Kind.BROADCAST, root=root_rank, process_set=process_set)
 
 
 @lru_cache(maxsize=256)
 def _plain(kind: Kind, process_set: int) -> _native.Operation:
+    from horovod import _native
+
     return _native.Operation(kind, process_set=process_set)

@@ -14,15 +14,18 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from horovod import _native
+from horovod.backends.carrier import Carrier
 from horovod.backends.plane import DataPlane
 from horovod.checked import BadMessageError, printable, read_json
 from horovod.errors import AlteredObjectError, HorovodInternalError, InitError, MismatchError
 from horovod.mpi_library import is_communicator, is_null, ranks_within
 from horovod.object_codes import ObjectCodes
 from horovod.rendezvous.meeting import SetLinks
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = [
     "ConnectSet",
@@ -232,7 +235,7 @@ class _Registry:
 
     def _connect(
         self, operation: str, number: int, process_set: ProcessSet
-    ) -> tuple[SetLinks, _native.Carrier | None]:
+    ) -> tuple[SetLinks, Carrier | None]:
         """The set's connections between hosts, and what carries its data if the engine does not.
 
         All ranks get them, or raise alike, members or not.
@@ -246,8 +249,7 @@ class _Registry:
             if self._data_plane is not None:
                 carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
         except InitError as failure:
-            text = str(failure).removeprefix("init: ")
-            problem = f"cannot connect process set {process_set.ranks}: {text}"
+            problem = f"cannot connect process set {process_set.ranks}: {failure.reason}"
         try:
             self._agree(operation, "process_sets.connect", {"connect": number}, problem, InitError)
         except BaseException:
@@ -346,13 +348,13 @@ def _json_of(rank: int, message: str, answer: bytes) -> Any:
     try:
         return read_json(message, answer)
     except BadMessageError as error:
-        raise HorovodInternalError(str(error.of(f"rank {rank}"))) from None
+        raise HorovodInternalError(str(error.of(f"rank {rank}")), ranks=[rank]) from None
 
 
 def _bad_answer(rank: int, message: str, found: object, expected: str) -> HorovodInternalError:
     text = printable(reprlib.repr(found))
     error = BadMessageError(message, "values", text, expected, f"rank {rank}")
-    return HorovodInternalError(str(error))
+    return HorovodInternalError(str(error), ranks=[rank])
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()

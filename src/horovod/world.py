@@ -15,10 +15,10 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
-from horovod import _native, gpus, mpi_library
+from horovod import gpus, mpi_library
 from horovod.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
 from horovod.autotune import Autotuning, check_autotune
 from horovod.autotune.knobs import Surroundings
@@ -29,8 +29,11 @@ from horovod.metrics.setup import Export, check_export, open_export
 from horovod.metrics.tally import Tally
 from horovod.mpi_library import is_communicator
 from horovod.process_sets import ProcessSet, close_registry, open_registry
-from horovod.rendezvous.meeting import Identity, ranks_in, recognise, this_member
+from horovod.rendezvous.meeting import Identity, recognise, this_member
 from horovod.settings import Settings, notices
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = [
     "at_end",
@@ -49,10 +52,10 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "keep_failure",
     "local_rank",
     "local_size",
     "metrics",
-    "missing_in",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -66,6 +69,7 @@ __all__ = [
     "settle",
     "shutdown",
     "size",
+    "take_failure",
 ]
 
 
@@ -91,7 +95,7 @@ _tally = Tally()
 _export: Export | None = None
 _sampler: Sampler | None = None
 _autotuning = Autotuning(tuning_of)
-_port = _native.Port()  # never replaced: plugins of frameworks keep its address
+_kept_failure: Exception | None = None
 
 
 def init(
@@ -160,7 +164,9 @@ def _settled() -> World:
 
 
 def _enter(world: World) -> None:
-    global _world, _export, _sampler
+    from horovod import _native
+
+    global _world, _export, _sampler, _kept_failure
     try:
         _export = open_export(world.identity, world.settings, metrics)
     except BaseException:
@@ -169,7 +175,8 @@ def _enter(world: World) -> None:
         raise
     _tally.begin()
     _world = world
-    _port.attach(world.engine, world.identity.local_rank, world.identity.local_size)
+    _kept_failure = None
+    _port().attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
     _sampler = open_sampler(
         world.identity,
@@ -209,8 +216,7 @@ def _join(
         except (InitError, HorovodInternalError) as error:
             if member is None:
                 raise
-            text = str(error)
-            member.note_failure(text, [r for r in ranks_in(text) if r != identity.rank])
+            member.note_failure(error)
 
 
 def _complete(
@@ -252,13 +258,15 @@ def shutdown() -> None:
     if export is not None:
         export.close()
     if world is not None:
+        from horovod import _native
+
         _native.leave_dump_signal()
         _autotuning.end()
         if sampler is not None:
             sampler.close()
         world.end()
         _tally.end(world.engine)
-        _port.detach(world.engine)
+        _port().detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
 
@@ -304,14 +312,35 @@ def has_spare_cores() -> bool:
     return _current().engine.has_spare_cores
 
 
+@cache
+def _port() -> _native.Port:
+    """The one of this process. It is never replaced: plugins of frameworks keep its address."""
+    from horovod import _native
+
+    return _native.Port()
+
+
 def port_address() -> int:
     """Where native plugins of this build find the engine of the current world; never changes."""
-    return _port.address
+    return _port().address
 
 
 def rethrow_interrupt() -> None:
     """For a binding whose plugin gave up a wait: raise what a signal handler raised in it."""
-    _port.rethrow()
+    _port().rethrow()
+
+
+def keep_failure(error: Exception) -> None:
+    """For a binding: a framework passes on no more than the text of ``error``."""
+    global _kept_failure
+    _kept_failure = error
+
+
+def take_failure() -> Exception | None:
+    """The last error in this world of which a framework got only the text, once; None if none."""
+    global _kept_failure
+    failure, _kept_failure = _kept_failure, None
+    return _port().take_failure() or failure
 
 
 def generation() -> int:
@@ -330,11 +359,6 @@ def confirm() -> None:
     if _world is not None:
         while not _world.engine.confirm(_CONFIRM_S):
             pass
-
-
-def missing_in(text: str) -> list[int]:
-    """See ``World.missing_in``; nobody outside of a world."""
-    return [] if _world is None else _world.missing_in(text)
 
 
 def rank() -> int:
@@ -497,6 +521,8 @@ def _abandon() -> None:
     _lock = threading.RLock()
     _forecast = None
     close_registry()
+    from horovod import _native
+
     _native.leave_dump_signal()
     _autotuning.abandon()
     if _export is not None:

@@ -57,13 +57,19 @@ void run_news(std::span<const std::byte> bytes) {
   try_to([&] {
     const NewsItem item = read_news(bytes, kScope);
     const std::vector<std::byte> again = write_news(item);
-    require(read_news(again, kScope).alarm.rank == item.alarm.rank);
+    const NewsItem twice = read_news(again, kScope);
+    require(twice.alarm.rank == item.alarm.rank && twice.alarm.ranks == item.alarm.ranks);
   });
 }
 
 std::vector<Bytes> news_seeds() {
   std::vector<Bytes> seeds;
   seeds.push_back(write_news({.alarm = {.code = ErrorCode::kPeerLost, .rank = 5, .text = "died"}}));
+  seeds.push_back(write_news({.alarm = {.code = ErrorCode::kTimeout,
+                                        .rank = 0,
+                                        .text = "allreduce 'x' waits",
+                                        .ranks = {0, 3, 5},
+                                        .operation = "allreduce 'x'"}}));
   for (const Liveness liveness : {Liveness::kLeft, Liveness::kDead, Liveness::kFailed}) {
     seeds.push_back(write_news({.liveness = liveness, .alarm = {.rank = 1, .text = {}}}));
   }

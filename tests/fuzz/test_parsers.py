@@ -22,7 +22,7 @@ import made_reports
 import pytest
 
 from horovod import process_sets
-from horovod.checked import BadMessageError, Fields
+from horovod.checked import MOST_RANKS, BadMessageError, Fields
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
@@ -92,6 +92,11 @@ def frames(data: bytes, _: Path) -> None:
 
 def mesh_messages(data: bytes, _: Path) -> None:
     """Each message behind a proof that holds: an authentic peer may be wrong, too."""
+    proof = prove(SECRET, b"horovod mesh failed", NONCE, data)
+    failed = bytes((handshake.Kind.FAILED,)) + proof + data
+    failure = handshake.failure_in(failed, SECRET, NONCE, 0)
+    assert failure is not None
+    assert all(0 <= rank < MOST_RANKS for rank in failure.ranks)
     handshake.decode_members(bytes((handshake.Kind.MEMBERS,)) + data[:10].ljust(10, b"\0"), 2)
     stated = data[10:18].ljust(8, b"\0")
     proof = prove(SECRET, b"horovod mesh root", NONCE, CLAIMS.encode(), stated)
@@ -102,7 +107,7 @@ def mesh_messages(data: bytes, _: Path) -> None:
 def raw_mesh_messages(data: bytes, _: Path) -> None:
     handshake.check_challenge(data)
     handshake.decode_hello(data, SECRET, NONCE)
-    handshake.text_of_failed(data, SECRET, NONCE)
+    handshake.failure_in(data, SECRET, NONCE, 0)
 
 
 def link_hello(data: bytes, _: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from lab import Lab
 from ranks import Job
 
-DETECTION_S = 5.0
-LIMIT_S = 5  # of the data plane, where a test sets it
-SHUTDOWN_S = 4  # of a stall
+DETECTION_S = 20.0  # for a loaded machine; below every timeout that could end the wait instead
+LIMIT_S = 10  # of the data plane, where a test sets it
+SHUTDOWN_S = 10  # of a stall
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -12,7 +12,7 @@ from ranks import Job
 
 pytestmark = pytest.mark.timeout(90)
 
-START_S = {"HOROVOD_START_TIMEOUT": "6"}
+START_S = {"HOROVOD_START_TIMEOUT": "10"}
 ROUNDS = ("steady.py", "64", "20")
 
 
@@ -78,7 +78,7 @@ def test_hosts_that_do_not_reach_each_other_are_listed(lab: Lab) -> None:
     job = lab.start_worker((1, 1, 1), *ROUNDS, environment=START_S)
     began = time.monotonic()
     failures(job)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 45
     for rank in job.ranks:
         assert "InitError" in rank.errors
         assert "host1" in rank.errors, job.told()

@@ -367,7 +367,7 @@ def test_a_cut_that_heals_in_time(lab: Lab) -> None:
 def test_a_cut_that_heals_too_late(lab: Lab) -> None:
     """The other host has been given up by then, by name, and comes back no more."""
     network = lab.open(2)
-    limit = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3"}
+    limit = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
     job = lab.start_worker((1, 1), "until_enough.py", environment=limit)
     lab.read_from(range(2), "ready", job)
     network.disconnect(lab.hosts[1])

@@ -16,7 +16,7 @@ def run(way: str) -> tuple[int, str]:
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "3"]
     job = subprocess.run(
         [*launcher, sys.executable, str(WORKER), way],
-        env={**os.environ, "HOROVOD_START_TIMEOUT": "3"},
+        env={**os.environ, "HOROVOD_START_TIMEOUT": "10"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

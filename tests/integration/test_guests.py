@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 from guest_jobs import HERE, OPTIONS, call
+from launching import assert_gone
 
 from horovod.launch.call import Call
 from horovod.launch.elastic.limits import Limits
@@ -28,6 +31,24 @@ from horovod.launch.guest_link import GuestAddress
 from horovod.launch.guest_news import FoundGuest, GuestBook
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
+
+ENGINE = """
+import sys
+from horovod.launch.guest import Guest
+name, secret = sys.stdin.readline().split()
+with Guest("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
+           environment={"GUEST": name}) as guest:
+    print(guest.address[1], flush=True)
+    sys.exit(guest.wait())
+"""
+
+
+@dataclass
+class Engine:
+    """A process that has taken in a guest, which is at ``address``."""
+
+    process: subprocess.Popen[str]
+    address: tuple[str, int]
 
 
 @contextmanager
@@ -41,12 +62,35 @@ def two_guests(secret: bytes) -> Iterator[dict[str, Guest]]:
         }
 
 
+@contextmanager
+def two_engines(secret: bytes) -> Iterator[dict[str, Engine]]:
+    with ExitStack() as processes:
+        engines = {}
+        for name in ("a", "b"):
+            process = processes.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", ENGINE],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            processes.callback(process.kill)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{name} {secret.hex()}\n")
+            process.stdin.flush()
+            engines[f"node/{name}"] = Engine(process, (HERE, int(process.stdout.readline())))
+        yield engines
+
+
 def place_of_worker() -> tuple[Any, ...]:
     import horovod.numpy as hvd
 
     hvd.init()
     sum_ = float(hvd.allreduce(np.array([hvd.rank() + 1.0]), op=hvd.Sum)[0])
     names = os.environ["GUEST"], os.environ["HOROVOD_HOSTNAME"]
+    print("hello from", names[0])
     return hvd.rank(), hvd.local_rank(), hvd.local_size(), *names, sum_
 
 
@@ -56,7 +100,25 @@ def test_a_job_on_guests(capfd: pytest.CaptureFixture[str]) -> None:
         found = call(place_of_worker, guests, secret)
         assert found == [(0, 0, 2, "a", "node", 3), (1, 1, 2, "b", "node", 3)]
         assert [guest.wait() for guest in guests.values()] == [0, 0]
-    assert capfd.readouterr().err == ""
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[0]<stdout>:hello from a", "[1]<stdout>:hello from b"]
+    assert err == ""
+
+
+def test_the_error_of_a_rank(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        if os.environ["HOROVOD_RANK"] == "1":
+            raise KeyError("of rank 1")
+        signal.pause()
+
+    secret = os.urandom(32)
+    with (
+        two_guests(secret) as guests,
+        pytest.raises(RuntimeError, match="rank 1 raised KeyError: 'of rank 1'") as caught,
+    ):
+        call(fail, guests, secret)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "KeyError: 'of rank 1'" in capfd.readouterr().err
 
 
 def test_a_guest_that_is_lost_is_named() -> None:
@@ -102,6 +164,28 @@ def test_the_end_of_a_guest_ends_its_worker(tmp_path: Path) -> None:
             found.result()
         assert guests["node/b"].wait() == 1
         assert not psutil.pid_exists(int(file.read_text()))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_of_the_engines_process_ends_guest_and_worker(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    def hang() -> None:
+        file = Path(tmp_path, os.environ["GUEST"])
+        file.with_suffix(".new").write_text(f"{os.getppid()} {os.getpid()}")
+        file.with_suffix(".new").rename(file)
+        signal.pause()
+
+    secret = os.urandom(32)
+    files = [tmp_path / "a", tmp_path / "b"]
+    with two_engines(secret) as engines, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(call, hang, engines, secret)
+        while not all(file.exists() for file in files) and not found.done():
+            time.sleep(0.01)
+        engines["node/b"].process.send_signal(signum)
+        with pytest.raises(RuntimeError, match="rank 1"):
+            found.result()
+        assert_gone([int(pid) for file in files for pid in file.read_text().split()])
 
 
 def test_an_elastic_job_gets_another_guest() -> None:

@@ -30,12 +30,12 @@ ENDINGS = [  # with native operations or without, how, and what the error says
 @pytest.mark.parametrize(("native", "how", "text"), ENDINGS)
 def test_a_program_that_waits_for_a_rank_names_it(native, how, text):
     # One rank can take seconds longer to compile than the other.
-    settings = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6", "HOROVOD_JAX_NATIVE_OPS": native}
+    settings = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10", "HOROVOD_JAX_NATIVE_OPS": native}
     command = [*LAUNCHER, sys.executable, str(WORKER), how]
     environment = {**os.environ, **settings}
     job = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     found = re.search(r"\[0\]<stdout>:usable True after ([\d.]+) s: (.*)", job.stdout)
     assert found, job.stdout + job.stderr
-    assert float(found[1]) < 20
+    assert float(found[1]) < 60  # of a loaded machine
     assert "HorovodInternalError" in found[2]
     assert re.search(text, found[2])

@@ -29,12 +29,12 @@ ENDINGS = [  # how, and what the error says
 @pytest.mark.parametrize(("how", "text"), ENDINGS)
 def test_who_waits_for_a_rank_gets_its_name(how, text):
     command = [*LAUNCHER, sys.executable, str(WORKER), how]
-    environment = {**os.environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6"}
+    environment = {**os.environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"}
     job = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     pattern = r"\[0\]<stdout>:usable True after ([\d.]+) s, 2 errors: (.*)"
     found = re.search(pattern, job.stdout)
     assert found, job.stdout + job.stderr
-    assert float(found[1]) < 20
+    assert float(found[1]) < 60  # of a loaded machine
     assert "HorovodInternalError" in found[2]
     assert re.search(text, found[2])
 

@@ -13,6 +13,7 @@ import pytest
 
 WORKER = Path(__file__).with_name("workers") / "tensorflow_ending.py"
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
+LIMIT_S = 60  # of a loaded machine; nothing but the end of the wait comes before it
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -39,14 +40,14 @@ def ending(how: str, **settings: str) -> tuple[str, float, str]:
 
 @pytest.mark.parametrize(("native", "how", "text"), ENDINGS)
 def test_a_function_that_waits_for_a_rank_names_it(native, how, text):
-    # One rank can take seconds longer to trace than the other.
+    # On a loaded machine one rank takes seconds longer to trace than the other.
     found = ending(
         how,
-        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="10",
         HOROVOD_TENSORFLOW_NATIVE_OPS=native,
     )
     assert found[0] == "UnknownError"
-    assert found[1] < 20
+    assert found[1] < LIMIT_S
     assert re.search(text, found[2])
 
 
@@ -54,4 +55,4 @@ def test_a_function_that_waits_for_a_rank_names_it(native, how, text):
 def test_ctrl_c_ends_an_eager_collective(native):
     error, seconds, _ = ending("interrupt", HOROVOD_TENSORFLOW_NATIVE_OPS=native)
     assert error == "KeyboardInterrupt"
-    assert seconds < 20
+    assert seconds < LIMIT_S

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 import pytest
 import sets
 
+# Ranks share the cores; threads of each rank's own would wait for each other there.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "20")
 os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "40")
 os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")

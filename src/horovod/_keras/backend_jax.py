@@ -23,6 +23,7 @@ from horovod.compression import Compressor, NoneCompressor
 from horovod.errors import HorovodInternalError
 from horovod.numpy import adapter
 from horovod.operations import Intent
+from horovod.world import keep_failure
 
 __all__ = [
     "Compression",
@@ -31,12 +32,8 @@ __all__ = [
     "global_variables",
     "is_traced",
     "make_reducer",
-    "take_failure",
     "to_tensor",
 ]
-
-# What a callback raised: JAX passes on no more than its text.
-_failures: list[HorovodInternalError] = []
 
 
 class FP16Compressor(Compressor):
@@ -100,13 +97,6 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def take_failure() -> HorovodInternalError | None:
-    """The exception of a reduction that failed since the last call; None without one."""
-    failure = _failures[0] if _failures else None
-    _failures.clear()
-    return failure
-
-
 class _JaxExchange:
     def __init__(self, options: Options) -> None:
         self._compression = options.compression
@@ -134,7 +124,7 @@ class _JaxExchange:
         try:
             self._run(plan, arrays)
         except HorovodInternalError as error:
-            _failures.append(error)
+            keep_failure(error)  # JAX passes on no more than its text
             raise
         return arrays
 

@@ -19,7 +19,6 @@ __all__ = [
     "compute_gradients",
     "global_variables",
     "make_reducer",
-    "take_failure",
     "to_tensor",
 ]
 
@@ -55,10 +54,6 @@ def global_variables() -> list[Any]:
     raise RuntimeError(
         "broadcast_global_variables() needs a TF1 graph; use BroadcastGlobalVariablesCallback"
     )
-
-
-def take_failure() -> None:
-    """The exception behind one of the backend's own: errors of the engine come as they are."""
 
 
 class _TorchExchange:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
 
-from horovod._keras.backends import backend_for
 from horovod._keras.bases import with_backend
 from horovod._keras.library import backend_name
 from horovod._keras.variables import (
@@ -19,8 +18,8 @@ from horovod._keras.variables import (
     read_values,
 )
 from horovod.elastic import ObjectState, run_fn
+from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_arrays
-from horovod.errors import HorovodInternalError
 from horovod.numpy.objects import broadcast_object
 from horovod.world import init, rank, shutdown
 
@@ -137,28 +136,18 @@ def make_run(keras: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
             elastic: Callable[..., R] = import_module("horovod.tensorflow.elastic").run(func)
             return elastic
         restart = _restart_with_jax if backend_name(keras) == "jax" else _restart_engine
-        return run_fn(_translated(func, backend_for(keras).take_failure), restart)
+        return run_fn(_with_engine_errors(func), restart)
 
     return run
 
 
-def _translated(
-    func: Callable[..., R], take_failure: Callable[[], HorovodInternalError | None]
-) -> Callable[..., R]:
-    """``func``, raising what is behind a backend's own error."""
+def _with_engine_errors(func: Callable[..., R]) -> Callable[..., R]:
+    """``func``, raising the engine's error in place of what a backend has made of it."""
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
-        take_failure()  # of another time
-        try:
+        with engine_errors(Exception):
             return func(*args, **kwargs)
-        except HorovodInternalError:
-            raise
-        except Exception as error:
-            failure = take_failure()
-            if failure is None:
-                raise
-            raise failure from error
 
     return translated
 

@@ -7,15 +7,17 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from horovod import _native
 from horovod.autotune.knobs import Surroundings, Values, knobs_for, values_of
 from horovod.autotune.log import SampleLog
 from horovod.autotune.steps import StepMeter
 from horovod.autotune.tuner import Progress, Tuner
 from horovod.errors import SettingError
 from horovod.settings import Settings, names_given
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = ["Autotuning", "check_autotune"]
 

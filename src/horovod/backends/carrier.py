@@ -37,7 +37,7 @@ class _Memory:
 
 
 class Carrier:
-    """What the engine calls; see ``_native.Carrier``. ``name`` stands in its messages."""
+    """What the engine calls; ``name`` stands in its messages."""
 
     def __init__(self, name: str, backend: Backend) -> None:
         self.name = name

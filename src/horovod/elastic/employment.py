@@ -56,10 +56,10 @@ class Employment:
             self._member.standing = Standing(self._member.seat.world, 0)
 
     def note_failure(self, state: State, error: HorovodInternalError) -> None:
-        """The world is over because of ``error``; call it before that world is left."""
+        """The world is over because of ``error``."""
         if self._member is not None:
             self._take_standing(self._member, state)
-            self._member.note_failure(str(error), world.missing_in(str(error)))
+            self._member.note_failure(error)
 
     def note_update(self, state: State, *, keeps_state: bool) -> None:
         """The world is left because of an update; all that stay have the same state."""

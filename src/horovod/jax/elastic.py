@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from horovod.elastic import ObjectState, run_fn
+from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_names
-from horovod.errors import HorovodInternalError, MismatchError
 from horovod.jax.functions import broadcast_object, is_key
 from horovod.world import init, rank, shutdown
 
@@ -50,16 +50,10 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
-        try:
+        # A ValueError where JAX ran a small program on this thread.
+        with engine_errors(jax.errors.JaxRuntimeError, ValueError):
             result: R = jax.block_until_ready(func(*args, **kwargs))
             return result
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
-            # A ValueError where JAX ran a small program on this thread.
-            text = str(error)
-            if "HorovodInternalError" not in text:
-                raise
-            kind = MismatchError if "MismatchError" in text else HorovodInternalError
-            raise kind(text) from error
 
     return run_fn(translated, _restart_engine)
 

@@ -27,6 +27,7 @@ from horovod.jax.gradients import derivative_of, transpose_of
 from horovod.jax.lowering import lower_to_plugin
 from horovod.jax.plugin import is_native
 from horovod.operations import Adasum, Kind
+from horovod.world import keep_failure
 
 __all__ = ["bind"]
 
@@ -102,6 +103,7 @@ def _run_in_callback(call: Call, shapes: Sequence[Any], *arrays: Any) -> list[An
     try:
         results = eager.run_on_host(call, arrays)
     except HorovodInternalError as error:
+        keep_failure(error)
         kind = type(error).__name__
         raise RuntimeError(f"HorovodInternalError ({kind}): {error}") from error
     for result, expected in zip(results, shapes, strict=True):

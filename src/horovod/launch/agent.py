@@ -5,6 +5,9 @@ every later order; all that it has to say leaves through standard output, in fra
 input ends, whatever the reason, all workers end and then the agent; but that of a ``keeper`` holds
 them for a while, and greets the launcher that comes back. It imports little: a launcher waits for
 all its agents at once.
+
+The launcher acknowledges output. The agent stops reading its workers while much of a stream is not
+acknowledged yet, so a slow console makes the workers wait and never hides an exit.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from horovod.launch.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.host_plan import HostPlan, Place, place_of, plan_of
 from horovod.launch.line import Line
 from horovod.launch.output import Output, Sink
-from horovod.launch.processes import Starter, adopt_orphans, reaped, spawn
+from horovod.launch.processes import adopt_orphans, reaped
 from horovod.launch.records import Records
 from horovod.launch.remote_call import ReceivedCall
 from horovod.launch.wakeups import Wakeups
@@ -112,7 +115,7 @@ class Agent:
     """``say`` takes a line for whoever looks after this host; ``farewell`` is called when nothing
     is left to do here, before the launcher hears of it. ``unseal`` undoes what was done to the
     launcher's plan for its journey, ``adapt`` makes of it what it means here. ``noted_exit`` gets
-    the exit code of each worker once the launcher is told; ``start`` starts one.
+    the exit code of each worker once the launcher is told.
     """
 
     def __init__(
@@ -125,7 +128,6 @@ class Agent:
         unseal: Callable[[HostPlan], HostPlan] = lambda plan: plan,
         adapt: Callable[[HostPlan], HostPlan] | None = None,
         noted_exit: Callable[[int], None] = lambda exit_code: None,
-        start: Starter = spawn,
     ) -> None:
         self.untaken = [0, 0]  # bytes of output that the launcher still has, by stream
         self._say = say
@@ -138,9 +140,7 @@ class Agent:
         self._line = Line(selector, self._on_frame, self._on_line_end, self._on_altered)
         self._watchdog = Watchdog()
         self._output = Output(selector)
-        self._crew = LocalCrew(
-            self._output, self._watchdog, sinks=self._sinks, listener=self, start=start
-        )
+        self._crew = LocalCrew(self._output, self._watchdog, sinks=self._sinks, listener=self)
         self._closed: set[tuple[int, int]] = set()  # streams of workers
         self._backlog = Backlog()
         self._plan: HostPlan | None = None
@@ -330,8 +330,7 @@ class Agent:
         try:
             store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
         except InitError as error:
-            reason = str(error).removeprefix("init: ")
-            self._report_trouble(Trouble(1, f"{plan.hostname}: {reason}\n{_BLOCKED}"))
+            self._report_trouble(Trouble(1, f"{plan.hostname}: {error.reason}\n{_BLOCKED}"))
             return False
         store.close()
         self._crew.prepare(

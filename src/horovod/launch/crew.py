@@ -19,7 +19,6 @@ from horovod.launch.host_plan import HostPlan, Place
 from horovod.launch.hosts import Slot
 from horovod.launch.output import Output, Sink
 from horovod.launch.processes import (
-    Starter,
     descendants,
     signal_group,
     signal_processes,
@@ -133,7 +132,7 @@ class _Group:
 class LocalCrew:
     """The workers of this machine. ``outsiders`` are children that are none of its business.
 
-    ``start`` is how it comes by a process.
+    ``file_limit`` is a worker's soft limit of descriptors, if not that of this process.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class LocalCrew:
         sinks: Callable[[Worker], tuple[Sink, Sink]],
         listener: StartListener,
         outsiders: Callable[[], Collection[int]] = tuple,
-        start: Starter = spawn,
+        file_limit: int | None = None,
     ) -> None:
         self.workers: dict[int, Worker] = {}
         self._groups: dict[int, _Group] = {}
@@ -153,7 +152,7 @@ class LocalCrew:
         self._make_sinks = sinks
         self._listener = listener
         self._outsiders = outsiders
-        self._start = start
+        self._file_limit = file_limit
         self._reaches_strays = False
         self._plan: HostPlan | None = None
         self._has_started = False  # any worker, ever
@@ -182,11 +181,12 @@ class LocalCrew:
             plan.environment, place.slot, self._rendezvous, place.extra, plan.interfaces
         )
         try:
-            pipes = self._start(
+            pipes = spawn(
                 plan.words,
                 environment,
                 inherits_stdin=self._reads_stdin and number == 0,
                 descriptors=self._descriptors(number),
+                file_limit=self._file_limit,
             )
         except OSError as error:
             self._listener.troubled(self, _trouble(plan.words[0], place, error))

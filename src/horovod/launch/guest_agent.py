@@ -11,18 +11,14 @@ import os
 import selectors
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
-from horovod.launch import function_worker
 from horovod.launch.agent import Agent, forget_signal_settings
-from horovod.launch.forks import fork_with_pipes, may_fork, starts_alike
 from horovod.launch.guest import GuestOrders
 from horovod.launch.guest_greeting import REFUSAL, GreetingError, GuestGreeting
 from horovod.launch.host_plan import HostPlan
-from horovod.launch.processes import Pipes, spawn
-from horovod.launch.python_words import runs_module
 from horovod.launch.wakeups import Wakeups
 from horovod.rendezvous.descriptors import accept_some, most_strangers
 from horovod.rendezvous.strangers import Strangers
@@ -72,20 +68,6 @@ def _say(text: str) -> None:
     sys.stderr.write(f"horovod: {text}\n")
 
 
-def _start(
-    words: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    inherits_stdin: bool,
-    descriptors: Mapping[int, int],
-) -> Pipes:
-    """As ``spawn``; what this process has loaded serves the worker, too, if it runs the same."""
-    if runs_module(words, "function_worker") and may_fork() and starts_alike(environment):
-        with contextlib.suppress(OSError):  # no memory for a copy, perhaps
-            return fork_with_pipes(function_worker.main, environment, descriptors)
-    return spawn(words, environment, inherits_stdin=inherits_stdin, descriptors=descriptors)
-
-
 class _GuestAgent:
     def __init__(
         self,
@@ -110,7 +92,6 @@ class _GuestAgent:
             unseal=self._unsealed,
             adapt=self._adapted,
             noted_exit=self._note_exit,
-            start=_start,
         )
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)

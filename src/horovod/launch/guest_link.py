@@ -1,7 +1,8 @@
 """The launcher's way to a guest: a connection of its own, greeted before frames go over it.
 
 For a ``RemoteCrew`` it is what a child with ssh in it is; it costs no process. Everything happens
-in the launcher's loop, and nothing blocks.
+in the launcher's loop, and nothing blocks. The connection is not encrypted. But the job's secret in
+the plan is sealed, and every frame goes in a record with a code (``records.py``).
 """
 
 from __future__ import annotations

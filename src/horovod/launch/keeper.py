@@ -1,7 +1,15 @@
 """The agent of a job with an id: it outlives the connection with its launcher, and waits for it.
 
 A process of its own session, started by the first ``bridge`` that finds none, one for each host of
-the job. It listens on a Unix socket in the job's folder; whoever connects is another bridge of the
+the job::
+
+    driver --frames--> ssh or a child --> bridge --Unix socket--> keeper --> workers
+
+When the bridge ends, the keeper goes on and keeps the newest output (``backlog.py``). To the next
+bridge it sends HELLO with all workers that it has not been told to forget, then the output, then
+exits. After the elastic timeout it ends its workers.
+
+It listens on a Unix socket in the job's folder; whoever connects is another bridge of the
 same user, and speaks for the launcher. Arguments: job id, host, and the run that it belongs to: a
 launcher that begins the job anew is another run, and gets another keeper.
 """

@@ -15,13 +15,11 @@ import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from horovod.rendezvous.descriptors import limit_child, limited_to
 
 __all__ = [
     "Pipes",
-    "Starter",
     "adopt_orphans",
     "descendants",
     "describe_exit",
@@ -44,19 +42,6 @@ class Pipes:
     pid: int
     stdout_fd: int
     stderr_fd: int
-
-
-class Starter(Protocol):
-    """``spawn``, or what does the same."""
-
-    def __call__(
-        self,
-        words: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        inherits_stdin: bool,
-        descriptors: Mapping[int, int],
-    ) -> Pipes: ...
 
 
 def open_standard_files() -> None:

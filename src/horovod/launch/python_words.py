@@ -9,7 +9,7 @@ from pathlib import Path
 
 from horovod.launch.ssh import SshOptions, agent_command, remote_words
 
-__all__ = ["python_words", "runs_module", "words_there"]
+__all__ = ["python_words", "words_there"]
 
 # Whatever the first entry of the search path is, it must not replace a module of the interpreter;
 # the package is found where this process has found it, unless the other Python has its own.
@@ -22,11 +22,6 @@ _START = (
 def python_words(executable: str, module: str, arguments: Sequence[str] = ()) -> list[str]:
     """The command that calls ``main`` of ``horovod.launch.<module>``; see ``sys.argv[1:]``."""
     return [executable, *_arguments(module, arguments)]
-
-
-def runs_module(words: Sequence[str], module: str) -> bool:
-    """Whether ``words`` call ``main`` of ``horovod.launch.<module>`` by this process's Python."""
-    return [words[0], *words[1:3]] == python_words(sys.executable, module)[:3]
 
 
 def words_there(

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.launch.crew import GRACE_S, Crew, LocalCrew, Worker
@@ -23,7 +22,7 @@ from horovod.launch.guest_link import GuestAddress
 from horovod.launch.job_plan import JobOutcome
 from horovod.launch.logs import Logs
 from horovod.launch.output import Output, Sink, consoles
-from horovod.launch.processes import adopt_orphans, reaped, signal_group, spawn
+from horovod.launch.processes import adopt_orphans, reaped, signal_group
 from horovod.launch.remote_crew import Listener, RemoteCrew
 from horovod.launch.wakeups import Wakeups
 from horovod.launch.watchdog import Watchdog
@@ -135,7 +134,7 @@ class Stage:
             sinks=self._sinks,
             listener=listener,
             outsiders=self._outsiders,
-            start=partial(spawn, file_limit=self._file_limit),
+            file_limit=self._file_limit,
         )
         return self._here
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod import _native
 from horovod.flights import integers, submit_and_wait
 from horovod.grouped import GroupedCollectives
 from horovod.operations import Dtype, Intent
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = [
     "DTYPES",

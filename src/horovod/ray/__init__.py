@@ -1,5 +1,11 @@
 """Horovod on a Ray cluster: ``RayExecutor``; see docs/ray.md.
 
+A job of fixed size (``static_job``) is one actor for each rank; rank 0's process has the store. An
+elastic job (``elastic_job``) is an elastic ``horovod.run`` on guests: one actor on each node
+(``node_guest``) holds the resources of its workers, and ``node_keeper`` makes such actors and tells
+the launcher which there are. What serves the caller, such as the queue of its callbacks, is on the
+caller's node, so that no lost node takes it along.
+
 An actor imports this package to become a worker, so what is for the driver comes when it is asked
 for.
 """

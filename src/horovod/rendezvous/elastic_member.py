@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TypeVar
 
 from horovod.checked import BadMessageError
-from horovod.errors import InitError
+from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous.elastic_messages import (
     Ready,
     Seat,
@@ -31,14 +30,13 @@ from horovod.rendezvous.identity import Identity, hostname_of
 from horovod.rendezvous.patience import Patience, patience_in
 from horovod.rendezvous.store import Store
 
-__all__ = ["Member", "RemovedError", "identity_in", "ranks_in", "this_member"]
+__all__ = ["Member", "RemovedError", "identity_in", "this_member"]
 
 _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
 _LONG_S = 3600.0
 _MOMENT_S = 1.0  # in which a driver that is back, or a dead connection, shows
 _Message = TypeVar("_Message")
-_RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
 
 
 class RemovedError(InitError):
@@ -65,11 +63,12 @@ class Member:
         self._keeps_state = False
         self._news: list[tuple[int, Update]] = []
 
-    def note_failure(self, reason: str, lost_ranks: Sequence[int] = ()) -> None:
-        """Why this worker is about to ask for another seat; ranks are those of its last world."""
-        members = self.seat.members
-        self._reason = reason
-        self._lost = tuple(members[rank] for rank in lost_ranks if rank < len(members))
+    def note_failure(self, error: HorovodInternalError | InitError) -> None:
+        """Why this worker is about to ask for another seat: its last world is over."""
+        seat = self.seat
+        others = [rank for rank in error.ranks if rank < len(seat.members) and rank != seat.rank]
+        self._reason = str(error)
+        self._lost = tuple(seat.members[rank] for rank in others)
         self._keeps_state = False
 
     def note_update(self, keeps_state: bool) -> None:
@@ -214,14 +213,6 @@ def identity_in(seat: Seat, environ: Mapping[str, str]) -> Identity:
         scope=world_scope(seat.world),
         is_forecast=seat.is_forecast,
     )
-
-
-def ranks_in(text: str) -> list[int]:
-    """The ranks that an error of ``init`` names."""
-    found: list[int] = []
-    for match in _RANKS.finditer(text):
-        found += [int(number) for number in re.findall(r"\d+", match[1])]
-    return list(dict.fromkeys(found))
 
 
 _members: dict[int, Member] = {}

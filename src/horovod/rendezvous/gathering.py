@@ -20,7 +20,9 @@ from typing import TypeVar
 
 from horovod.checked import BadMessageError, printable
 from horovod.errors import InitError
-from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.ranks import ranks_text
+from horovod.rendezvous.failure import decode_failure, encode_failure
+from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.proven import ProvenValues, UnprovenError
 from horovod.rendezvous.store import Store
 
@@ -50,7 +52,7 @@ def decode_all(
         try:
             found.append(decode(value))
         except BadMessageError as error:
-            raise InitError(f"init: {error.of(f'rank {rank}')}") from None
+            raise InitError(f"init: {error.of(f'rank {rank}')}", ranks=[rank]) from None
     return found
 
 
@@ -72,7 +74,7 @@ class Gathering:
         deadline: Deadline,
         *,
         is_meeting: bool = False,
-        check: Callable[[bytes], str | None] | None = None,
+        check: Callable[[bytes], InitError | None] | None = None,
     ) -> None:
         self.deadline = deadline
         self._shelf = ProvenValues(store, secret, _ROLE)
@@ -102,11 +104,11 @@ class Gathering:
                 self._put("here", _SECONDS.pack(self.deadline.remaining_s()))
         self._put(str(self._rank), value)
 
-    def fail(self, text: str) -> None:
-        """Say that this rank cannot go on; the others raise ``text``. Not after the end."""
+    def fail(self, error: InitError) -> None:
+        """Say that this rank cannot go on; the others raise the same. Not after the end."""
         if self._is_published:
             return
-        reason = text.encode(errors="replace")
+        reason = encode_failure(error)
         # Without the store nobody can be told, and why this rank failed matters more here.
         with contextlib.suppress(InitError):
             if self._is_first:
@@ -155,12 +157,14 @@ class Gathering:
     def _bad(self, name: str, field: str, found: object, expected: str) -> InitError:
         text = printable(reprlib.repr(found))
         first = f"rank {self._ranks[0]}"
-        return InitError(f"init: {BadMessageError(name, field, text, expected, first)}")
+        error = BadMessageError(name, field, text, expected, first)
+        return InitError(f"init: {error}", ranks=self._ranks[:1])
 
     def _absent_first(self, what: str) -> InitError:
         return InitError(
             f"init: rank {self._ranks[0]} of {len(self._ranks)} {what} within "
-            f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)"
+            f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+            ranks=self._ranks[:1],
         )
 
     def _listen(self, wait_s: float) -> list[bytes] | None:
@@ -171,7 +175,7 @@ class Gathering:
             return None
         self._is_published = True
         if answer[:1] == _FAILURE:
-            raise InitError(answer[1:].decode(errors="replace"))
+            raise decode_failure(answer[1:], f"rank {self._ranks[0]}")
         return self._values_in(answer)
 
     def _values_in(self, answer: bytes) -> list[bytes]:
@@ -200,10 +204,13 @@ class Gathering:
             self._publish(_VALUE + text.encode())
             return values
         if self.deadline.has_passed:
-            missing = ranks_text(set(self._ranks) - set(self._values))
+            missing = set(self._ranks) - set(self._values)
             self._end(
-                f"init: {missing} of {len(self._ranks)} {self._late} within "
-                f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)"
+                InitError(
+                    f"init: {ranks_text(missing)} of {len(self._ranks)} {self._late} within "
+                    f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+                    ranks=missing,
+                )
             )
         return None
 
@@ -216,11 +223,11 @@ class Gathering:
     def _check_failed(self) -> None:
         reason = self._take("failed", 0.0)
         if reason is not None:
-            self._end(reason.decode(errors="replace"))
+            self._end(decode_failure(reason, "another rank"))
 
-    def _end(self, text: str) -> None:
-        self.fail(text)
-        raise InitError(text)
+    def _end(self, error: InitError) -> None:
+        self.fail(error)
+        raise error
 
     def _publish(self, answer: bytes) -> None:
         self._is_published = True
@@ -243,7 +250,8 @@ class Gathering:
         if name in ("here", "all"):
             raise InitError(
                 f"init: rank {self._ranks[0]} does not know the job's secret that this process has "
-                "(_HOROVOD_SECRET_KEY)"
+                "(_HOROVOD_SECRET_KEY)",
+                ranks=self._ranks[:1],
             )
         if name not in self._refused:
             self._refused.add(name)

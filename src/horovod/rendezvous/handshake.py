@@ -9,7 +9,7 @@ The *root* is the first of them, rank 0 of a world that has one host only.
     root -> peer   MORE        further descriptors
     peer -> root   READY       all descriptors are here
     root -> peer   GO          all ranks are ready
-    root -> peer   FAILED      proof as root over the text, text; ends the meeting at any point
+    root -> peer   FAILED      proof as root over the failure, failure; may come at any point
 
 Each message is one byte of kind and a payload. Encoding and decoding only; ``mesh`` moves them.
 Decoders raise ``ProtocolError`` for anything that is not the message they expect.
@@ -22,9 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from horovod.checked import MOST_PID, printable
+from horovod.checked import MOST_PID
+from horovod.errors import InitError
+from horovod.ranks import ranks_text
 from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, is_proof, prove
-from horovod.rendezvous.membership import ranks_text
+from horovod.rendezvous.failure import decode_failure, encode_failure
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -43,13 +45,14 @@ __all__ = [
     "encode_hello",
     "encode_members",
     "encode_welcome",
-    "text_of_failed",
+    "failure_in",
     "wait_of_welcome",
 ]
 
-VERSION = 2
+VERSION = 3
 MAX_MESSAGE_BYTES = 65536
-MAX_TEXT_BYTES = 4096
+_MOST_TEXT = 2048  # so much of a failure fits into one message,
+_MOST_RANKS = 4096  # and so many of the host's ranks
 _MAGIC = b"hvdmesh"
 _PEER_ROLE = b"horovod mesh peer"
 _ROOT_ROLE = b"horovod mesh root"
@@ -196,20 +199,21 @@ def decode_members(message: bytes, count: int) -> Members:
     return Members(tuple(pid for pid, _ in rows), tuple(bool(has) for _, has in rows))
 
 
-def encode_failed(secret: bytes, nonce: bytes, text: str) -> bytes:
+def encode_failed(secret: bytes, nonce: bytes, error: InitError) -> bytes:
     """FAILED, to the peer that sent ``nonce``; long texts are cut."""
-    stated = text.encode(errors="replace")[:MAX_TEXT_BYTES]
+    brief = InitError(str(error)[:_MOST_TEXT], ranks=error.ranks[:_MOST_RANKS], host=error.host)
+    stated = encode_failure(brief)
     return _message(Kind.FAILED, prove(secret, _FAILED_ROLE, nonce, stated) + stated)
 
 
-def text_of_failed(message: bytes, secret: bytes, nonce: bytes) -> str | None:
-    """The root's reason if this is a FAILED whose proof holds, else None."""
+def failure_in(message: bytes, secret: bytes, nonce: bytes, root: int) -> InitError | None:
+    """Why rank ``root`` ends the meeting, if this is a FAILED whose proof holds; else None."""
     if message[:1] != bytes((Kind.FAILED,)) or len(message) < 1 + PROOF_BYTES:
         return None
     proof, stated = message[1 : 1 + PROOF_BYTES], message[1 + PROOF_BYTES :]
     if not is_proof(proof, secret, _FAILED_ROLE, nonce, stated):
         raise ProtocolError("it does not know the job's secret")
-    return printable(stated.decode(errors="replace"))
+    return decode_failure(stated, f"rank {root}")
 
 
 def _message(kind: Kind, payload: bytes) -> bytes:

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 from horovod import __version__
 from horovod.checked import Fields, printable
 from horovod.errors import InitError
+from horovod.ranks import ranks_text
 from horovod.rendezvous.approach import Approach, Dialer
 from horovod.rendezvous.calls import Calls
+from horovod.rendezvous.failure import as_failure
 from horovod.rendezvous.gathering import Gathering, decode_all
 from horovod.rendezvous.greeting import Connected, digest_of
 from horovod.rendezvous.interfaces import Address, Listening, routes_between
 from horovod.rendezvous.link_plan import Link, plan_links
-from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.protection import find_cipher
-from horovod.rendezvous.reachability import Report, decode_report, encode_report, failure_text
+from horovod.rendezvous.reachability import Report, decode_report, encode_report, failure_of
 from horovod.rendezvous.reception import Reception
 from horovod.rendezvous.roster import Card
 from horovod.rendezvous.store import Store
@@ -88,16 +90,13 @@ class LinkRound:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            is_known = isinstance(error, InitError)
-            self._step.fail(
-                str(error) if is_known else f"init: rank {self._rank} gave up: {error!r}"
-            )
+            self._step.fail(as_failure(self._rank, error))
 
     @property
     def cipher(self) -> LinkCipher:
         """What seals the links, once they are made."""
         if isinstance(self._cipher, str):
-            raise InitError(self._no_cipher(self._rank, self._cipher))
+            raise self._no_cipher(self._rank, self._cipher)
         return self._cipher
 
     def connect(self, addresses: Sequence[Address]) -> dict[Link, Connected]:
@@ -127,29 +126,34 @@ class LinkRound:
         members = dict(zip(self._ranks, decoded, strict=True))
         for rank, member in members.items():
             if problem := self._problem_of(rank, member, members[self._ranks[0]]):
-                raise InitError(problem)
+                raise problem
         return members
 
-    def _problem_of(self, rank: int, member: _Member, first: _Member) -> str | None:
+    def _problem_of(self, rank: int, member: _Member, first: _Member) -> InitError | None:
         """Why there can be no link to ``rank``; ``first`` is what the first of all ranks said."""
         if member.build != first.build:
-            return (
+            return InitError(
                 f"init: rank {rank} runs {member.build}, rank {self._ranks[0]} {first.build}; "
-                "all hosts need the same version of horovod"
+                "all hosts need the same version of horovod",
+                ranks=[rank],
             )
         if member.protection != first.protection:
-            return (
+            return InitError(
                 f"init: HOROVOD_LINK_PROTECTION is {member.protection} on rank {rank} and "
-                f"{first.protection} on rank {self._ranks[0]}; all ranks need the same"
+                f"{first.protection} on rank {self._ranks[0]}; all ranks need the same",
+                ranks=[rank],
             )
         return self._no_cipher(rank, member.cipher_problem) if member.cipher_problem else None
 
-    def _no_cipher(self, rank: int, problem: str) -> str:
-        return (
-            f"init: rank {rank} on {self._cards[rank].hostname} finds no libcrypto of OpenSSL 1.1 "
+    def _no_cipher(self, rank: int, problem: str) -> InitError:
+        host = self._cards[rank].hostname
+        return InitError(
+            f"init: rank {rank} on {host} finds no libcrypto of OpenSSL 1.1 "
             f"or 3, which seals connections between hosts ({problem}); install the system's "
             "package (libssl3 on Debian and Ubuntu, openssl-libs on Fedora and RHEL), or "
-            "conda's openssl"
+            "conda's openssl",
+            ranks=[rank],
+            host=host,
         )
 
     def _connect(
@@ -175,7 +179,7 @@ class LinkRound:
             calls.dial(mine, approach)
             back = self._settle(calls, "back", Deadline(self._deadline.remaining_s() / 2))
             if any(report.unreached for report in back):
-                raise InitError(failure_text(self._cards, self._hosts, [*forward, *back]))
+                raise failure_of(self._cards, self._hosts, [*forward, *back])
         self._receive_rest(calls)
 
     def _is_same_network(self, peer: int) -> bool:
@@ -221,9 +225,10 @@ class LinkRound:
         """All who dial us have succeeded: their last words are under way."""
         while not calls.reception.is_complete:
             if self._deadline.has_passed:
+                missing = calls.reception.missing
                 raise InitError(
-                    f"init: {ranks_text(calls.reception.missing)} left while the hosts were being "
-                    "connected"
+                    f"init: {ranks_text(missing)} left while the hosts were being connected",
+                    ranks=missing,
                 )
             calls.step(self._deadline.remaining_s())
 

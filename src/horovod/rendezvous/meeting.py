@@ -2,7 +2,8 @@
 
 ``world`` calls ``identify`` and, where there is more than one rank, ``meet``; the engine gets the
 descriptors of the resulting ``Mesh``. The connection to the store stays open, and silent, until the
-process ends, so that the next ``init`` need not make another.
+process ends, so that the next ``init`` need not make another. Every ``init`` of a process counts up
+a generation and uses keys of its own, so worlds can follow each other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from horovod.rendezvous.elastic_member import (
     Member,
     RemovedError,
     identity_in,
-    ranks_in,
     this_member,
 )
 from horovod.rendezvous.identity import Identity, identify
@@ -46,7 +46,6 @@ __all__ = [
     "launcher_store",
     "meet",
     "new_launcher_store",
-    "ranks_in",
     "recognise",
     "secret_in",
     "this_member",
@@ -244,7 +243,8 @@ def _open_contact(
         except TimeoutError:
             raise InitError(
                 f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
-                "(HOROVOD_START_TIMEOUT)"
+                "(HOROVOD_START_TIMEOUT)",
+                ranks=[0],
             ) from None
         return _Contact(source, torch_store, secret)
     address, secret = _launcher_store(identity, environ, deadline.remaining_s())

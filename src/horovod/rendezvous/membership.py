@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from horovod._native import LinkSeals
 
-__all__ = ["Deadline", "HostMesh", "Mesh", "SetLinks", "close_all", "ranks_text"]
+__all__ = ["Deadline", "HostMesh", "Mesh", "SetLinks", "close_all"]
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,3 @@ def close_all(fds: Iterable[int]) -> None:
     for fd in fds:
         if fd >= 0:
             os.close(fd)
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 2, 3``, or with many of them the first ones and how many more."""
-    ordered = sorted(ranks)
-    shown = ", ".join(map(str, ordered[:16]))
-    more = f" and {len(ordered) - 16} more" if len(ordered) > 16 else ""
-    return f"rank{'s' if len(ordered) > 1 else ''} {shown}{more}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from horovod.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.authentication import derive_key
+from horovod.rendezvous.failure import as_failure
 from horovod.rendezvous.gathering import Gathering, decode_all
 from horovod.rendezvous.handshake import Claims
 from horovod.rendezvous.identity import Identity
@@ -113,12 +114,13 @@ def _meet_all(
 ) -> tuple[list[Card], Deadline]:
     """The cards of all ranks, and rank 0's deadline."""
 
-    def problem_of(text: bytes) -> str | None:
+    def problem_of(text: bytes) -> InitError | None:
         try:
-            difference = describe_difference(own, decode_card(text))
+            card = decode_card(text)
+            difference = describe_difference(own, card)
         except BadMessageError as error:
-            difference = str(error)
-        return difference and _unfit(difference)
+            return _unfit(str(error))
+        return _unfit(difference, card.rank) if difference else None
 
     gathering = Gathering(
         store,
@@ -136,9 +138,10 @@ def _meet_all(
         _refuse_other_ranks(cards)
         _refuse_double(own, encode_card(cards[own.rank]))
     except BaseException as error:
-        known = isinstance(error, InitError)
-        gathering.fail(str(error) if known else f"init: rank {own.rank} gave up: {error!r}")
-        if known:  # two that came at once; then some other rank is missing, which says less
+        gathering.fail(as_failure(own.rank, error))
+        if isinstance(
+            error, InitError
+        ):  # two that came at once; then some other rank is missing, which says less
             _refuse_double(own, gathering.own_value())
         raise
     return cards, gathering.deadline
@@ -150,7 +153,7 @@ def _refuse_double(own: Card, said: bytes | None) -> None:
         (other,) = decode_all([own.rank], [said], decode_card)
         if other.token != own.token:
             pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
-            raise InitError(_unfit(f"two processes are rank {own.rank}: {pids}")) from None
+            raise _unfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
 
 
 def _refuse_other_ranks(cards: Sequence[Card]) -> None:
@@ -158,13 +161,14 @@ def _refuse_other_ranks(cards: Sequence[Card]) -> None:
     for rank, card in enumerate(cards):
         if card.rank != rank:
             error = BadMessageError("card", "rank", str(card.rank), str(rank), f"rank {rank}")
-            raise InitError(_unfit(str(error)))
+            raise _unfit(str(error), rank)
 
 
-def _unfit(difference: str) -> str:
-    return (
+def _unfit(difference: str, *ranks: int) -> InitError:
+    return InitError(
         f"init: ranks do not fit together: {difference}; all of them need the same version of "
-        "horovod, the same settings and one launcher"
+        "horovod, the same settings and one launcher",
+        ranks=ranks,
     )
 
 

@@ -57,14 +57,15 @@ def join_mesh(
             if isinstance(error, TimeoutError):
                 raise _absent_root(root, claims, deadline) from None
             if isinstance(error, (ProtocolError, OSError)):
-                raise InitError(f"init: cannot meet rank {root}: {error}") from None
+                raise InitError(f"init: cannot meet rank {root}: {error}", ranks=[root]) from None
             raise
 
 
 def _absent_root(root: int, claims: Claims, deadline: Deadline) -> InitError:
     return InitError(
         f"init: rank {root} of {claims.size} did not arrive within {deadline.timeout_s:g} s "
-        "(HOROVOD_START_TIMEOUT)"
+        "(HOROVOD_START_TIMEOUT)",
+        ranks=[root],
     )
 
 
@@ -78,10 +79,13 @@ def _connect(connected: socket.socket, root: int, name: bytes, deadline: Deadlin
     except BlockingIOError:
         raise TimeoutError from None
     except ConnectionRefusedError:
-        raise InitError(f"init: rank {root} died or gave up before this rank arrived") from None
+        raise InitError(
+            f"init: rank {root} died or gave up before this rank arrived", ranks=[root]
+        ) from None
     if not credentials(connected).is_same_user:
         raise InitError(
-            f"init: rank {root} belongs to another user; all ranks of a host need the same one"
+            f"init: rank {root} belongs to another user; all ranks of a host need the same one",
+            ranks=[root],
         )
 
 
@@ -160,9 +164,10 @@ class _Joining:
         if not message:
             raise InitError(
                 f"init: rank {self._ranks[0]} closed the connection: it died or gave up, or this "
-                "process does not know the job's secret"
+                "process does not know the job's secret",
+                ranks=[self._ranks[0]],
             )
-        text = handshake.text_of_failed(message, self._secret, self._nonce)
-        if text is not None:
-            raise InitError(text)
+        failure = handshake.failure_in(message, self._secret, self._nonce, self._ranks[0])
+        if failure is not None:
+            raise failure
         return message

@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod.errors import InitError
+from horovod.ranks import ranks_text
 from horovod.rendezvous import handshake
 from horovod.rendezvous.authentication import new_nonce
 from horovod.rendezvous.descriptors import accept_some
+from horovod.rendezvous.failure import as_failure
 from horovod.rendezvous.handshake import Claims, Hello, Kind, Members, ProtocolError
-from horovod.rendezvous.membership import Deadline, HostMesh, close_all, ranks_text
+from horovod.rendezvous.membership import Deadline, HostMesh, close_all
 from horovod.rendezvous.peer_socket import (
     MAX_FDS_PER_MESSAGE,
     credentials,
@@ -56,6 +58,11 @@ class _Peer:
         """For messages."""
         return f"rank {self.hello.claims.rank} (pid {self.pid})" if self.hello else f"{self.pid}"
 
+    @property
+    def ranks(self) -> list[int]:
+        """Its rank, once it has said which."""
+        return [self.hello.claims.rank] if self.hello else []
+
 
 def host_mesh(
     claims: Claims,
@@ -84,9 +91,7 @@ def host_mesh(
                     fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
                 return root.hand_out(fds)
             except BaseException as error:
-                known = isinstance(error, InitError)
-                text = str(error) if known else f"init: rank {claims.rank} gave up: {error!r}"
-                root.tell_failure(text)
+                root.tell_failure(as_failure(claims.rank, error))
                 raise
     except BaseException:
         close_all(fds)
@@ -181,11 +186,11 @@ class _Root:
             peer.pidfd = -1  # now the mesh's
         return HostMesh(shared[0], (-1, *pidfds[1:]), pids, tuple(shared[1:]))
 
-    def tell_failure(self, text: str) -> None:
+    def tell_failure(self, error: InitError) -> None:
         """Send every member the reason; who cannot be told has left or sees the end of stream."""
         for peer in (*self._members.values(), *self._refused):
             if peer.hello:
-                failed = handshake.encode_failed(self._secret, peer.hello.nonce, text)
+                failed = handshake.encode_failed(self._secret, peer.hello.nonce, error)
                 with contextlib.suppress(OSError):
                     peer.socket.send(failed)
 
@@ -239,7 +244,8 @@ class _Root:
             self._refused.append(peer)
             raise InitError(
                 f"init: ranks do not fit together: {mismatch}; all of them need the same version "
-                "of horovod, the same settings and one launcher"
+                "of horovod, the same settings and one launcher",
+                ranks=[rank],
             )
         self._members[rank] = peer
         self._watch(peer)
@@ -263,10 +269,11 @@ class _Root:
         while waiting:
             remaining_s = self._deadline.remaining_s()
             if remaining_s <= 0:
-                names = ranks_text(p.hello.claims.rank for p in waiting if p.hello)
+                silent = [p.hello.claims.rank for p in waiting if p.hello]
                 raise InitError(
-                    f"init: {names} of {self._claims.size} stopped answering within "
-                    f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)"
+                    f"init: {ranks_text(silent)} of {self._claims.size} stopped answering within "
+                    f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+                    ranks=silent,
                 )
             for key, _ in self._selector.select(remaining_s):
                 if key.fileobj is self._listener:
@@ -294,7 +301,7 @@ class _Root:
         except (BrokenPipeError, ConnectionResetError):
             raise self._lost_error(peer) from None
         except OSError as error:
-            raise InitError(f"init: cannot reach {peer.name}: {error}") from None
+            raise InitError(f"init: cannot reach {peer.name}: {error}", ranks=peer.ranks) from None
 
     def _expect(self, member: _Peer, kind: Kind | None) -> None:
         """The member's next message must be ``kind``; none is due for None."""
@@ -305,7 +312,10 @@ class _Root:
         if not message:
             raise self._lost_error(member)
         if kind is None or message != bytes((kind,)):
-            raise InitError(f"init: {member.name} broke the protocol: it sent kind {message[0]}")
+            raise InitError(
+                f"init: {member.name} broke the protocol: it sent kind {message[0]}",
+                ranks=member.ranks,
+            )
 
     def _receive(self, peer: _Peer) -> bytes:
         """One message; nobody sends descriptors to the root, so none stay open."""
@@ -327,11 +337,14 @@ class _Root:
 
     def _missing_error(self) -> InitError:
         size = self._claims.size
-        missing = ranks_text(set(self._peers) - set(self._members))
+        missing = set(self._peers) - set(self._members)
         return InitError(
-            f"init: {missing} of {size} did not arrive within {self._deadline.timeout_s:g} s "
-            "(HOROVOD_START_TIMEOUT)"
+            f"init: {ranks_text(missing)} of {size} did not arrive within "
+            f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+            ranks=missing,
         )
 
     def _lost_error(self, peer: _Peer) -> InitError:
-        return InitError(f"init: {peer.name} died or gave up before all ranks had met")
+        return InitError(
+            f"init: {peer.name} died or gave up before all ranks had met", ranks=peer.ranks
+        )

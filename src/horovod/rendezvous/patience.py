@@ -1,4 +1,8 @@
-"""What a worker does while the driver of its elastic job is away and may come back."""
+"""What a worker does while the driver of its elastic job is away and may come back.
+
+It connects to the store again until its patience ends, and asks again: the new driver's store is
+empty. The driver repeats its answer if it has given one.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,12 @@ import sys
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from horovod import _native
 from horovod.errors import HorovodInternalError
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = ["LinkKeys", "data_seals", "find_cipher", "leader_seals"]
 
@@ -37,6 +40,8 @@ def libcrypto_candidates() -> list[str]:
 @cache
 def find_cipher() -> _native.LinkCipher | str:
     """What seals this process' links; or why nothing can, with what was looked for."""
+    from horovod import _native
+
     try:
         return _native.LinkCipher(libcrypto_candidates())
     except HorovodInternalError as error:

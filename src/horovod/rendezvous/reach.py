@@ -89,7 +89,7 @@ class _Search:
         try:
             self._offer(StoreClient(address, self._secret, timeout_s=left_s))
         except InitError as error:
-            self.reasons[address] = str(error).removeprefix("init: ")
+            self.reasons[address] = error.reason
         self._ended.put(threading.current_thread())
 
     def _offer(self, client: StoreClient) -> None:

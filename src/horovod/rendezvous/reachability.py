@@ -7,11 +7,12 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from horovod.checked import MOST_RANKS, Fields, printable
+from horovod.errors import InitError
+from horovod.ranks import ranks_text
 from horovod.rendezvous.link_plan import Purpose
-from horovod.rendezvous.membership import ranks_text
 from horovod.rendezvous.roster import Card
 
-__all__ = ["Report", "Unreached", "decode_report", "encode_report", "failure_text"]
+__all__ = ["Report", "Unreached", "decode_report", "encode_report", "failure_of"]
 
 _MAX_ROWS = 48
 _HEAD = ("from", "to", "address", "result")
@@ -79,10 +80,22 @@ def _try(fields: Fields) -> tuple[str, str]:
     return printable(fields.text("address", 255)), printable(fields.text("why", 4096))
 
 
-def failure_text(
+def failure_of(
+    cards: Sequence[Card], hosts: Sequence[Sequence[int]], reports: Sequence[Report]
+) -> InitError:
+    """The error with a table of who reaches whom, failures first; the same on every rank.
+
+    Its ranks are all of the hosts that cannot connect to each other.
+    """
+    apart = {peer for report in reports for peer in report.unreached}
+    apart |= {report.rank for report in reports if report.unreached}
+    ranks = [rank for host in hosts if apart & set(host) for rank in host]
+    return InitError(_failure_text(cards, hosts, reports), ranks=ranks)
+
+
+def _failure_text(
     cards: Sequence[Card], hosts: Sequence[Sequence[int]], reports: Sequence[Report]
 ) -> str:
-    """The table of who reaches whom, failures first; the same on every rank."""
     names = {
         rank: f"{cards[host[0]].hostname} ({ranks_text(host)})" for host in hosts for rank in host
     }

@@ -72,7 +72,7 @@ class SecretSocket:
 
 
 def ask_for_secret(port: int, timeout_s: float) -> bytes:
-    """The secret of the store at ``port``; empty if no process of this machine serves it to this user.
+    """The secret of the store at ``port``; empty if no local process serves it to this user.
 
     Blocks for ``timeout_s`` at most.
 

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from horovod.errors import InitError
 from horovod.own_files import replacing
+from horovod.ranks import ranks_text
 from horovod.rendezvous.hosting import HostedStore, start_store
 from horovod.rendezvous.identity import Identity, hostname_of, position_of
-from horovod.rendezvous.membership import Deadline, ranks_text
+from horovod.rendezvous.membership import Deadline
 from horovod.rendezvous.reach import find_store
 from horovod.rendezvous.store import StoreClient
 
@@ -110,7 +111,8 @@ def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
     if missing:
         raise InitError(
             f"init: {ranks_text(missing)} of {size} did not arrive within {deadline.timeout_s:g} s "
-            "(HOROVOD_START_TIMEOUT)"
+            "(HOROVOD_START_TIMEOUT)",
+            ranks=missing,
         )
 
 
@@ -158,7 +160,8 @@ def wait_for_contact(path: Path, deadline: Deadline) -> HostedStore:
         if deadline.has_passed:
             raise InitError(
                 f"init: rank 0 has not written {path} within {deadline.timeout_s:g} s "
-                f"(HOROVOD_START_TIMEOUT); the nodes must share this folder, which {_FOLDER} names"
+                f"(HOROVOD_START_TIMEOUT); the nodes must share this folder, which {_FOLDER} names",
+                ranks=[0],
             )
         time.sleep(min(pause_s, deadline.remaining_s()))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -167,7 +167,7 @@ class StoreClient:
         try:
             channel = self._dial(attempts)
         except InitError as error:
-            raise InitError(f"{lost}; {str(error).removeprefix('init: ')}") from None
+            raise InitError(f"{lost}; {error.reason}") from None
         if channel.instance != self._channel.instance:
             channel.close()
             raise InitError(f"{lost}; another one, which knows nothing of this job, is there now")

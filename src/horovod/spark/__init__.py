@@ -1,5 +1,9 @@
 """Horovod on a Spark cluster; see docs/spark.md.
 
+``stage`` runs a barrier stage. Each of its tasks (``task``) has a guest of the launcher and tells a
+store on the driver where it is (``card``). A task of an elastic job ends with its worker's failure,
+so Spark starts it again.
+
 A task of Spark's imports this package to become a worker's guest, so what is for the driver comes
 when it is asked for.
 """

@@ -42,7 +42,6 @@ def serve(index: int, number: int, invitation: Invitation, gpus: Sequence[str]) 
         environment=_environment(invitation, gpus),
         ends_with_failure=invitation.is_elastic,
         patience_s=invitation.patience_s,
-        forget=_forget_task,
     ) as guest:
         hostname = os.uname().nodename
         card = Card(index, number, this_place().host, hostname, guest.address)
@@ -53,15 +52,6 @@ def serve(index: int, number: int, invitation: Invitation, gpus: Sequence[str]) 
     if exit_code != 0:
         raise RuntimeError(f"{TASK_FAILED} or was ended; the driver says why")
     yield exit_code
-
-
-def _forget_task() -> None:
-    """In a child, which is no task of Spark's."""
-    from pyspark import BarrierTaskContext, SparkFiles, TaskContext  # workers load it only if told
-
-    for kind in (TaskContext, BarrierTaskContext):
-        kind._setTaskContext(None)
-    SparkFiles._is_running_on_worker, SparkFiles._root_directory = False, None
 
 
 def _own_address(driver: str, interfaces: Sequence[str]) -> str:

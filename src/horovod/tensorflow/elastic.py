@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from horovod.elastic import ObjectState, run_fn
+from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_arrays
-from horovod.errors import HorovodInternalError
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.world import init, rank, shutdown
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 R = TypeVar("R")
-
-# How the engine's texts begin, wherever TensorFlow puts them; and our operations' types.
-_COLLECTIVE = re.compile(
-    r"\b(allreduce|allgather|broadcast|alltoall|reducescatter|barrier|join) '|\bHorovod[A-Z]"
-)
 
 
 def run(func: Callable[..., R]) -> Callable[..., R]:
@@ -54,34 +48,14 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
-        with _translating():
+        with _engine_errors():
             return func(*args, **kwargs)
 
     return run_fn(translated, _restart_engine)
 
 
-@contextlib.contextmanager
-def _translating() -> Iterator[None]:
-    """Raises a ``HorovodInternalError`` in place of what TensorFlow made of one."""
-    try:
-        yield
-    except (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError) as error:
-        if not _is_of_a_collective(error):
-            raise
-        raise HorovodInternalError(_gist(str(error))) from error
-
-
-def _is_of_a_collective(error: Any) -> bool:
-    """Whether an error of TensorFlow's is a failed collective, and no disagreement of ranks."""
-    text = str(error)
-    if isinstance(error, tf.errors.InternalError) and "HorovodInternalError" not in text:
-        return False  # what XLA says, or has been told that a call cannot be right
-    return "MismatchError" not in text and _COLLECTIVE.search(text) is not None
-
-
-def _gist(text: str) -> str:
-    """The line of the engine's among those that say where in a graph it was."""
-    return next((line for line in text.splitlines() if _COLLECTIVE.match(line)), text)
+def _engine_errors() -> contextlib.AbstractContextManager[None]:
+    return engine_errors(tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
 
 
 def _restart_engine() -> None:
@@ -106,7 +80,7 @@ class _VariablesState(ObjectState):
 
         After an error ``restore`` goes back to what was saved before.
         """
-        with _translating():
+        with _engine_errors():
             self._broadcast()
         values = self._read()
         super().sync()
@@ -114,7 +88,7 @@ class _VariablesState(ObjectState):
 
     def on_reset(self) -> None:
         """A new world has begun; see ``State.on_reset``."""
-        with _translating():
+        with _engine_errors():
             super().on_reset()
 
     def saved_values(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from horovod import _native, world
+from horovod.errors import HorovodInternalError
 from horovod.operations import Kind
 from horovod.process_sets import ids_and_ranks
 from horovod.tensorflow import gradients
@@ -205,7 +206,11 @@ def _node(
         return _eager(run, tensors)
 
     def call(*inputs: Any) -> Arrays:
-        return run([np.asarray(value) for value in inputs])
+        try:
+            return run([np.asarray(value) for value in inputs])
+        except HorovodInternalError as error:
+            world.keep_failure(error)  # TensorFlow passes on no more than its text
+            raise
 
     graph = tf.compat.v1.get_default_graph()
     with graph.control_dependencies(_previous(graph, chain)):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from horovod.compatibility import cached as _cache
 from horovod.errors import HorovodInternalError, MismatchError, ShutdownError
+from horovod.world import keep_failure
 
 __all__ = [
     "_cache",
@@ -58,4 +59,5 @@ def engine_errors_as_tf_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, HorovodInternalError) as error:
+        keep_failure(error)
         raise tf_error_of(error) from error

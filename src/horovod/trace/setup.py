@@ -7,13 +7,17 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from horovod import __version__, _native
+from horovod import __version__
 from horovod.settings import SETTINGS, Settings
 from horovod.trace.folders import folder_of, timeline_of_world
 from horovod.trace.presence import own_presence
 from horovod.trace.stacks import prepare_stacks
 from horovod.trace.system import system_name
+
+if TYPE_CHECKING:
+    from horovod import _native
 
 __all__ = ["DYNAMIC", "TracedWorld", "configure_trace"]
 
@@ -38,6 +42,8 @@ class TracedWorld:
 
 def configure_trace(config: _native.Config, settings: Settings, world: TracedWorld) -> None:
     """Fill in ``config.trace``; its ranks' names must be there already."""
+    from horovod import _native
+
     trace = config.trace
     timeline = settings.timeline
     trace.events = settings.recorder_events

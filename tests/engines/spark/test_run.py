@@ -49,15 +49,6 @@ def test_results_by_rank(context: SparkContext) -> None:
     assert set(threading.enumerate()) == threads
 
 
-def test_workers_are_forks_unless_a_start_reads_what_was_changed(context: SparkContext) -> None:
-    commands = horovod.spark.run(workers.own_command, num_proc=2, verbose=0)
-    assert ["pyspark.daemon" in command for command in commands] == [True, True]
-    assert horovod.spark.run(workers.is_task, num_proc=2, verbose=0) == [False, False]
-    changed = {**os.environ, "OMP_NUM_THREADS": "2"}
-    commands = horovod.spark.run(workers.own_command, num_proc=2, verbose=0, env=changed)
-    assert ["pyspark.daemon" in command for command in commands] == [False, False]
-
-
 def test_the_error_of_a_rank(context: SparkContext) -> None:
     with pytest.raises(RuntimeError, match="rank 1 raised KeyError: 'of rank 1'") as caught:
         horovod.spark.run(workers.fail_in_rank_1, num_proc=2, verbose=0)

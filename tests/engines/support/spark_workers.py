@@ -33,14 +33,6 @@ def describe(word: str, *, shout: bool) -> dict[str, Any]:
     }
 
 
-def is_task() -> bool:
-    """Whether Spark takes this process for one of its tasks."""
-    from pyspark import BarrierTaskContext, SparkFiles, TaskContext
-
-    contexts = TaskContext.get(), BarrierTaskContext._taskContext
-    return any(contexts) or SparkFiles._is_running_on_worker
-
-
 def _shared_memory() -> set[str]:
     """The inodes of files without a name that are mapped here."""
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -51,11 +43,6 @@ def _ancestor(name: str) -> int:
     import psutil
 
     return next(p.pid for p in psutil.Process().parents() if p.name() == name)
-
-
-def own_command() -> str:
-    """What this process was started with, or what it is a fork of."""
-    return Path("/proc/self/cmdline").read_text()
 
 
 def fail_in_rank_1() -> None:

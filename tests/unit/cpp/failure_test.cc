@@ -45,9 +45,11 @@ TEST_CASE("a rank that shuts down ends the pending and later operations of the o
       engine.shutdown();
       return;
     }
-    const std::string text =
-        error_of([&] { finish(engine, submit(engine, in_place("allreduce.x", values))); });
-    CHECK_MESSAGE(contains(text, "rank 1 has shut down"), text);
+    const Error error =
+        caught([&] { finish(engine, submit(engine, in_place("allreduce.x", values))); });
+    CHECK_MESSAGE(contains(error.what(), "rank 1 has shut down"), error.what());
+    CHECK(error.subject().ranks.empty());  // it may be on its way to another world
+    CHECK(error.subject().operation == "allreduce 'x'");
     CHECK(
         contains(error_of([&] { submit(engine, in_place("y", values)); }), "rank 1 has shut down"));
   });
@@ -117,6 +119,25 @@ TEST_CASE("shutdown ends a wait of another thread") {
   engine.shutdown();
   waiter.join();
   CHECK(contains(text, "shut down"));
+}
+
+TEST_CASE("an error of missing ranks says which, of which host and for which operation") {
+  WorldOfThreads world(5, [](EngineConfig& config) {
+    config.stall_check_time_s = 0.05;
+    config.stall_shutdown_time_s = 0.2;
+    config.log.level = LogLevel::kFatal;
+    config.peer_hosts = {"near", "far", "far", "far", "far"};
+  });
+  Engine& engine = world.engine(0);
+  for (const std::string& name : std::vector<std::string>{"late", "later"}) {
+    std::vector<float> values(10);
+    const Error error =
+        caught([&] { finish(engine, submit(engine, in_place("allreduce." + name, values))); });
+    CHECK(error.code() == ErrorCode::kTimeout);
+    CHECK(error.subject().ranks == std::vector<int>{1, 2, 3, 4});
+    CHECK(error.subject().host == "far");
+    CHECK(error.subject().operation == "allreduce '" + name + "'");
+  }
 }
 
 TEST_CASE("a rank that never submits fails the others after the stall shutdown time, by name") {

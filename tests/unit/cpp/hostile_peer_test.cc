@@ -273,6 +273,30 @@ TEST_CASE("hostile: numbers out of their range in news are refused") {
   CHECK(field_of({.alarm = {.rank = 4, .text = {}}, .note = NoteKind::kQuestion}) == "");
   CHECK(field_of({.alarm = {.rank = 0, .text = {}}, .note = NoteKind::kBeginTrace}) == "note");
   CHECK(field_of({.alarm = {.rank = 5, .text = std::string(2000, 'x')}}) == "text");
+  const auto field_with = [&](std::vector<int> ranks, std::string operation = {}) {
+    return field_of({.alarm = {.rank = 5,
+                               .text = "",
+                               .ranks = std::move(ranks),
+                               .operation = std::move(operation)}});
+  };
+  CHECK(field_with({0, 2, 5}, "allreduce 'x'") == "");
+  CHECK(field_with({0}, std::string(256, 'x')) == "operation");
+  CHECK(field_with({2, 1}) == "ranks");
+  CHECK(field_with({2, 2}) == "ranks");
+  CHECK(field_with({6}) == "ranks");
+  CHECK(field_with({-1}) == "ranks");
+  CHECK(field_with({0, 1, 2, 3, 4, 5, 6}) == "ranks");
+}
+
+TEST_CASE("news of an alarm bring all its ranks and its operation") {
+  Alarm alarm{.code = ErrorCode::kTimeout, .rank = 4, .text = "allreduce 'x' waits"};
+  for (int rank = 4; rank < 44; ++rank) alarm.ranks.push_back(rank);
+  alarm.operation = "allreduce 'x'";
+  const NewsScope scope{.size = 44, .sender = {0, 1}, .own = {2, 3}};
+  const NewsItem item = read_news(write_news({.alarm = alarm}), scope);
+  CHECK(item.alarm.ranks == alarm.ranks);
+  CHECK(item.alarm.operation == alarm.operation);
+  CHECK(item.alarm.text == alarm.text);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ class TestPort final : public EnginePort {
     flight->depart_from(device);
     return Departure{.gpu = rank_.gpu, .device = device, .flight = flight};
   }
+  void keep_failure(const Error&) override {}
   std::optional<int> number(WorldNumber, int) override { return std::nullopt; }
 
  private:

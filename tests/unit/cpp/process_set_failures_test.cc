@@ -131,7 +131,9 @@ TEST_CASE("a rank that dies ends every set of the others, whether it was a membe
         for (int set = 0; set < 3; ++set) leave_alone(engine, set);
       }
       for (const HandleId handle : handles) {
-        CHECK(contains(error_of([&] { finish(engine, handle); }), "rank 2 (dead) died"));
+        const Error error = caught([&] { finish(engine, handle); });
+        CHECK(contains(error.what(), "rank 2 (dead) died"));
+        CHECK(error.subject().ranks == std::vector<int>{2});
       }
       CHECK(
           contains(error_of([&] { submit(engine, in_place("y", values[0]), Intent::kWait, rank); }),

@@ -212,14 +212,20 @@ inline void leave_alone(Engine& engine, int set) {
 }
 
 // The text of the error that `body` throws; "" for none.
+// The error of what must fail.
 template <typename Body>
-std::string error_of(Body&& body) {
+Error caught(Body&& body) {
   try {
     body();
   } catch (const Error& error) {
-    return error.what();
+    return error;
   }
-  return "";
+  return Error(ErrorCode::kInternal, "");
+}
+
+template <typename Body>
+std::string error_of(Body&& body) {
+  return caught(body).what();
 }
 
 }  // namespace hvd::test

@@ -11,11 +11,11 @@ from queue import Queue
 
 import pytest
 
+from horovod.errors import PeerLostError
 from horovod.rendezvous.elastic_member import (
     Member,
     RemovedError,
     identity_in,
-    ranks_in,
     this_member,
 )
 from horovod.rendezvous.elastic_messages import (
@@ -96,7 +96,8 @@ def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore)
         store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
     member.take_seat(lambda: store)
     member.standing = Standing(1, 4)
-    member.note_failure("rank 2 died", [2])
+    # Not those that are no member, nor this one itself.
+    member.note_failure(PeerLostError("rank 2 died", ranks=[0, 2, 3]))
     member.take_seat(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(Standing(1, 4), "rank 2 died", (7,))
     member.take_seat(lambda: store)
@@ -162,19 +163,6 @@ def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) ->
     assert this_member(environ) is member
     monkeypatch.setattr("os.getpid", lambda: -1)
     assert this_member(environ) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks"),
-    [
-        ("init: rank 2 of 4 did not arrive within 30 s (HOROVOD_START_TIMEOUT)", [2]),
-        ("init: ranks 1, 3 of 4 did not arrive", [1, 3]),
-        ("init: ranks 1, 3 and 5 more did not arrive", [1, 3]),
-        ("init: the driver gave it up", []),
-    ],
-)
-def test_ranks_that_an_error_names(text: str, ranks: list[int]) -> None:
-    assert ranks_in(text) == ranks
 
 
 def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(

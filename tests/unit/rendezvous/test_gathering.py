@@ -22,7 +22,7 @@ def round_of(
     secret: bytes = SECRET,
     timeout_s: float = 60,
     is_meeting: bool = False,
-    check: Callable[[bytes], str | None] | None = None,
+    check: Callable[[bytes], InitError | None] | None = None,
 ) -> Gathering:
     deadline = Deadline(timeout_s)
     return Gathering(
@@ -56,19 +56,22 @@ def test_one_that_fails_fails_all_at_once(failing: int) -> None:
     def action(rank: int) -> list[bytes]:
         mine = round_of(store, rank, [0, 1, 2, 3])
         if rank == failing:
-            mine.fail("it is raining")
-            raise InitError("it is raining")
+            error = InitError("it is raining", ranks=[7], host="there")
+            mine.fail(error)
+            raise error
         return mine.exchange(b"")
 
-    # Rank 3 never comes, and nobody waits for it.
-    assert [str(outcome) for outcome in outcomes(3, action)] == ["it is raining"] * 3
+    # Rank 3 never comes, and no rank waits for it.
+    for outcome in outcomes(3, action):
+        assert isinstance(outcome, InitError)
+        assert (str(outcome), outcome.ranks, outcome.host) == ("it is raining", (7,), "there")
 
 
 def test_a_value_that_does_not_fit_is_refused_when_it_comes() -> None:
     store = MemoryStore()
 
-    def check(value: bytes) -> str | None:
-        return "one of us is odd" if value == b"odd" else None
+    def check(value: bytes) -> InitError | None:
+        return InitError("one of us is odd") if value == b"odd" else None
 
     def action(rank: int) -> list[bytes]:
         return round_of(store, rank, [0, 1, 2], check=check).exchange([b"even", b"odd"][rank])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from recorded import BARRIER, JOIN, MS, Script, training, training_scripts
 
+from horovod import errors
 from horovod.errors import ErrorCode
 from horovod.trace.analysis.clocks import align_clocks
 from horovod.trace.analysis.failures import find_deaths, find_mismatches, first_error
@@ -215,6 +218,7 @@ def test_the_stack_of_the_program_is_found() -> None:
     assert (call.path, call.line, call.function) == ("/home/me/train.py", 41, "validate")
     assert main_thread("") == []
     assert own_call(calls[:2]) is None
+    assert own_call([replace(calls[1], path=errors.__file__)]) is None  # installed editable
 
 
 def test_recordings_are_told_apart_by_world_and_processes() -> None:

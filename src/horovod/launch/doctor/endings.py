@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import age_text, capital, ranks_text, shaped_title, title
+from horovod.launch.doctor.words import age_text, capital, named_ranks, shaped_title, title
 from horovod.trace.analysis.failures import (
     Mismatch,
     find_deaths,
@@ -71,7 +71,7 @@ def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
     by_words: dict[str, list[int]] = {}
     for rank, label in mismatch.labels.items():
         by_words.setdefault(shaped_title(label), []).append(rank)
-    parts = [f"{ranks_text(ranks, world.names)}: {words}" for words, ranks in by_words.items()]
+    parts = [f"{named_ranks(ranks, world.names)}: {words}" for words, ranks in by_words.items()]
     return Finding(
         Severity.PROBLEM,
         "mismatch",

@@ -13,7 +13,7 @@ from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.hangs import find_hangs
 from horovod.launch.doctor.host_clocks import find_clock_differences
 from horovod.launch.doctor.pace import find_pace
-from horovod.launch.doctor.words import capital, ranks_text
+from horovod.launch.doctor.words import capital, named_ranks
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
 from horovod.trace.analysis.failures import find_deaths
 from horovod.trace.analysis.pending import has_left
@@ -131,7 +131,7 @@ def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding
         Finding(
             Severity.PROBLEM,
             "gone",
-            f"{capital(ranks_text(gone, world.names))} ended without a word, as after SIGKILL.",
+            f"{capital(named_ranks(gone, world.names))} ended without a word, as after SIGKILL.",
             "Look at its last lines of output, and on its machine whether memory ran out "
             "(dmesg | grep -i oom).",
             tuple(gone),
@@ -143,7 +143,7 @@ def _missing(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Find
     if not world.missing:
         return []
     silent = [rank for rank in world.missing if rank in states]
-    names = ranks_text(world.missing, world.names)
+    names = named_ranks(world.missing, world.names)
     did = "" if not silent else f" Ranks {', '.join(map(str, silent))} did not answer in time."
     return [
         Finding(

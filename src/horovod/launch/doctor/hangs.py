@@ -8,7 +8,7 @@ from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.words import (
     age_text,
     capital,
-    ranks_text,
+    named_ranks,
     stack_lines,
     title,
     where_text,
@@ -59,7 +59,7 @@ def _stopped(world: RecordedWorld, ranks: list[int]) -> Finding:
     return Finding(
         Severity.PROBLEM,
         "stopped",
-        f"{capital(ranks_text(ranks, world.names))} is stopped (SIGSTOP or a debugger).",
+        f"{capital(named_ranks(ranks, world.names))} is stopped (SIGSTOP or a debugger).",
         "Let it go on with kill -CONT and its pid, or detach the debugger.",
         tuple(ranks),
     )
@@ -73,7 +73,7 @@ def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
         rank = stall.ready[0]
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
         parts.append(
-            f"{ranks_text(stall.ready, world.names)} in {title(stall.label)}{more}, for "
+            f"{named_ranks(stall.ready, world.names)} in {title(stall.label)}{more}, for "
             f"{age_text(stall.age_ns)}"
         )
         lines += _described(world, rank)
@@ -125,7 +125,7 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
         )
     text = (
         f"{title(stall.label)}{more} {waits} for {age_text(stall.age_ns)}: "
-        f"{ranks_text(stall.ready, world.names)} submitted it, {ranks_text(absent, world.names)} "
+        f"{named_ranks(stall.ready, world.names)} submitted it, {named_ranks(absent, world.names)} "
         "did not."
     )
     doings = [_doing(world, rank, alike) for rank in stall.missing[:_MOST_DESCRIBED]]
@@ -189,12 +189,12 @@ def _advice(world: RecordedWorld, stall: Stall) -> str:
 
 def _stuck(world: RecordedWorld, stuck: Stuck) -> Finding:
     peer = stuck.waiting_for
-    whom = "" if peer is None else f", waiting for {ranks_text([peer], world.names)}"
+    whom = "" if peer is None else f", waiting for {named_ranks([peer], world.names)}"
     lines = () if peer is None else tuple(_described(world, peer))
     return Finding(
         Severity.PROBLEM,
         "stuck",
-        f"{capital(ranks_text([stuck.rank], world.names))} has been in the middle of a "
+        f"{capital(named_ranks([stuck.rank], world.names))} has been in the middle of a "
         f"collective for {age_text(stuck.age_ns)}{whom}.",
         "Look whether that process is stopped, swapping, or its network is gone "
         "(horovodrun --check-network).",

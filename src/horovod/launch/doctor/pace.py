@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import capital, duration_text, ranks_text
+from horovod.launch.doctor.words import capital, duration_text, named_ranks
 from horovod.trace.analysis.accounts import Account
 from horovod.trace.analysis.peers import SlowPeer, find_slow_peers, peer_waits
 from horovod.trace.analysis.slow_ranks import Imbalance, RankPace, find_imbalance
@@ -60,7 +60,7 @@ def _slow(
     others = "the other computes" if len(imbalance.ranks) == 2 else "the others compute"
     verb = "is slow: it computes" if len(slow) == 1 else "are slow: the slowest computes"
     text = (
-        f"{capital(ranks_text(ranks, world.names))} {verb} "
+        f"{capital(named_ranks(ranks, world.names))} {verb} "
         f"for {duration_text(worst.compute_ns)} a step, {others} for {duration_text(usual_ns)}. "
         f"Every step of {duration_text(imbalance.step_ns)} could be up to "
         f"{duration_text(worst.extra_ns)} ({share:.0%}) shorter. "

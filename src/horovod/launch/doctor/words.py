@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from horovod.operations import Dtype, Kind
+from horovod.ranks import ranks_text
 from horovod.trace.analysis.python_stacks import main_thread, own_call
 from horovod.trace.recording import Label, Recording
 
@@ -14,8 +15,8 @@ __all__ = [
     "bytes_text",
     "capital",
     "duration_text",
+    "named_ranks",
     "printable",
-    "ranks_text",
     "shaped_title",
     "stack_lines",
     "title",
@@ -55,10 +56,10 @@ def bytes_text(size_bytes: float) -> str:
     return f"{size_bytes:.0f} bytes"
 
 
-def ranks_text(ranks: Sequence[int], names: Sequence[str]) -> str:
-    """``rank 1 (pid 7 on node-1)``, ``rank 1 (...) and rank 2 (...)``, ``ranks 4, 5, 6, 7, 8``."""
+def named_ranks(ranks: Sequence[int], names: Sequence[str]) -> str:
+    """``rank 1 (pid 7 on node-1)``, ``rank 1 (...) and rank 2 (...)``, ``ranks 4-8``."""
     if len(ranks) > _MOST_NAMES:
-        return f"ranks {', '.join(map(str, ranks))}"
+        return ranks_text(ranks)
     texts = [names[rank] if rank < len(names) else f"rank {rank}" for rank in ranks]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 

@@ -4,6 +4,12 @@ A file in the driver's folder: a line that says what it is, then the pickled ``R
 only if it is the user's alone and this version's own. Times in it are those of the machine's
 monotonic clock, so it means nothing after a reboot. Atomic for the crash of the driver, not of the
 machine.
+
+The driver writes the record before it acts. The next driver loads it, listens at the same addresses
+and repeats what may not have been done. What the keepers report becomes ordinary events: a worker
+that is missing has exited, an unknown one is killed. No event reaches the director before one
+worker is found. If there is none, the job begins anew with another secret, port and *run*, so that
+no process of the old run can pass for a worker of the new one.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def own_secret() -> bytes:
 
 
 class KVStoreServer:
-    """A store in this process, at one port of all its addresses, for processes that know ``own_secret``."""
+    """A store in this process, at one port of all its addresses; ``own_secret`` opens it."""
 
     def __init__(self, verbose: int = 0) -> None:
         self._verbose = verbose

@@ -146,7 +146,7 @@ def _connect(addresses: Sequence[tuple[str, int]], key: bytes) -> StoreClient:
         try:
             return StoreClient((host, port), key, timeout_s=_CONNECT_TIMEOUT_S)
         except InitError as error:
-            failure = _without_prefix(error)
+            failure = error.reason
     raise ConnectionError(f"compute service: {failure}; is the config file of this compute job?")
 
 
@@ -156,9 +156,5 @@ def _lost_in_words() -> Iterator[None]:
     try:
         yield
     except InitError as error:
-        reason = _without_prefix(error)
+        reason = error.reason
         raise ConnectionError(f"compute service: {reason}; the compute job has ended") from None
-
-
-def _without_prefix(error: InitError) -> str:
-    return str(error).removeprefix("init: ")

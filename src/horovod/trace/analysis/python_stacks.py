@@ -11,6 +11,7 @@ __all__ = ["Call", "main_thread", "own_call"]
 _CALL = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _BEGIN = "most recent call first"
 _OF_OTHERS = ("site-packages", "dist-packages")
+_PACKAGE = PurePath(__file__).parents[2]  # in neither of these where it is installed editable
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,11 @@ class Call:
     @property
     def is_of_program(self) -> bool:
         """Whether it is neither of an installed package nor of Python itself."""
-        parts = PurePath(self.path).parts
-        is_library = any(part.startswith("python3") for part in parts[:-1])
+        path = PurePath(self.path)
+        is_library = any(part.startswith("python3") for part in path.parts[:-1])
         is_frozen = self.path.startswith("<frozen")
-        return not (is_library or is_frozen or any(part in _OF_OTHERS for part in parts))
+        is_installed = any(part in _OF_OTHERS for part in path.parts)
+        return not (is_library or is_frozen or is_installed or path.is_relative_to(_PACKAGE))
 
 
 def main_thread(stacks: str) -> list[Call]:

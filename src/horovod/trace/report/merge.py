@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from horovod.ranks import ranks_text
 from horovod.trace.report.chronicle import decoded
 from horovod.trace.report.facts import Event, Job, Lateness, Report, Row, SlowTensor, Trial
 from horovod.trace.report.history import COLUMNS
 from horovod.trace.report.lateness import BucketKey, culprit, lateness_of, named_last
 
-__all__ = ["collected", "merged", "ranks_text"]
+__all__ = ["collected", "merged"]
 
 _MOST_COLUMNS = 120
 _MOST_SLOW = 20
@@ -335,19 +336,3 @@ def _versions(records: Sequence[_Record], names: Sequence[str]) -> dict[str, dic
         }
         for name, texts in by_name.items()
     }
-
-
-def ranks_text(names: Sequence[str]) -> str:
-    """``rank 3``, ``ranks 0-6, 8``; names that are no numbers as they are."""
-    parts: list[str] = []
-    numbers = sorted(int(name) for name in names if name.isdecimal())
-    index = 0
-    while index < len(numbers):
-        last = index
-        while last + 1 < len(numbers) and numbers[last + 1] == numbers[last] + 1:
-            last += 1
-        first = numbers[index]
-        parts.append(str(first) if last == index else f"{first}-{numbers[last]}")
-        index = last + 1
-    parts += [name for name in names if not name.isdecimal()]
-    return f"{'rank' if len(names) == 1 else 'ranks'} {', '.join(parts)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from horovod.ranks import ranks_text
 from horovod.trace.report.facts import Report, Row, SlowTensor
 from horovod.trace.report.markup import (
     NOTHING,
@@ -21,7 +22,6 @@ from horovod.trace.report.markup import (
     table,
     tag,
 )
-from horovod.trace.report.merge import ranks_text
 
 __all__ = [
     "event_table",
@@ -211,6 +211,7 @@ def host_table(report: Report) -> Markup:
     for row in report.rows:
         hosts.setdefault(row.host, []).append(row)
     rows = [
-        [host, len(found), ranks_text([row.name for row in found])] for host, found in hosts.items()
+        [host, len(found), ranks_text([row.name for row in found], most=len(found))]
+        for host, found in hosts.items()
     ]
     return table("Hosts", ["Host", "Processes", "Ranks"], rows, numbers=False)

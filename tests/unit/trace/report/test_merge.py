@@ -9,7 +9,7 @@ from made_reports import BEGIN_S, LATE, chronicle, job, records
 
 from horovod.trace.report.chronicle import World, decoded
 from horovod.trace.report.lateness import lateness_of
-from horovod.trace.report.merge import collected, merged, ranks_text
+from horovod.trace.report.merge import collected, merged
 
 
 def test_ranks_in_order_with_what_they_counted() -> None:
@@ -93,8 +93,3 @@ def test_what_is_broken_is_left_out() -> None:
 def test_a_job_that_told_nothing() -> None:
     report = merged(job(status=1, outcome="horovodrun: no host\n"), [])
     assert (report.rows, report.size, report.columns) == ([], 0, 32)
-
-
-def test_names_of_ranks() -> None:
-    assert ranks_text(["3"]) == "rank 3"
-    assert ranks_text(["0", "1", "2", "7", "9 (pid 5)"]) == "ranks 0-2, 7, 9 (pid 5)"

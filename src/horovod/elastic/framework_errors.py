@@ -1,0 +1,32 @@
+"""What a framework makes of the engine's errors: one of its own, which keeps nothing but the text.
+
+So that no code has to read that text, bindings keep the error beside it (``world.keep_failure``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from horovod import world
+from horovod.errors import HorovodInternalError
+
+__all__ = ["engine_errors"]
+
+
+@contextmanager
+def engine_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Raise the engine's own error in place of one of ``kinds`` that a framework made of it.
+
+    Where no operation of this world has failed with a ``HorovodInternalError``, errors stay as they
+    are.
+    """
+    try:
+        yield
+    except HorovodInternalError:
+        raise
+    except kinds as error:
+        failure = world.take_failure()
+        if not isinstance(failure, HorovodInternalError):
+            raise
+        raise failure from error
