@@ -157,11 +157,13 @@ void bind_port(nb::module_& module) {
           },
           "engine"_a, "local_rank"_a, "local_size"_a)
       .def("rethrow", &Port::rethrow)
-      .def("take_failure",
-           [](Port& port) {
-             const std::optional<Error> failure = port.take_failure();
-             return failure ? to_python(*failure) : nb::object(nb::none());
-           })
+      .def(
+          "take_failure",
+          [](Port& port) {
+            const std::optional<Error> failure = port.take_failure();
+            return failure ? to_python(*failure) : nb::object(nb::none());
+          },
+          nb::sig("def take_failure(self) -> Exception | None"))
       .def("detach", &Port::detach, "engine"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("address", [](Port& port) {
         return reinterpret_cast<std::uintptr_t>(static_cast<EnginePort*>(&port));

@@ -274,10 +274,9 @@ TEST_CASE("hostile: numbers out of their range in news are refused") {
   CHECK(field_of({.alarm = {.rank = 0, .text = {}}, .note = NoteKind::kBeginTrace}) == "note");
   CHECK(field_of({.alarm = {.rank = 5, .text = std::string(2000, 'x')}}) == "text");
   const auto field_with = [&](std::vector<int> ranks, std::string operation = {}) {
-    return field_of({.alarm = {.rank = 5,
-                               .text = "",
-                               .ranks = std::move(ranks),
-                               .operation = std::move(operation)}});
+    return field_of(
+        {.alarm = {
+             .rank = 5, .text = "", .ranks = std::move(ranks), .operation = std::move(operation)}});
   };
   CHECK(field_with({0, 2, 5}, "allreduce 'x'") == "");
   CHECK(field_with({0}, std::string(256, 'x')) == "operation");
