@@ -49,8 +49,8 @@ class Reader {
   std::size_t size() {
     const auto value = number<std::uint32_t>();
     if (value <= rest_.size() / 2) return value;
-    throw Error(ErrorCode::kInvalidArgument, "a compiled call announces " + std::to_string(value) +
-                                                 " entries, and ends before");
+    throw Error(ErrorCode::kInvalidArgument,
+                "a compiled call announces " + std::to_string(value) + " entries, and ends before");
   }
 
   std::vector<std::string_view> lines() {
