@@ -62,7 +62,8 @@ std::optional<Alarm> Alarms::first() const {
 std::vector<int> Alarms::ranks() const {
   std::vector<int> ranks;
   for (std::size_t bit = 0; bit < rank_bits_.size() * kBits; ++bit) {
-    if ((rank_bits_[bit / kBits] >> (bit % kBits) & 1U) != 0) ranks.push_back(static_cast<int>(bit));
+    if ((rank_bits_[bit / kBits] >> (bit % kBits) & 1U) != 0)
+      ranks.push_back(static_cast<int>(bit));
   }
   return ranks;
 }

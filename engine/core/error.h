@@ -22,9 +22,10 @@ enum class ErrorCode : int {
 
 // What an error is about; empty where that is not known.
 struct Subject {
-  std::vector<int> ranks;  // of the world, rising: dead, silent or out of reach; none that shut down
-  std::string host;        // the one host of all of them
-  std::string operation;   // "allreduce 'x'"
+  std::vector<int>
+      ranks;              // of the world, rising: dead, silent or out of reach; none that shut down
+  std::string host;       // the one host of all of them
+  std::string operation;  // "allreduce 'x'"
 };
 
 class Error : public std::runtime_error {

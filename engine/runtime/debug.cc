@@ -103,10 +103,10 @@ std::optional<Error> Engine::examine(Lane& lane, Entry& entry) {
     const Dtype dtype = entry.requests[i].dtype;
     const auto index = first_not_finite(results[i].bytes, dtype);
     if (!index) continue;
-    const Error error(
-        ErrorCode::kMismatch,
-        "all ranks gave finite numbers, but the result has " + which(entry, i) +
-            describe_element(results[i].bytes, dtype, results[i].shape, *index) + kSource);
+    const Error error(ErrorCode::kMismatch,
+                      "all ranks gave finite numbers, but the result has " + which(entry, i) +
+                          describe_element(results[i].bytes, dtype, results[i].shape, *index) +
+                          kSource);
     return error.of(title(lane, entry));
   }
   return std::nullopt;

@@ -100,8 +100,7 @@ NewsItem read_news(std::span<const std::byte> message, const NewsScope& scope) {
   item.alarm.rank = reader.get<std::int32_t>("rank");
   check_subject(reader, item, scope);
   if (is_alarm(item)) {
-    item.alarm.ranks =
-        reader.get_list<std::int32_t>("ranks", static_cast<std::size_t>(scope.size));
+    item.alarm.ranks = reader.get_list<std::int32_t>("ranks", static_cast<std::size_t>(scope.size));
     check_ranks(reader, item.alarm.ranks, scope.size);
     item.alarm.operation = reader.get_text("operation", Alarms::kMostOperationBytes);
   }
