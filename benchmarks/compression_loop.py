@@ -30,8 +30,8 @@ class CompressionLoop:
 
     def __init__(self, contestant: Any) -> None:
         # Here and not above: the driver imports this module too, and needs no engine.
-        from horovod.operations import Average, Intent
-        from horovod.process_sets import global_process_set
+        from horovod.core.operations import Average, Intent
+        from horovod.core.process_sets import global_process_set
         from horovod.torch import adapter
         from horovod.torch.compression import Compression
 

@@ -88,7 +88,7 @@ class Horovod(_OnTorch):
 
     def batched(self, tensors: Sequence[Any]) -> Operation:
         """Like ``many``, as ``DistributedOptimizer`` does it at the end of backward."""
-        from horovod.operations import Intent
+        from horovod.core.operations import Intent
         from horovod.torch.adapter import allreduce_batch_async_
 
         names = [f"allreduce.batch.{index}" for index in range(len(tensors))]

@@ -26,7 +26,7 @@ from on_hosts import RanksOnHosts, open_hosts
 from report import Bar, Table, format_time, print_report
 from worker_groups import Commands, GroupSpec, WorkerGroup, measure_in_turns, open_groups
 
-from horovod.rendezvous.protection import find_cipher
+from horovod.rendezvous.base.protection import find_cipher
 from horovod.settings import LINK_PROTECTIONS
 
 _CONTROL, _INTEGRITY, _ENCRYPTED = LINK_PROTECTIONS

@@ -6,7 +6,7 @@ import time
 
 from collective_loop import CollectiveLoop
 
-from horovod.rendezvous.protection import find_cipher
+from horovod.rendezvous.base.protection import find_cipher
 
 __all__ = ["ProtectionLoop"]
 

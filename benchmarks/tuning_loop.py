@@ -8,8 +8,8 @@ from typing import Any
 
 from training_loop import TrainingLoop
 
-from horovod import world
-from horovod.assembly import tuning_of
+from horovod.core import world
+from horovod.core.assembly import tuning_of
 
 __all__ = ["TuningLoop"]
 

@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// Null for None. `carrier` has the methods of horovod.backends.carrier.Carrier.
+// Null for None. `carrier` has the methods of horovod.backends.engine_adapter.Carrier.
 std::shared_ptr<Carrier> carrier_of(const nanobind::object& carrier);
 
 }  // namespace hvd

@@ -72,7 +72,7 @@ void bind_devices(nb::module_& module) {
       });
   nb::class_<DevicePlane>(
       module, "DevicePlane",
-      "What an engine is told about GPU memory; lists are by kind, see ``horovod.gpus``.")
+      "What an engine is told about GPU memory; lists are by kind, see ``horovod.core.gpus``.")
       .def("__init__", &make_plane, "gpus"_a, "routes"_a, "is_hierarchical"_a, "streams"_a,
            "default_device"_a, "timeout_s"_a);
 }

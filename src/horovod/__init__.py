@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.launch.function import run
+    from horovod.launch.run.function import run
 
 __all__ = ["__version__", "run"]
 
@@ -16,7 +16,7 @@ __version__ = "1.0.0.dev0"
 def __getattr__(name: str) -> Any:
     # This costs more than everything else at start-up, and few ask for it.
     if name == "run":
-        from horovod.launch.function import run
+        from horovod.launch.run.function import run
 
         return run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """
-The C++ engine; see bindings/. Its numbers are those of ``horovod.operations``.
+The C++ engine; see bindings/. Its numbers are those of ``horovod.core.operations``.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class GpuAccess:
 
 class DevicePlane:
     """
-    What an engine is told about GPU memory; lists are by kind, see ``horovod.gpus``.
+    What an engine is told about GPU memory; lists are by kind, see ``horovod.core.gpus``.
     """
 
     def __init__(

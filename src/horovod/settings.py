@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from horovod.core.base.setting import Flag, Setting
 from horovod.errors import SettingError
-from horovod.setting import Flag, Setting
 
 __all__ = [
     "GPU_OPERATIONS",

@@ -13,9 +13,9 @@ import facts
 import pytest
 import yaml
 
-from horovod.launch import cli
-from horovod.launch.job_outcomes import JobOutcome
-from horovod.launch.job_plan import JobPlan
+from horovod.launch.cli import main as cli
+from horovod.launch.jobs.outcomes import JobOutcome
+from horovod.launch.model.job_plan import JobPlan
 from horovod.settings import SETTINGS, environment_of
 
 LAUNCHER = facts.launcher()

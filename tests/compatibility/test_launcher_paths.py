@@ -15,7 +15,7 @@ import facts
 import pytest
 
 from horovod.launch.others import rendezvous_server
-from horovod.rendezvous.secret_socket import SecretSocket
+from horovod.rendezvous.identity.secret_socket import SecretSocket
 from horovod.runner import _HorovodArgs
 from horovod.runner.common.util.config_parser import set_env_from_args
 from horovod.runner.common.util.hosts import (

@@ -21,30 +21,42 @@ from typing import Any
 import made_reports
 import pytest
 
-from horovod import process_sets
-from horovod.checked import MOST_RANKS, BadMessageError, Fields
+from horovod.core import process_sets
+from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields
+from horovod.core.base.own_files import OwnFolder
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
-from horovod.launch.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
-from horovod.launch.guest_greeting import GreetingError, GuestGreeting, LauncherGreeting
-from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields, place_of, plan_of
-from horovod.launch.hosts import Slot
-from horovod.launch.kubernetes import meeting
+from horovod.launch.kubernetes import pod_rendezvous as meeting
+from horovod.launch.model.host_plan import (
+    HostId,
+    HostPlan,
+    fields_of,
+    place_fields,
+    place_of,
+    plan_of,
+)
+from horovod.launch.model.hosts import Slot
+from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
+from horovod.launch.wire.handshake import AgentHandshake, HandshakeError, LauncherHandshake
 from horovod.metrics import exchange
-from horovod.own_files import OwnFolder
-from horovod.rendezvous import gathering as gathering_module
-from horovod.rendezvous import greeting, handshake, link_round, mpi_identity, slurm, wire
-from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, prove
-from horovod.rendezvous.elastic_messages import Ready, Seat, Standing, Update, read_key
-from horovod.rendezvous.gathering import Gathering
-from horovod.rendezvous.handshake import ProtocolError
-from horovod.rendezvous.hosting import HostedStore
-from horovod.rendezvous.link_plan import Purpose
-from horovod.rendezvous.membership import Deadline
-from horovod.rendezvous.place import Place as Where
-from horovod.rendezvous.reachability import Report, Unreached, decode_report, encode_report
-from horovod.rendezvous.roster import Card, decode_card, encode_card
+from horovod.rendezvous import allgather as gathering_module
+from horovod.rendezvous.allgather import StoreAllgather
+from horovod.rendezvous.base.authentication import NONCE_BYTES, PROOF_BYTES, prove
+from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.capabilities import RankCapabilities, decode_card, encode_card
+from horovod.rendezvous.host import handshake
+from horovod.rendezvous.host.handshake import ProtocolError
+from horovod.rendezvous.identity import mpi as mpi_identity
+from horovod.rendezvous.identity import slurm
+from horovod.rendezvous.identity.elastic_messages import Ready, Seat, StateVersion, Update, read_key
+from horovod.rendezvous.identity.host_id import HostId as Where
+from horovod.rendezvous.links import handshake as greeting
+from horovod.rendezvous.links import round as link_round
+from horovod.rendezvous.links.plan import Purpose
+from horovod.rendezvous.links.reachability import Report, Unreached, decode_report, encode_report
+from horovod.rendezvous.store import wire
+from horovod.rendezvous.store.hosted import HostedStore
 from horovod.trace.presence import find_presences
 from horovod.trace.recording import RecordingError, read_recording
 from horovod.trace.report.facts import Job
@@ -72,7 +84,7 @@ def of(value: bytes, *more: bytes) -> Callable[[], list[bytes]]:
 
 SLOT = Slot("node", 1, 4, 1, 2, 0, 2)
 PLAN = HostPlan("node", ("python", "a.py"), {"PATH": "/bin"}, (("10.0.0.1", 4000),), SECRET)
-CARD = Card(1, 4, 4096, 77, "node", "node", Where("h", "n"))
+CARD = RankCapabilities(1, 4, 4096, 77, "node", "node", Where("h", "n"))
 REPORT = Report(0, [1], {2: Unreached([(1, 0)], [("10.0.0.1:1", "refused")])})
 CLAIMS = handshake.Claims(1, 2, 0, 4096)
 LINK = greeting.Claims(Purpose.DATA, 0, 1, 0, "10.0.0.1", 4000, b"c" * 32)
@@ -140,11 +152,11 @@ class OneValue:
 
 def gathered(data: bytes, _: Path) -> None:
     store = OneValue(data)
-    Gathering(store, SECRET, "key", 1, range(2), Deadline(0.0)).wait()
+    StoreAllgather(store, SECRET, "key", 1, range(2), Deadline(0.0)).wait()
 
 
 def gathered_time(data: bytes, _: Path) -> None:
-    Gathering(
+    StoreAllgather(
         OneValue(struct.pack("!I", 0) + data),
         SECRET,
         "key",
@@ -215,11 +227,11 @@ def process_sets_agree(data: bytes, _: Path) -> None:
 
 
 def guest(data: bytes, _: Path) -> None:
-    GuestGreeting(SECRET).feed(data)
+    AgentHandshake(SECRET).feed(data)
 
 
 def launcher_of_guest(data: bytes, _: Path) -> None:
-    side = LauncherGreeting(SECRET)
+    side = LauncherHandshake(SECRET)
     for at in range(0, len(data), 7):
         side.feed(data[at : at + 7])
 
@@ -238,14 +250,14 @@ PARSERS: Mapping[str, Parser] = {
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [place_fields(Place(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"places": [place_fields(HostId(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
         (FrameError, BadMessageError),
     ),
     "ready": Parser(
-        of(Ready(Standing(1, 2), "why", (3,), checkpoint="/c").encoded()),
+        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").encoded()),
         lambda data, _: Ready.decoded(data),
     ),
     "seat": Parser(of(Seat(2, 1, 2, members=(4, 5)).encoded()), lambda data, _: Seat.decoded(data)),
@@ -281,9 +293,11 @@ PARSERS: Mapping[str, Parser] = {
         lambda data, _: slurm._tasks_per_node({slurm._PER_NODE: data.decode(errors="replace")}, 7),
         (InitError,),
     ),
-    "guest": Parser(of(NONCE + bytes(PROOF_BYTES)), guest, (GreetingError,)),
+    "guest": Parser(of(NONCE + bytes(PROOF_BYTES)), guest, (HandshakeError,)),
     "launcher of a guest": Parser(
-        of(GuestGreeting(SECRET).opening + bytes(PROOF_BYTES)), launcher_of_guest, (GreetingError,)
+        of(AgentHandshake(SECRET).opening + bytes(PROOF_BYTES)),
+        launcher_of_guest,
+        (HandshakeError,),
     ),
     "recording": Parser(a_recording, recording, (RecordingError,)),
     "presence": Parser(
@@ -438,7 +452,7 @@ def test_a_frame_says_what_is_wrong_with_it() -> None:
         _ = Frame(Kind.STARTED, payload=b"ab").number
     with pytest.raises(FrameError, match="stream 7"):
         list(FrameReader().feed(encode(Kind.OUTPUT, b"x", stream=7)))
-    fields = place_fields(Place(3, SLOT, {}))
+    fields = place_fields(HostId(3, SLOT, {}))
     fields["slot"]["rank"] = 4
     with pytest.raises(BadMessageError, match=r"field slot\.rank; expected 0 to 3"):
         place_of(Fields("START", fields))

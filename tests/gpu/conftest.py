@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpu_jobs import missing
 
-from horovod import gpus
+from horovod.core import gpus
 
 
 @pytest.fixture

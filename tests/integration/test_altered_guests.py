@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from guest_jobs import HERE, call
 
-from horovod.launch.guest import Guest
+from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
@@ -80,9 +80,9 @@ class Proxy:
 
 
 @contextmanager
-def proxied(direction: int, where: int | bytes) -> Iterator[tuple[Proxy, Guest, bytes]]:
+def proxied(direction: int, where: int | bytes) -> Iterator[tuple[Proxy, EmbeddedAgent, bytes]]:
     secret = os.urandom(32)
-    with Guest(HERE, secret, launcher=HERE) as guest:
+    with EmbeddedAgent(HERE, secret, launcher=HERE) as guest:
         proxy = Proxy(guest.address, direction, where)
         try:
             yield proxy, guest, secret

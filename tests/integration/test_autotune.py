@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import run
 
-from horovod.launch.config_file import read_config_file
+from horovod.launch.cli.config_file import read_config_file
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 WORKERS = Path(__file__).with_name("workers")

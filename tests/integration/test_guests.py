@@ -22,19 +22,19 @@ import pytest
 from guest_jobs import HERE, OPTIONS, call
 from launching import assert_gone
 
-from horovod.launch.call import Call
-from horovod.launch.elastic.limits import Limits
-from horovod.launch.elastic.run_options import ElasticRun
-from horovod.launch.function import run_call
-from horovod.launch.guest import Guest
-from horovod.launch.guest_link import GuestAddress
-from horovod.launch.guest_news import FoundGuest, GuestBook
+from horovod.launch.calls.call import Call
+from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
+from horovod.launch.embedded.embedded_agent import EmbeddedAgent
+from horovod.launch.model.job_plan import EmbeddedAgentAddress
+from horovod.launch.model.limits import Limits
+from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.run.function import run_call
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
 ENGINE = """
 import sys
-from horovod.launch.guest import Guest
+from horovod.launch.embedded.embedded_agent import Guest
 name, secret = sys.stdin.readline().split()
 with Guest("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
            environment={"GUEST": name}) as guest:
@@ -52,11 +52,11 @@ class Engine:
 
 
 @contextmanager
-def two_guests(secret: bytes) -> Iterator[dict[str, Guest]]:
+def two_guests(secret: bytes) -> Iterator[dict[str, EmbeddedAgent]]:
     with ExitStack() as guests:
         yield {
             f"node/{name}": guests.enter_context(
-                Guest(HERE, secret, launcher=HERE, environment={"GUEST": name})
+                EmbeddedAgent(HERE, secret, launcher=HERE, environment={"GUEST": name})
             )
             for name in ("a", "b")
         }
@@ -189,22 +189,24 @@ def test_the_end_of_the_engines_process_ends_guest_and_worker(
 
 
 def test_an_elastic_job_gets_another_guest() -> None:
-    secret, book = os.urandom(32), GuestBook()
-    guests: dict[str, Guest] = {}
+    secret, book = os.urandom(32), AgentDirectory()
+    guests: dict[str, EmbeddedAgent] = {}
     lock = threading.Lock()
 
-    def tell(name: str, guest: Guest | None) -> None:
+    def tell(name: str, guest: EmbeddedAgent | None) -> None:
         with lock:
             guests.pop(name, None)
             guests.update({name: guest} if guest else {})
-            addresses = {name: GuestAddress(*g.address, secret) for name, g in guests.items()}
-            book.write({name: FoundGuest(address) for name, address in addresses.items()})
+            addresses = {
+                name: EmbeddedAgentAddress(*g.address, secret) for name, g in guests.items()
+            }
+            book.write({name: FoundAgent(address) for name, address in addresses.items()})
 
     def task(node: str) -> None:
         """Like an engine that starts a failed task again."""
         for attempt in range(3):
             name = f"{node}/{attempt}"
-            with Guest(HERE, secret, launcher=HERE, ends_with_failure=True) as guest:
+            with EmbeddedAgent(HERE, secret, launcher=HERE, ends_with_failure=True) as guest:
                 tell(name, guest)
                 exit_code = guest.wait()
             tell(name, None)

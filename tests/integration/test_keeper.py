@@ -13,12 +13,12 @@ from typing import BinaryIO
 import pytest
 from launching import TIMEOUT_S, assert_gone
 
-from horovod.launch.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
-from horovod.launch.host_plan import HostPlan, Place, fields_of, place_fields
-from horovod.launch.hosts import Slot
-from horovod.launch.job_folder import host_home_path
-from horovod.launch.python_words import python_words
-from horovod.rendezvous.store_server import StoreServer
+from horovod.launch.model.host_plan import HostPlan, Place, fields_of, place_fields
+from horovod.launch.model.hosts import Slot
+from horovod.launch.remote.job_folder import host_home_path
+from horovod.launch.wire.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
+from horovod.launch.workers.python_command import python_words
+from horovod.rendezvous.store.server import StoreServer
 
 pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.usefixtures("no_child_is_left")]
 

@@ -130,7 +130,7 @@ def test_verbose_names_every_process() -> None:
 def test_the_ranks_of_a_job_meet() -> None:
     script = (
         "import os\n"
-        "from horovod.rendezvous.meeting import identify, meet\n"
+        "from horovod.rendezvous.bootstrap import identify, meet\n"
         "identity = identify(os.environ)\n"
         "mesh = meet(identity, 1, 4096, 60, os.environ)\n"
         "assert mesh.pids[identity.rank] == os.getpid() and len(set(mesh.pids)) == 4\n"

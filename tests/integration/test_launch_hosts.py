@@ -165,7 +165,7 @@ def test_the_secret_is_in_no_command_line_and_no_message(fake: FakeHosts) -> Non
 def test_all_workers_reach_the_store(fake: FakeHosts) -> None:
     script = (
         "import base64, os\n"
-        "from horovod.rendezvous.store import StoreClient\n"
+        "from horovod.rendezvous.store.client import StoreClient\n"
         "where = os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR']\n"
         "port = int(os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT'])\n"
         "secret = base64.b64decode(os.environ['_HOROVOD_SECRET_KEY'])\n"

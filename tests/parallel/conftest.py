@@ -26,7 +26,7 @@ collect_ignore = [
 @pytest.fixture(scope="session", autouse=True)
 def world() -> Iterator[None]:
     """One world for the session; tests that end it start it again."""
-    from horovod import world
+    from horovod.core import world
 
     world.init()
     yield
@@ -36,7 +36,7 @@ def world() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def process_sets() -> Iterator[list[object]]:
     """The global process set and overlapping ones; a module that ends the world cannot use it."""
-    from horovod import world
+    from horovod.core import world
 
     world.init()
     with sets.registered(sets.overlapping(world.size())) as all_sets:

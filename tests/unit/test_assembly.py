@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from horovod.assembly import World
-from horovod.rendezvous.meeting import Identity
+from horovod.core.assembly import World
+from horovod.rendezvous.bootstrap import Identity
 from horovod.settings import Settings
 
 

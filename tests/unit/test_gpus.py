@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod import gpus
+from horovod.core import gpus
 from horovod.errors import SettingError
 from horovod.settings import Settings
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from horovod.core.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
 from horovod.errors import AlteredObjectError, HorovodInternalError, MismatchError
-from horovod.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
 
 KEY = bytes(range(32))
 MEMBERS = range(3)

@@ -1,8 +1,9 @@
 import pytest
 
 import horovod.numpy as hvd
-from horovod import gpus, mpi_library
-from horovod.operations import resolve_op
+from horovod.core import gpus
+from horovod.core.base import mpi_library
+from horovod.core.operations import resolve_op
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,25 @@ import horovod.numpy as hvd
 from horovod.autotune.knobs import Surroundings, knobs_for, values_of
 from horovod.autotune.log import SampleLog
 from horovod.autotune.search import Verdict
+from horovod.core.base.own_files import (
+    OwnFolder,
+    follow,
+    open_own,
+    open_regular,
+    read_own,
+    replacing,
+)
 from horovod.elastic import ObjectState
 from horovod.errors import InitError
 from horovod.launch.experiment.folders import free_number, take_number
-from horovod.launch.job_folder import DRIVER, Home, home_path
-from horovod.launch.job_plan import JobOutcome
-from horovod.launch.keeper_socket import listen_at
-from horovod.launch.logs import Logs
-from horovod.launch.report import JobReport, check_report
-from horovod.own_files import OwnFolder, follow, open_own, open_regular, read_own, replacing
-from horovod.rendezvous.hosting import HostedStore
-from horovod.rendezvous.membership import Deadline
-from horovod.rendezvous.slurm import publish, wait_for_contact
+from horovod.launch.jobs.report import JobReport, check_report
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.remote.agent_socket import listen_at
+from horovod.launch.remote.job_folder import DRIVER, JobFolder, home_path
+from horovod.launch.workers.logs import Logs
+from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.identity.slurm import publish, wait_for_contact
+from horovod.rendezvous.store.hosted import HostedStore
 from horovod.settings import Settings
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
@@ -184,7 +191,7 @@ def test_a_recording_under_a_name_of_the_users(tmp_path: Path) -> None:
 
 def test_a_job_folder_loses_what_is_ours_alone(tmp_path: Path) -> None:
     path = home_path("fred", DRIVER, {"XDG_STATE_HOME": str(tmp_path)})
-    home = Home(path)
+    home = JobFolder(path)
     for name in ("state", "log", f".state.{'0' * 16}.part"):
         (path / name).write_text("ours")
     fill(path / "mine", tmp_path / "outside")
@@ -195,7 +202,7 @@ def test_a_job_folder_loses_what_is_ours_alone(tmp_path: Path) -> None:
         listen_at(path)
     home.remove()
     assert sorted(lost(before, path)) == [f".state.{'0' * 16}.part", "lock", "log", "state"]
-    with closing(Home(path)):
+    with closing(JobFolder(path)):
         pass
 
 

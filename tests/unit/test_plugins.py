@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.plugins import works
+from horovod.core.base.plugins import works
 
 TRIED = ((2, 15), (2, 21))
 PASSES = "raise SystemExit(0)"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from horovod.core.object_codes import ObjectCodes
+from horovod.core.process_sets import close_registry, ids_and_ranks, open_registry
 from horovod.errors import InitError
-from horovod.object_codes import ObjectCodes
-from horovod.process_sets import close_registry, ids_and_ranks, open_registry
-from horovod.rendezvous.authentication import CODE_BYTES
-from horovod.rendezvous.meeting import SetLinks
+from horovod.rendezvous.base.authentication import CODE_BYTES
+from horovod.rendezvous.bootstrap import SetLinks
 
 KEY = bytes(range(32))
 MESSAGE_BYTES = 200

@@ -1,6 +1,6 @@
 import pytest
 
-from horovod.ranks import ranks_text
+from horovod.core.base.ranks import ranks_text
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from horovod.core.base.setting import Setting
 from horovod.errors import SettingError
-from horovod.setting import Setting
 from horovod.settings import (
     SETTINGS,
     Settings,

@@ -19,11 +19,11 @@ from jax.experimental import io_callback
 from horovod._keras.options import Options
 from horovod._keras.plan import Plan
 from horovod._keras.reducer import GradientReducer
-from horovod.compression import Compressor, NoneCompressor
+from horovod.core.compression import Compressor, NoneCompressor
+from horovod.core.operations import Intent
+from horovod.core.world import keep_failure
 from horovod.errors import HorovodInternalError
 from horovod.numpy import adapter
-from horovod.operations import Intent
-from horovod.world import keep_failure
 
 __all__ = [
     "Compression",

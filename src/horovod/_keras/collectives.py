@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from horovod._keras.backends import backend_for
 from horovod._keras.library import is_keras3
-from horovod.compression import NoneCompressor
+from horovod.core.compression import NoneCompressor
+from horovod.core.operations import resolve_op
 from horovod.numpy import adapter
-from horovod.operations import resolve_op
 
 __all__ = ["allgather", "allreduce", "broadcast", "reducescatter"]
 

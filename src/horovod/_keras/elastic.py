@@ -17,11 +17,11 @@ from horovod._keras.variables import (
     optimizer_variables,
     read_values,
 )
+from horovod.core.world import init, rank, shutdown
 from horovod.elastic import ObjectState, run_fn
 from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_arrays
 from horovod.numpy.objects import broadcast_object
-from horovod.world import init, rank, shutdown
 
 __all__ = [
     "CommitStateCallback",

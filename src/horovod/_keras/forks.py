@@ -15,9 +15,9 @@ from horovod._keras.bases import keras_of
 from horovod._keras.front import Front
 from horovod._keras.library import is_keras3
 from horovod._keras.optimizer import copy_state
-from horovod.gradient_groups import Groups
-from horovod.operations import Average
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.gradient_groups import Groups
+from horovod.core.operations import Average
+from horovod.core.process_sets import ProcessSet, global_process_set
 
 __all__ = [
     "allgather",

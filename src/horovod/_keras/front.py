@@ -14,10 +14,10 @@ from horovod._keras.loading import load_model
 from horovod._keras.optimizer import distribute
 from horovod._keras.options import make_options
 from horovod._keras.variables import broadcast_variables
-from horovod.compression import NoneCompressor
-from horovod.gradient_groups import Groups
-from horovod.operations import Average
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.compression import NoneCompressor
+from horovod.core.gradient_groups import Groups
+from horovod.core.operations import Average
+from horovod.core.process_sets import ProcessSet, global_process_set
 
 __all__ = ["Front"]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod import world
 from horovod._keras.library import is_keras3
 from horovod._keras.momentum import Correction, correction_for
 from horovod._keras.variables import attach_state
+from horovod.core import world
 
 __all__ = ["LearningRateScheduleCallback", "LearningRateWarmupCallback"]
 

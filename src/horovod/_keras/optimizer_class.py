@@ -11,7 +11,7 @@ from horovod._keras.identity import pass_on_identity
 from horovod._keras.library import variable_key
 from horovod._keras.options import Options
 from horovod._keras.reducer import Reducer
-from horovod.process_sets import ProcessSet
+from horovod.core.process_sets import ProcessSet
 
 __all__ = ["CallableList", "DistributedOptimizerMixin", "Distribution", "NotReducing", "make_class"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod._keras.library import variable_key
-from horovod.gradient_groups import Groups, check_groups
-from horovod.operations import Adasum, Average, Sum, check_predivide
-from horovod.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.gradient_groups import Groups, check_groups
+from horovod.core.operations import Adasum, Average, Sum, check_predivide
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 
 __all__ = ["Options", "make_options"]
 

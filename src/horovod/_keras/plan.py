@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from horovod._keras.library import variable_key
-from horovod.gradient_groups import Groups, split_into_groups
+from horovod.core.gradient_groups import Groups, split_into_groups
 
 __all__ = ["Plan", "make_plan"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from horovod import world
 from horovod._keras.library import backend_name, inner_optimizers, is_keras3
 from horovod._keras.optimizer_class import DistributedOptimizerMixin, NotReducing, make_class
 from horovod._keras.optimizer_keras3 import Keras3ScalingOptimizer
+from horovod.core import world
 from horovod.settings import Settings
 
 __all__ = ["prepare_models"]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from horovod._keras.options import Options
 from horovod._keras.plan import Plan, make_plan
-from horovod.process_sets import ProcessSet
+from horovod.core.process_sets import ProcessSet
 
 __all__ = ["Exchange", "GradientReducer", "Reducer", "is_reducing"]
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod import world
 from horovod._keras.library import inner_optimizers, is_keras3, variable_key
+from horovod.core import world
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.numpy import adapter
 from horovod.numpy.objects import allgather_object
-from horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = [
     "assign_values",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from horovod.autotune.knobs import Knob, Values
 from horovod.autotune.search import Verdict
+from horovod.core.base.own_files import open_regular, read_own, replacing
+from horovod.core.base.setting import Flag, Setting
 from horovod.metrics.sampling import note_sample
-from horovod.own_files import open_regular, read_own, replacing
-from horovod.setting import Flag, Setting
 from horovod.settings import SETTINGS
 
 __all__ = ["Sample", "SampleLog", "describe", "pinned"]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import horovod.numpy as hvd
-from horovod import world
+from horovod.core import world
 
 __all__ = ["main"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from horovod import mpi_library
 from horovod.backends.protocol import Backend, Bytes, Group, Request
+from horovod.core.base import mpi_library
 from horovod.errors import InitError
 
 __all__ = ["MpiBackend"]

@@ -1,5 +1,5 @@
-"""The import path for ``HorovodBasics``; the code is in ``horovod.basics``."""
+"""The import path for ``HorovodBasics``; the code is in ``horovod.core.basics``."""
 
-from horovod.basics import HorovodBasics
+from horovod.core.basics import HorovodBasics
 
 __all__ = ["HorovodBasics"]

@@ -1,6 +1,6 @@
-"""The import path for process sets; the code is in ``horovod.process_sets``."""
+"""The import path for process sets; the code is in ``horovod.core.process_sets``."""
 
-from horovod.process_sets import (
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,

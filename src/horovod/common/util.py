@@ -1,7 +1,7 @@
-"""The import path for what programs ask of an installation; see ``horovod.compatibility``."""
+"""The import path for what programs ask of an installation; see ``horovod.core.compatibility``."""
 
-from horovod.compatibility import cached as _cache
-from horovod.compatibility import (
+from horovod.core.compatibility import cached as _cache
+from horovod.core.compatibility import (
     ccl_built,
     check_extension,
     check_installed_version,
@@ -13,11 +13,11 @@ from horovod.compatibility import (
     nccl_built,
     split_list,
 )
-from horovod.compatibility import extension_suffix as get_ext_suffix
-from horovod.compatibility import is_power_of_2 as num_rank_is_power_2
-from horovod.compatibility import is_version_at_least as is_version_greater_equal_than
-from horovod.compatibility import op_resolver as get_average_backwards_compatibility_fun
-from horovod.compatibility import temporary_environment as env
+from horovod.core.compatibility import extension_suffix as get_ext_suffix
+from horovod.core.compatibility import is_power_of_2 as num_rank_is_power_2
+from horovod.core.compatibility import is_version_at_least as is_version_greater_equal_than
+from horovod.core.compatibility import op_resolver as get_average_backwards_compatibility_fun
+from horovod.core.compatibility import temporary_environment as env
 
 __all__ = [
     "_cache",

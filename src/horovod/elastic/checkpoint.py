@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from horovod.own_files import follow, keep_mode, open_own, open_regular
+from horovod.core.base.own_files import follow, keep_mode, open_own, open_regular
 
 __all__ = ["Leaf", "read_checkpoint", "write_checkpoint"]
 

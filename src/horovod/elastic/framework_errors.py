@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from horovod import world
+from horovod.core import world
 from horovod.errors import HorovodInternalError
 
 __all__ = ["engine_errors"]

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from horovod.rendezvous.elastic_messages import HostUpdate
+from horovod.rendezvous.identity.elastic_messages import HostUpdate
 
 __all__ = ["HostUpdate", "Listener", "NotificationManager", "Source", "notification_manager"]
 

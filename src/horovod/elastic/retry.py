@@ -12,12 +12,12 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from horovod.elastic.employment import Employment
+from horovod.core.world import confirm
+from horovod.elastic.driver_client import DriverClient
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
-from horovod.rendezvous.meeting import this_member
-from horovod.world import confirm
+from horovod.rendezvous.bootstrap import this_member
 
 __all__ = ["run_fn"]
 
@@ -62,7 +62,7 @@ def _employed(
     kwargs: dict[str, Any],
 ) -> R:
     """Call ``func`` until it is done, as a member of the job if this process is one."""
-    employment = Employment(this_member(os.environ))
+    employment = DriverClient(this_member(os.environ))
     employment.watch_updates(notification_manager)
     notification_manager.init()
     notification_manager.register_listener(state)
@@ -80,7 +80,7 @@ def _employed(
 def _call_until_done(
     func: Callable[..., R],
     reset: Callable[[], None],
-    employment: Employment,
+    employment: DriverClient,
     state: State,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -107,7 +107,7 @@ def _call_until_done(
 
 
 def _leave(
-    reason: HorovodInternalError | HostsUpdatedInterrupt, employment: Employment, state: State
+    reason: HorovodInternalError | HostsUpdatedInterrupt, employment: DriverClient, state: State
 ) -> bool:
     """Make ``state`` what the next call begins with; whether it has to be sent then."""
     if isinstance(reason, HostsUpdatedInterrupt):

@@ -7,10 +7,10 @@ import queue
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from horovod.core.world import confirm
 from horovod.elastic.checkpoint import Leaf, read_checkpoint, write_checkpoint
 from horovod.elastic.notification import HostUpdate, notification_manager
 from horovod.errors import HostsUpdatedInterrupt
-from horovod.world import confirm
 
 __all__ = ["ObjectState", "State", "check_arrays", "check_names"]
 

@@ -11,36 +11,21 @@ except ModuleNotFoundError as error:
         "horovod.jax needs JAX, which is not installed here: pip install 'horovod[jax]'"
     ) from error
 
-from horovod.collectives import barrier, join
-from horovod.counters import metrics
-from horovod.errors import HorovodInternalError
-from horovod.jax import elastic
-from horovod.jax.collectives import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    reducescatter,
-)
-from horovod.jax.compression import Compression
-from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
-from horovod.jax.optimizer import DistributedOptimizer
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.process_sets import (
+from horovod.core.collectives import barrier, join
+from horovod.core.counters import metrics
+from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from horovod.tracing import (
+from horovod.core.tracing import (
     dump_recorder,
     start_timeline,
     stop_timeline,
 )
-from horovod.world import (
+from horovod.core.world import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -62,6 +47,21 @@ from horovod.world import (
     shutdown,
     size,
 )
+from horovod.errors import HorovodInternalError
+from horovod.jax import elastic
+from horovod.jax.collectives import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
+from horovod.jax.compression import Compression
+from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.jax.optimizer import DistributedOptimizer
 
 __all__ = [
     "Adasum",

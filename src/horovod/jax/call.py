@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.operations import Average, Kind
-from horovod.process_sets import ProcessSet
+from horovod.core.operations import Average, Kind
+from horovod.core.process_sets import ProcessSet
 
 __all__ = ["Call", "call_on", "result_rows"]
 

@@ -21,12 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from horovod.compression import NoneCompressor, check_compressor
-from horovod.jax import eager
-from horovod.jax.call import Call, call_on
-from horovod.jax.primitive import bind
-from horovod.numpy.adapter import NumpyAdapter
-from horovod.operations import (
+from horovod.core.compression import NoneCompressor, check_compressor
+from horovod.core.operations import (
     Average,
     Kind,
     make_allreduce,
@@ -34,7 +30,11 @@ from horovod.operations import (
     make_operation,
     make_reducescatter,
 )
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.jax import eager
+from horovod.jax.call import Call, call_on
+from horovod.jax.primitive import bind
+from horovod.numpy.adapter import NumpyAdapter
 
 __all__ = [
     "allgather",

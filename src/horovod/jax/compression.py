@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from horovod.compression import Compressor, NoneCompressor
+from horovod.core.compression import Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 

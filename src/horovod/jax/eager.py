@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horovod import _native
+from horovod.core.handles import PendingOperations
+from horovod.core.operations import Dtype, Intent, Kind
 from horovod.errors import HorovodInternalError
-from horovod.flights import Flights
 from horovod.jax.call import Call
 from horovod.numpy.adapter import NumpyAdapter
-from horovod.operations import Dtype, Intent, Kind
 
 __all__ = ["run", "run_alltoall", "run_on_host"]
 
@@ -33,7 +33,7 @@ class _Adapter(NumpyAdapter):
         return bytes_[begin : begin + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
 
 
-class _Calls(Flights[Array]):
+class _Calls(PendingOperations[Array]):
     def run(self, call: Call, arrays: list[Array]) -> list[Array]:
         """The results of a call; blocks until they are there."""
         operation, names = _operation(call), call.full_names()

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from horovod.core.world import init, rank, shutdown
 from horovod.elastic import ObjectState, run_fn
 from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_names
 from horovod.jax.functions import broadcast_object, is_key
-from horovod.world import init, rank, shutdown
 
 __all__ = ["JaxState", "run"]
 

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from horovod.core.operations import Kind, make_broadcast
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager
 from horovod.jax.call import call_on
 from horovod.numpy.adapter import DTYPES
 from horovod.numpy.objects import allgather_object, broadcast_object
-from horovod.operations import Kind, make_broadcast
-from horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters", "is_key"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from horovod.gradient_groups import split_into_groups
+from horovod.core.gradient_groups import split_into_groups
+from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
+from horovod.core.process_sets import ProcessSet, check_process_set
+from horovod.core.world import has_spare_cores
 from horovod.jax.collectives import allreduce_batch
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
-from horovod.process_sets import ProcessSet, check_process_set
-from horovod.world import has_spare_cores
 
 __all__ = ["GradientReduction", "Groups", "check_groups"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from horovod.core.operations import Average, Kind, Sum
+from horovod.core.world import rank
 from horovod.jax.call import Call
-from horovod.operations import Average, Kind, Sum
-from horovod.world import rank
 
 __all__ = ["derivative_of", "transpose_of"]
 

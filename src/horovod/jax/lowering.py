@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
+from horovod.core.operations import Kind
 from horovod.jax.call import Call
 from horovod.jax.plugin import TARGET
-from horovod.operations import Kind
 
 __all__ = ["lower_to_plugin"]
 

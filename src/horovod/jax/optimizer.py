@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from horovod.compression import NoneCompressor, check_compressor
+from horovod.core.compression import NoneCompressor, check_compressor
+from horovod.core.operations import Adasum, Average
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax.gradient_reduction import GradientReduction, Groups, check_groups
-from horovod.operations import Adasum, Average
-from horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["DistributedOptimizer", "PassesState"]
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import jax
 
-from horovod.plugins import works
+from horovod.core.base.plugins import works
+from horovod.core.world import cuda_built, port_address
 from horovod.settings import Settings
-from horovod.world import cuda_built, port_address
 
 __all__ = ["TARGET", "is_native", "platforms_for"]
 

@@ -20,14 +20,14 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from horovod.core.operations import Adasum, Kind
+from horovod.core.world import keep_failure
 from horovod.errors import HorovodInternalError
 from horovod.jax import eager
 from horovod.jax.call import Call, result_rows
 from horovod.jax.gradients import derivative_of, transpose_of
 from horovod.jax.lowering import lower_to_plugin
 from horovod.jax.plugin import is_native
-from horovod.operations import Adasum, Kind
-from horovod.world import keep_failure
 
 __all__ = ["bind"]
 

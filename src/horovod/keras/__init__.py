@@ -22,23 +22,22 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod._keras.front import Front
-from horovod.counters import metrics
-from horovod.gradient_groups import Groups
-from horovod.keras import callbacks, elastic
-from horovod.operations import (
+from horovod.core.counters import metrics
+from horovod.core.gradient_groups import Groups
+from horovod.core.operations import (
     Adasum,
     Average,
     Sum,
 )
-from horovod.process_sets import (
+from horovod.core.process_sets import (
     global_process_set,
 )
-from horovod.tracing import (
+from horovod.core.tracing import (
     dump_recorder,
     start_timeline,
     stop_timeline,
 )
-from horovod.world import (
+from horovod.core.world import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -59,6 +58,7 @@ from horovod.world import (
     shutdown,
     size,
 )
+from horovod.keras import callbacks, elastic
 
 __all__ = [
     "Adasum",

@@ -22,8 +22,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from horovod.errors import InitError
-from horovod.rendezvous.descriptors import accept_some, most_strangers
-from horovod.rendezvous.strangers import Strangers
+from horovod.rendezvous.base.descriptors import accept_some, most_strangers
+from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
 
 __all__ = ["Endpoint"]
 
@@ -91,7 +91,7 @@ class _Server(ThreadingHTTPServer):
         self._open = 0
         # Who has yet to ask.
         most = min(_MOST_AT_A_TIME, most_strangers())
-        self._strangers: Strangers[socket.socket] = Strangers(most)
+        self._strangers: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most)
         super().__init__((address, port), handler)
 
     def server_bind(self) -> None:

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from horovod.checked import BadMessageError, Fields
+from horovod.core.base.checked import BadMessageError, Fields
 from horovod.errors import InitError
-from horovod.rendezvous.store import Store
+from horovod.rendezvous.store.client import Store
 
 __all__ = ["PERIOD_S", "REPORT_TIME", "Numbers", "Reporter", "reported"]
 

@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from horovod.metrics.counters import KINDS, MOVING
 from horovod.metrics.exchange import REPORT_TIME, Numbers
-from horovod.metrics.tally import KINDS, MOVING
 
 __all__ = ["JobCollector"]
 

@@ -21,14 +21,14 @@ import numpy as np
 
 from horovod import __version__
 from horovod.errors import InitError
+from horovod.metrics.counters import MOVING
 from horovod.metrics.exchange import Numbers
-from horovod.metrics.tally import MOVING
-from horovod.rendezvous.meeting import Identity, new_launcher_store
-from horovod.rendezvous.store import REPORT_KEYS, Store
+from horovod.rendezvous.bootstrap import Identity, new_launcher_store
+from horovod.rendezvous.store.client import REPORT_KEYS, Store
 from horovod.settings import SETTINGS, Settings
 from horovod.trace.recording import EVENT_DTYPE, Label, label_from
-from horovod.trace.report.chronicle import Chronicle, World
-from horovod.trace.report.digest import Digester
+from horovod.trace.report.process_record import ProcessRecord, World
+from horovod.trace.report.summary import Summarizer
 from horovod.trace.system import system_name
 
 __all__ = ["REPORT", "Sampler", "note_sample", "open_sampler"]
@@ -57,7 +57,7 @@ class _Process:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.lock = threading.Lock()
-        self.chronicle = Chronicle(
+        self.chronicle = ProcessRecord(
             {
                 "pid": os.getpid(),
                 "host": environ.get("HOROVOD_HOSTNAME") or platform.node(),
@@ -133,7 +133,7 @@ class Sampler:
         self._recorder = recorder
         self._read = read
         self._settings = settings
-        self._digester = Digester()
+        self._digester = Summarizer()
         self._next = 0
         self._counted = _counted(read())
         self._looked_ns = time.monotonic_ns()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from horovod.errors import SettingError
 from horovod.metrics.exchange import REPORT_TIME, Numbers, Reporter, reported
-from horovod.rendezvous.meeting import Identity, job_store
+from horovod.rendezvous.bootstrap import Identity, job_store
 from horovod.settings import Settings
 
 __all__ = ["Export", "check_export", "open_export", "token_of"]

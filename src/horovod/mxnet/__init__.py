@@ -11,39 +11,21 @@ except ModuleNotFoundError as error:
         "horovod.mxnet needs MXNet 1.9, which is not installed here: pip install 'horovod[mxnet]'"
     ) from error
 
-from horovod.compatibility import check_extension as check_extension
-from horovod.counters import metrics
-from horovod.mxnet import mpi_ops as mpi_ops
-from horovod.mxnet.collectives import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
-)
-from horovod.mxnet.compression import Compression
-from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
-from horovod.mxnet.optimizer import DistributedOptimizer
-from horovod.mxnet.trainer import DistributedTrainer
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.process_sets import (
+from horovod.core.compatibility import check_extension as check_extension
+from horovod.core.counters import metrics
+from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from horovod.tracing import (
+from horovod.core.tracing import (
     dump_recorder,
     start_timeline,
     stop_timeline,
 )
-from horovod.world import (
+from horovod.core.world import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -64,6 +46,24 @@ from horovod.world import (
     shutdown,
     size,
 )
+from horovod.mxnet import mpi_ops as mpi_ops
+from horovod.mxnet.collectives import (
+    allgather,
+    allreduce,
+    allreduce_,
+    alltoall,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_reducescatter,
+    reducescatter,
+)
+from horovod.mxnet.compression import Compression
+from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.mxnet.optimizer import DistributedOptimizer
+from horovod.mxnet.trainer import DistributedTrainer
 
 __all__ = [
     "Adasum",

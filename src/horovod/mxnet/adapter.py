@@ -15,11 +15,11 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from horovod.core.operations import Dtype, Kind
+from horovod.core.process_sets import ProcessSet
+from horovod.core.world import at_end, engine, shutdown
 from horovod.mxnet.arriving import Arrival
 from horovod.mxnet.plugin import Call, push
-from horovod.operations import Dtype, Kind
-from horovod.process_sets import ProcessSet
-from horovod.world import at_end, engine, shutdown
 
 __all__ = ["check_arrays", "make_call", "start", "start_in_place", "start_sized"]
 

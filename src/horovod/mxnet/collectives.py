@@ -20,10 +20,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from horovod.flights import integers
-from horovod.mxnet.adapter import check_arrays, make_call, start, start_in_place, start_sized
-from horovod.mxnet.plugin import Call
-from horovod.operations import (
+from horovod.core.handles import integers
+from horovod.core.operations import (
     Adasum,
     Average,
     Kind,
@@ -34,7 +32,9 @@ from horovod.operations import (
     make_reducescatter,
     resolve_op,
 )
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.mxnet.adapter import check_arrays, make_call, start, start_in_place, start_sized
+from horovod.mxnet.plugin import Call
 
 __all__ = [
     "allgather",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from horovod.compression import Compressor, NoneCompressor
+from horovod.core.compression import Compressor, NoneCompressor
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 

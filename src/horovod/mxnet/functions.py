@@ -8,9 +8,9 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod.core.world import size
 from horovod.mxnet.collectives import broadcast_
 from horovod.numpy import objects
-from horovod.world import size
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
 

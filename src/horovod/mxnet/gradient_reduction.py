@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from horovod.compatibility import split_list
-from horovod.compression import check_compressor
+from horovod.core.compatibility import split_list
+from horovod.core.compression import check_compressor
+from horovod.core.operations import Average, check_predivide
+from horovod.core.process_sets import ProcessSet, check_process_set
 from horovod.mxnet.collectives import allreduce_, grouped_allreduce_
 from horovod.mxnet.compression import Compression
-from horovod.operations import Average, check_predivide
-from horovod.process_sets import ProcessSet, check_process_set
 
 __all__ = ["GradientReduction"]
 

@@ -5,29 +5,16 @@ Scripts import ``horovod.mxnet.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
-from horovod import basics, compatibility, operations
-from horovod.mxnet.collectives import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
-)
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.process_sets import (
+from horovod.core import basics, compatibility, operations
+from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from horovod.tracing import start_timeline, stop_timeline
-from horovod.world import (
+from horovod.core.tracing import start_timeline, stop_timeline
+from horovod.core.world import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -48,6 +35,19 @@ from horovod.world import (
     rocm_built,
     shutdown,
     size,
+)
+from horovod.mxnet.collectives import (
+    allgather,
+    allreduce,
+    allreduce_,
+    alltoall,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_reducescatter,
+    reducescatter,
 )
 
 __all__ = [

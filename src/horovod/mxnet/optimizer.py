@@ -6,8 +6,8 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.gradient_reduction import GradientReduction
-from horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["DistributedOptimizer"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import mxnet as mx
 
-from horovod.world import port_address
+from horovod.core.world import port_address
 
 __all__ = ["Call", "Results", "push"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.gradient_reduction import GradientReduction
 from horovod.mxnet.optimizer import DistributedOptimizer
-from horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["DistributedTrainer"]
 

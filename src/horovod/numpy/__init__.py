@@ -9,11 +9,52 @@ Names, parameters and errors are those of ``horovod.torch``, less what belongs t
 optimizers (and ``allreduce``'s ``compression``); arrays are C-contiguous.
 """
 
-from horovod.collectives import (
+from horovod.core.collectives import (
     barrier,
     join,
 )
-from horovod.counters import metrics
+from horovod.core.counters import metrics
+from horovod.core.operations import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+)
+from horovod.core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from horovod.core.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
+from horovod.core.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
 from horovod.errors import (
     HorovodInternalError,
 )
@@ -46,47 +87,6 @@ from horovod.numpy.adapter import (
 from horovod.numpy.objects import (
     allgather_object,
     broadcast_object,
-)
-from horovod.operations import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-)
-from horovod.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from horovod.tracing import (
-    dump_recorder,
-    start_timeline,
-    stop_timeline,
-)
-from horovod.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
 )
 
 __all__ = [

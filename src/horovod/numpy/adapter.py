@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.flights import integers, submit_and_wait
-from horovod.grouped import GroupedCollectives
-from horovod.operations import Dtype, Intent
+from horovod.core.grouped import GroupedCollectives
+from horovod.core.handles import integers, submit_and_wait
+from horovod.core.operations import Dtype, Intent
 
 if TYPE_CHECKING:
     from horovod import _native

@@ -16,13 +16,13 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
+from horovod.core.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
+from horovod.core.operations import make_broadcast
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.world import engine, object_key, rank
 from horovod.errors import AlteredObjectError
 from horovod.numpy.adapter import allgather, broadcast_
-from horovod.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
-from horovod.operations import make_broadcast
-from horovod.process_sets import ProcessSet, check_process_set, global_process_set
-from horovod.rendezvous.authentication import CODE_BYTES
-from horovod.world import engine, object_key, rank
+from horovod.rendezvous.base.authentication import CODE_BYTES
 
 __all__ = ["allgather_object", "broadcast_object"]
 

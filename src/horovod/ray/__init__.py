@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ImportError("horovod.ray needs Ray: pip install 'horovod[ray]'") from error
 
-from horovod import replaced
+from horovod.core.base import replaced
 from horovod.ray.worker import BaseHorovodWorker
 
 if TYPE_CHECKING:

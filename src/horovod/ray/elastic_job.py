@@ -15,23 +15,23 @@ import ray
 from ray.util.client import ray as ray_client
 from ray.util.queue import Queue
 
-from horovod.launch.addresses import interface_addresses
-from horovod.launch.call import Call
-from horovod.launch.elastic.limits import Limits
-from horovod.launch.elastic.run_options import ElasticRun
-from horovod.launch.function import run_call
-from horovod.launch.guest_news import GuestBook
-from horovod.launch.job_plan import OtherHosts
-from horovod.launch.run_options import RunOptions
+from horovod.launch.calls.call import Call
+from horovod.launch.embedded.agent_news import AgentDirectory
+from horovod.launch.model.job_plan import OtherHosts
+from horovod.launch.model.limits import Limits
+from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.run.function import run_call
+from horovod.launch.run.options import RunOptions
+from horovod.launch.workers.addresses import interface_addresses
 from horovod.ray import ray_logger
 from horovod.ray.callbacks import Callback, call_back, items_of
 from horovod.ray.log_store import LogPath, LogStore
-from horovod.ray.node_guest import Invitation
+from horovod.ray.node_agent import Invitation
 from horovod.ray.node_keeper import NodeKeeper, seconds_of_rest
 from horovod.ray.placement import Share, beside_caller
 from horovod.ray.replies import WorkersFailedError, collect, first_cause
 from horovod.ray.settings import HostDiscovery, RaySettings
-from horovod.rendezvous.authentication import SECRET_BYTES
+from horovod.rendezvous.base.authentication import SECRET_BYTES
 
 __all__ = ["ElasticJob", "ElasticShape"]
 
@@ -113,7 +113,7 @@ class _Run:
     packed: bytes
 
     def __call__(self, callbacks: Sequence[Callback]) -> list[Any]:
-        book = GuestBook()
+        book = AgentDirectory()
         arrived: SimpleQueue[bytes | None] = SimpleQueue()
         with ExitStack() as stack:
             path: LogPath | None = None
@@ -134,7 +134,7 @@ class _Run:
                 raise
             return results.result()
 
-    def _keeper(self, book: GuestBook, extra: Mapping[str, str]) -> NodeKeeper:
+    def _keeper(self, book: AgentDirectory, extra: Mapping[str, str]) -> NodeKeeper:
         limits = self.shape.limits
         invitation = Invitation(
             launcher=self._own_address(),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import time
 
+from horovod.core.base.replaced import names_of
 from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.placement import Share
-from horovod.replaced import names_of
 
 __all__ = ["RayHostDiscovery", "TestDiscovery"]
 

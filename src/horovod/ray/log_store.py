@@ -17,15 +17,15 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from horovod.launch.by_value import dumps
-from horovod.rendezvous.authentication import (
+from horovod.launch.calls.by_value import dumps
+from horovod.rendezvous.base.authentication import (
     CODE_BYTES,
     SECRET_BYTES,
     RecordCodes,
     derive_key,
 )
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["LogPath", "LogSender", "LogStore"]
 

@@ -15,10 +15,10 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from horovod.launch.guest_link import GuestAddress
-from horovod.launch.guest_news import FoundGuest, GuestBook
+from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
+from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.ray.discovery import Node, choose, nodes_now
-from horovod.ray.node_guest import Invitation, NodeGuest
+from horovod.ray.node_agent import Invitation, NodeAgent
 from horovod.ray.placement import Share
 from horovod.ray.settings import HostDiscovery
 
@@ -53,7 +53,7 @@ class NodeKeeper:
 
     def __init__(
         self,
-        book: GuestBook,
+        book: AgentDirectory,
         discovery: HostDiscovery,
         share: Share,
         invitation: Invitation,
@@ -73,7 +73,7 @@ class NodeKeeper:
         self._count = 0
         self._found: dict[str, int] = {}
         self._resting: dict[str, float] = {}
-        self._told: dict[str, FoundGuest] = {}
+        self._told: dict[str, FoundAgent] = {}
         self._gather_until = time.monotonic() + _GATHER_S
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="horovod-ray", daemon=True)
@@ -128,7 +128,7 @@ class NodeKeeper:
         # A launcher never meets a name twice.
         name = f"{node.address}/{self._count}"
         actor = (
-            ray.remote(NodeGuest)
+            ray.remote(NodeAgent)
             .options(
                 **self._share.options(slots),
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
@@ -170,7 +170,9 @@ class NodeKeeper:
     def _tell(self) -> None:
         """The launcher hears of guests that are there, on nodes that are still found."""
         guests = {
-            each.name: FoundGuest(GuestAddress(*each.address, self._invitation.secret), each.slots)
+            each.name: FoundAgent(
+                EmbeddedAgentAddress(*each.address, self._invitation.secret), each.slots
+            )
             for each in self._reservations
             if each.address is not None and self._found.get(each.node.address)
         }

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from horovod.launch.environment import Rendezvous
-from horovod.launch.guests import GuestStore, guest_environments, seats
-from horovod.launch.hosts import Slot
+from horovod.core.base.replaced import names_of
+from horovod.launch.embedded.external_workers import ExternalWorkerStore, guest_environments, seats
+from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.hosts import Slot
 from horovod.ray.executor import RayExecutor
 from horovod.ray.settings import RaySettings, interfaces_of
 from horovod.ray.worker import BaseHorovodWorker
-from horovod.replaced import names_of
 
 __all__ = ["BaseHorovodWorker", "Coordinator", "MiniSettings", "RayExecutor"]
 
@@ -81,7 +81,7 @@ class Coordinator:
     def __init__(self, settings: RaySettings) -> None:
         self.settings = settings
         self._registered: list[_Registered] = []
-        self._store: GuestStore | None = None
+        self._store: ExternalWorkerStore | None = None
 
     @property
     def world_size(self) -> int:
@@ -129,7 +129,7 @@ class Coordinator:
         others = {w.hostname: (w.hostname,) for w in self._registered if w.hostname not in here}
         if self._store is not None:
             self._store.close()
-        self._store = GuestStore(others, self.settings.nics)
+        self._store = ExternalWorkerStore(others, self.settings.nics)
         common = guest_environments(self._slots(), self._store.rendezvous, {}, self.settings.nics)
         return {name: text for name, text in common[0].items() if name not in _PLACE_NAMES}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from horovod.launch.hosts import interface_names
+from horovod.launch.model.hosts import interface_names
 
 __all__ = ["HostDiscovery", "RaySettings", "interfaces_of", "write_identity"]
 

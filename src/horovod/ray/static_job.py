@@ -9,13 +9,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from horovod.launch.guests import guest_environments, seats
-from horovod.launch.hosts import Slot
+from horovod.launch.embedded.external_workers import guest_environments, seats
+from horovod.launch.model.hosts import Slot
 from horovod.ray.callbacks import Callback, listening
 from horovod.ray.placement import Placement, Shape
 from horovod.ray.replies import WorkersFailedError, collect, first_cause
 from horovod.ray.settings import RaySettings
-from horovod.ray.worker import BaseHorovodWorker, Card
+from horovod.ray.worker import ActorInfo, BaseHorovodWorker
 
 __all__ = ["StaticJob"]
 
@@ -41,7 +41,7 @@ class StaticJob:
             shape, settings.placement_group_timeout_s, use_current=use_current_placement_group
         )
         self.workers: list[Any] = []
-        self._cards: list[Card] = []
+        self._cards: list[ActorInfo] = []
         try:
             self._start(shape, environment)
         except BaseException:
@@ -162,7 +162,7 @@ class StaticJob:
         self._placement.release()
 
 
-def _gpus_by_node(cards: Sequence[Card]) -> dict[str, list[str]]:
+def _gpus_by_node(cards: Sequence[ActorInfo]) -> dict[str, list[str]]:
     """All GPUs of the workers of each node: each uses its own, and reaches those of the others."""
     found: dict[str, list[str]] = {}
     for card in cards:

@@ -7,8 +7,8 @@ from typing import Any
 
 import ray
 
+from horovod.core.base.replaced import names_of
 from horovod.ray.settings import interfaces_of
-from horovod.replaced import names_of
 
 __all__ = ["map_blocking", "nics_to_env_var"]
 

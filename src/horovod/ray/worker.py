@@ -10,15 +10,15 @@ from typing import Any
 
 import ray
 
-from horovod.launch.environment import Rendezvous
-from horovod.launch.guests import GuestStore
+from horovod.launch.embedded.external_workers import ExternalWorkerStore
+from horovod.launch.model.environment import Rendezvous
 from horovod.ray import ray_logger
 
-__all__ = ["BaseHorovodWorker", "Card"]
+__all__ = ["ActorInfo", "BaseHorovodWorker"]
 
 
 @dataclass(frozen=True)
-class Card:
+class ActorInfo:
     """Where a worker is, and the GPUs that Ray gave it."""
 
     node_id: str
@@ -42,7 +42,7 @@ class BaseHorovodWorker:
         os.environ["HOROVOD_HOSTNAME"] = self.node_id()
         os.environ["HOROVOD_RANK"] = str(world_rank)
         os.environ["HOROVOD_SIZE"] = str(world_size)
-        self._store: GuestStore | None = None
+        self._store: ExternalWorkerStore | None = None
 
     def node_id(self) -> str:
         """Ray's name for the machine."""
@@ -56,16 +56,16 @@ class BaseHorovodWorker:
         """The GPUs that Ray gave this worker."""
         return [str(number) for number in ray.get_gpu_ids()]
 
-    def card(self) -> Card:
+    def card(self) -> ActorInfo:
         """All that ``RayExecutor`` has to know of this worker."""
         address = ray.util.get_node_ip_address()
-        return Card(self.node_id(), self.hostname(), address, tuple(self.get_gpu_ids()))
+        return ActorInfo(self.node_id(), self.hostname(), address, tuple(self.get_gpu_ids()))
 
     def open_store(
         self, others: Mapping[str, Sequence[str]], interfaces: Sequence[str]
     ) -> Rendezvous:
-        """Keep the job's store in this process; see ``GuestStore``."""
-        self._store = GuestStore(others, interfaces)
+        """Keep the job's store in this process; see ``ExternalWorkerStore``."""
+        self._store = ExternalWorkerStore(others, interfaces)
         return self._store.rendezvous
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ class BaseHorovodWorker:
             return func(self.executable)
         except BaseException:
             # Here, because a function that uses no collectives needs no engine.
-            from horovod import world
+            from horovod.core import world
 
             world.shutdown()
             raise

@@ -12,27 +12,27 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from horovod.checked import BadMessageError
+from horovod.core.base.checked import BadMessageError
 from horovod.errors import InitError
-from horovod.rendezvous.authentication import derive_key
-from horovod.rendezvous.failure import as_failure
-from horovod.rendezvous.gathering import Gathering, decode_all
-from horovod.rendezvous.handshake import Claims
-from horovod.rendezvous.identity import Identity
-from horovod.rendezvous.linker import Linker
-from horovod.rendezvous.membership import Deadline, HostMesh, Mesh, SetLinks
-from horovod.rendezvous.mesh_peer import join_mesh
-from horovod.rendezvous.mesh_root import host_mesh
-from horovod.rendezvous.place import Place, this_place
-from horovod.rendezvous.roster import (
-    Card,
+from horovod.rendezvous.allgather import StoreAllgather, decode_all
+from horovod.rendezvous.base.authentication import derive_key
+from horovod.rendezvous.base.failure import as_failure
+from horovod.rendezvous.base.membership import Deadline, HostMesh, Mesh, SetLinks
+from horovod.rendezvous.capabilities import (
+    RankCapabilities,
     decode_card,
     describe_difference,
     encode_card,
     hosts_of,
     split_names,
 )
-from horovod.rendezvous.store import Store
+from horovod.rendezvous.host.handshake import Claims
+from horovod.rendezvous.host.peer import join_mesh
+from horovod.rendezvous.host.root import host_mesh
+from horovod.rendezvous.identity.environment import Identity
+from horovod.rendezvous.identity.host_id import HostId, this_place
+from horovod.rendezvous.links.linker import Linker
+from horovod.rendezvous.store.client import Store
 
 if TYPE_CHECKING:
     from horovod._native import LinkSeals
@@ -51,7 +51,7 @@ def connect(
     link_timeout_s: float = 30.0,
     interfaces: Sequence[str] = (),
     protection: str = "control",
-    place: Place | None = None,
+    place: HostId | None = None,
 ) -> Mesh:
     """Meet all ranks of this world: share ``region_bytes`` with those who can, link to the others.
 
@@ -69,7 +69,7 @@ def connect(
     if sys.platform != "linux":
         raise InitError("init: more than one rank needs Linux in this version")
     key = f"mesh/{identity.scope}{generation}"
-    own = Card(
+    own = RankCapabilities(
         identity.rank,
         identity.size,
         region_bytes,
@@ -110,8 +110,8 @@ def connect(
 
 
 def _meet_all(
-    own: Card, store: Store, secret: bytes, key: str, deadline: Deadline
-) -> tuple[list[Card], Deadline]:
+    own: RankCapabilities, store: Store, secret: bytes, key: str, deadline: Deadline
+) -> tuple[list[RankCapabilities], Deadline]:
     """The cards of all ranks, and rank 0's deadline."""
 
     def problem_of(text: bytes) -> InitError | None:
@@ -122,7 +122,7 @@ def _meet_all(
             return _unfit(str(error))
         return _unfit(difference, card.rank) if difference else None
 
-    gathering = Gathering(
+    gathering = StoreAllgather(
         store,
         secret,
         f"{key}/cards",
@@ -147,7 +147,7 @@ def _meet_all(
     return cards, gathering.deadline
 
 
-def _refuse_double(own: Card, said: bytes | None) -> None:
+def _refuse_double(own: RankCapabilities, said: bytes | None) -> None:
     """``said`` in the name of our rank must be our own card, if anything."""
     if said is not None:
         (other,) = decode_all([own.rank], [said], decode_card)
@@ -156,7 +156,7 @@ def _refuse_double(own: Card, said: bytes | None) -> None:
             raise _unfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
 
 
-def _refuse_other_ranks(cards: Sequence[Card]) -> None:
+def _refuse_other_ranks(cards: Sequence[RankCapabilities]) -> None:
     """Each card is of the rank in whose name it was said."""
     for rank, card in enumerate(cards):
         if card.rank != rank:
@@ -172,7 +172,9 @@ def _unfit(difference: str, *ranks: int) -> InitError:
     )
 
 
-def _tell_split(own: Card, cards: Sequence[Card], hosts: Sequence[Sequence[int]]) -> None:
+def _tell_split(
+    own: RankCapabilities, cards: Sequence[RankCapabilities], hosts: Sequence[Sequence[int]]
+) -> None:
     """One line if the launcher takes for one host what cannot share memory."""
     names = split_names(cards, hosts) if own.rank == 0 else []
     for name in names:
@@ -201,7 +203,7 @@ def _meet_host(
 
 def _mesh(
     rank: int,
-    cards: Sequence[Card],
+    cards: Sequence[RankCapabilities],
     hosts: tuple[tuple[int, ...], ...],
     host: HostMesh,
     linker: Linker,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod.replaced import explain_modules
+from horovod.core.base.replaced import explain_modules
 
 if TYPE_CHECKING:
-    from horovod.launch.function import run
     from horovod.launch.others.arguments import HorovodArgs as _HorovodArgs
+    from horovod.launch.run.function import run
 
 __all__ = ["_HorovodArgs", "run"]
 
@@ -18,7 +18,7 @@ explain_modules()
 def __getattr__(name: str) -> Any:
     # ``python -m horovod.runner.launch`` passes here and does not need them.
     if name == "run":
-        from horovod.launch.function import run
+        from horovod.launch.run.function import run
 
         return run
     if name == "_HorovodArgs":

@@ -6,8 +6,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from horovod.launch.cli import main
-from horovod.replaced import names_of
+from horovod.core.base.replaced import names_of
+from horovod.launch.cli.main import main
 
 if TYPE_CHECKING:
     from horovod.launch.others.job import check_build, make_check_build_action

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod import replaced
+from horovod.core.base import replaced
 
 if TYPE_CHECKING:
     from horovod.spark.run_elastic_function import run_elastic

@@ -9,18 +9,17 @@ from typing import Any, TypeVar
 
 from pyspark import SparkContext
 
-from horovod.launch.argument_checks import check_count, check_integer
-from horovod.launch.elastic.limits import Limits
-from horovod.launch.elastic.run_options import ElasticRun
-from horovod.launch.function import run_call
-from horovod.launch.guest_link import GuestAddress
-from horovod.launch.guest_news import FoundGuest, GuestBook
-from horovod.launch.job_plan import OtherHosts
-from horovod.launch.run_options import RunOptions
+from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
+from horovod.launch.model.argument_checks import check_count, check_integer
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, OtherHosts
+from horovod.launch.model.limits import Limits
+from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.run.function import run_call
+from horovod.launch.run.options import RunOptions
 from horovod.spark import settings
-from horovod.spark.card import Card, Names
 from horovod.spark.stage import GuestStage, active_context
 from horovod.spark.streams import descriptors_of
+from horovod.spark.task_info import Names, TaskInfo
 
 __all__ = ["run_elastic"]
 
@@ -105,7 +104,7 @@ class _Guests:
     """What the launcher is told of the tasks."""
 
     def __init__(self) -> None:
-        self.book = GuestBook()
+        self.book = AgentDirectory()
         self._secret = b""
         self._names = Names()
 
@@ -125,10 +124,13 @@ class _Guests:
         self._secret = stage.secret
         return stage
 
-    def _hear(self, cards: Sequence[Card]) -> None:
+    def _hear(self, cards: Sequence[TaskInfo]) -> None:
         """These are the tasks now; one that Spark has started again has another name."""
-        found = {self._names.of(card): GuestAddress(*card.address, self._secret) for card in cards}
-        self.book.write({name: FoundGuest(address) for name, address in found.items()})
+        found = {
+            self._names.of(card): EmbeddedAgentAddress(*card.address, self._secret)
+            for card in cards
+        }
+        self.book.write({name: FoundAgent(address) for name, address in found.items()})
 
 
 def _alias(old: str, value: int | None, new: str, given: int | None) -> int | None:

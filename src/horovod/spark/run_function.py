@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from horovod.launch.argument_checks import check_count
-from horovod.launch.function import run_call
-from horovod.launch.guest_link import GuestAddress
-from horovod.launch.guests import seats
-from horovod.launch.job_plan import OtherHosts
-from horovod.launch.run_options import RunOptions
+from horovod.launch.embedded.external_workers import seats
+from horovod.launch.model.argument_checks import check_count
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, OtherHosts
+from horovod.launch.run.function import run_call
+from horovod.launch.run.options import RunOptions
 from horovod.spark import settings
-from horovod.spark.card import Card, Names
 from horovod.spark.stage import GuestStage, active_context
 from horovod.spark.streams import descriptors_of
+from horovod.spark.task_info import Names, TaskInfo
 
 __all__ = ["run"]
 
@@ -92,14 +91,14 @@ def run(
 
 
 def _on_guests(
-    options: RunOptions, cards: Mapping[int, Card], secret: bytes, interfaces: tuple[str, ...]
+    options: RunOptions, cards: Mapping[int, TaskInfo], secret: bytes, interfaces: tuple[str, ...]
 ) -> RunOptions:
     """``options`` with a slot for each of ``cards``, in the order of their ranks."""
     names = Names()
     by_index = [cards[index] for index in sorted(cards)]
     places = seats([names.node_of(card) for card in by_index])
     ranked = sorted(zip(places, by_index, strict=True), key=lambda pair: pair[0].rank)
-    guests = {names.of(card): GuestAddress(*card.address, secret) for _, card in ranked}
+    guests = {names.of(card): EmbeddedAgentAddress(*card.address, secret) for _, card in ranked}
     slots = [replace(slot, hostname=names.of(card)) for slot, card in ranked]
     others = OtherHosts(
         addresses={name: (address.host,) for name, address in guests.items()},

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from horovod.launch.argument_checks import check_seconds
-from horovod.launch.call import Call
-from horovod.launch.hosts import interface_names
-from horovod.launch.run_options import RunOptions
+from horovod.launch.calls.call import Call
+from horovod.launch.model.argument_checks import check_seconds
+from horovod.launch.model.hosts import interface_names
+from horovod.launch.run.options import RunOptions
 from horovod.settings import Settings
 
 __all__ = [

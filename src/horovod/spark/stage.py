@@ -15,12 +15,12 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext, TaskContext
 
-from horovod.launch.addresses import resolve, store_addresses
-from horovod.launch.search_path import path_ahead
-from horovod.rendezvous.authentication import SECRET_BYTES
-from horovod.rendezvous.store_server import StoreServer
-from horovod.spark.card import Card, Invitation, newest
+from horovod.launch.workers.addresses import resolve, store_addresses
+from horovod.launch.workers.search_path import path_ahead
+from horovod.rendezvous.base.authentication import SECRET_BYTES
+from horovod.rendezvous.store.server import StoreServer
 from horovod.spark.task import TASK_FAILED, serve
+from horovod.spark.task_info import Invitation, TaskInfo, newest
 
 __all__ = ["GuestStage", "active_context"]
 
@@ -72,7 +72,7 @@ class GuestStage:
         patience_s: float,
         *,
         is_elastic: bool = False,
-        heard: Callable[[Sequence[Card]], None] = lambda cards: None,
+        heard: Callable[[Sequence[TaskInfo]], None] = lambda cards: None,
         ended: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
@@ -84,7 +84,7 @@ class GuestStage:
         self._is_elastic = is_elastic
         self._heard = heard
         self._ended = ended
-        self._cards: list[Card] = []
+        self._cards: list[TaskInfo] = []
         self._has_news = threading.Condition()
         self._has_ended = False
         self._is_over = threading.Event()
@@ -118,7 +118,7 @@ class GuestStage:
         finally:
             self._server.close()
 
-    def cards(self, count: int, timeout_s: float) -> dict[int, Card]:
+    def cards(self, count: int, timeout_s: float) -> dict[int, TaskInfo]:
         """Those of ``count`` tasks or more, by index, as soon as so many have started.
 
         Raises:
@@ -154,7 +154,7 @@ class GuestStage:
         if not key.startswith(_CARD):
             return
         with self._has_news:
-            self._cards.append(Card.decoded(value))
+            self._cards.append(TaskInfo.decoded(value))
             self._heard(list(newest(self._cards).values()))
             self._has_news.notify_all()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from horovod.launch.addresses import resolve, store_addresses
-from horovod.launch.guest import Guest
-from horovod.launch.search_path import path_ahead
-from horovod.rendezvous.place import this_place
-from horovod.rendezvous.reach import find_store
-from horovod.replaced import names_of
-from horovod.spark.card import Card, Invitation
+from horovod.core.base.replaced import names_of
+from horovod.launch.embedded.embedded_agent import EmbeddedAgent
+from horovod.launch.workers.addresses import resolve, store_addresses
+from horovod.launch.workers.search_path import path_ahead
+from horovod.rendezvous.identity.host_id import this_place
+from horovod.rendezvous.store.address_search import find_store
+from horovod.spark.task_info import Invitation, TaskInfo
 
 __all__ = ["TASK_FAILED", "get_available_devices", "serve"]
 
@@ -28,14 +28,14 @@ def get_available_devices() -> list[str]:
 
 
 def serve(index: int, number: int, invitation: Invitation, gpus: Sequence[str]) -> Iterator[int]:
-    """Take in a guest until the job is over; ``Card`` says what the numbers are.
+    """Take in a guest until the job is over; ``TaskInfo`` says what the numbers are.
 
     Raises:
         RuntimeError: the worker of this task has failed, or no launcher has come.
     """
     driver = invitation.stores[0][0]
     host = _own_address(driver, invitation.interfaces)
-    with Guest(
+    with EmbeddedAgent(
         host,
         invitation.secret,
         launcher=driver,
@@ -44,7 +44,7 @@ def serve(index: int, number: int, invitation: Invitation, gpus: Sequence[str]) 
         patience_s=invitation.patience_s,
     ) as guest:
         hostname = os.uname().nodename
-        card = Card(index, number, this_place().host, hostname, guest.address)
+        card = TaskInfo(index, number, this_place().host, hostname, guest.address)
         store = find_store(invitation.stores, invitation.secret, _STORE_S)
         store.set(f"card/{number}", card.encoded())
         store.close()

@@ -15,16 +15,43 @@ except ModuleNotFoundError as error:
         "pip install 'horovod[tensorflow]', or install tensorflow as tensorflow.org advises"
     ) from error
 
-from horovod.compatibility import check_extension as check_extension
-from horovod.compatibility import gpu_available as gpu_available
-from horovod.compatibility import split_list as split_list
-from horovod.counters import metrics
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.process_sets import (
+from horovod.core.compatibility import check_extension as check_extension
+from horovod.core.compatibility import gpu_available as gpu_available
+from horovod.core.compatibility import split_list as split_list
+from horovod.core.counters import metrics
+from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
+)
+from horovod.core.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
+from horovod.core.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
 )
 from horovod.tensorflow import elastic
 from horovod.tensorflow import gradient_aggregation_eager as gradient_aggregation_eager
@@ -71,33 +98,6 @@ from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
 from horovod.tensorflow.util import _make_subgraph as _make_subgraph
 from horovod.tensorflow.util import refs_to_vars as refs_to_vars
 from horovod.tensorflow.util import vars_to_refs as vars_to_refs
-from horovod.tracing import (
-    dump_recorder,
-    start_timeline,
-    stop_timeline,
-)
-from horovod.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
 
 if TYPE_CHECKING:
     from horovod.tensorflow.hooks import BroadcastGlobalVariablesHook

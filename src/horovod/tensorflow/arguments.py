@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod.operations import Average, Sum, resolve_op
-from horovod.process_sets import ProcessSet, number_of
+from horovod.core.operations import Average, Sum, resolve_op
+from horovod.core.process_sets import ProcessSet, number_of
 
 __all__ = [
     "dense_tensors",

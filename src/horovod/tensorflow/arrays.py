@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horovod import _native
-from horovod.flights import Flights
+from horovod.core.handles import PendingOperations
+from horovod.core.operations import Dtype, Intent, Kind
+from horovod.core.world import engine
 from horovod.numpy.adapter import NumpyAdapter, describe_all
-from horovod.operations import Dtype, Intent, Kind
-from horovod.world import engine
 
 __all__ = ["Arrays", "run_alltoall", "run_join", "run_many"]
 
@@ -20,8 +20,8 @@ Array = NDArray[Any]
 Arrays = list[Array]
 
 
-class _ArrayFlights(Flights[Array]):
-    """``Flights`` of whole nodes: started and waited for in one call."""
+class _ArrayFlights(PendingOperations[Array]):
+    """``PendingOperations`` of whole nodes: started and waited for in one call."""
 
     def run_many(
         self,

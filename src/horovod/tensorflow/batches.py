@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.world import has_spare_cores, is_initialized
+from horovod.core.world import has_spare_cores, is_initialized
 
 __all__ = ["batches_of"]
 

@@ -20,7 +20,7 @@ class CollectiveOps(Protocol):
     Common arguments. ``tensors``: dense, at least one. ``names``: with ``is_group`` the one name of
     the group, which runs whole or not at all; otherwise one name per tensor, each an operation of
     its own, and all of them started by one graph node once its inputs are there (a *batch*).
-    ``op``: one of ``horovod.operations``. ``prescale``, ``postscale``: what float32 can hold.
+    ``op``: one of ``horovod.core.operations``. ``prescale``, ``postscale``: what float32 can hold.
     ``process_set``: the number of the set.
 
     Errors, when the operation runs: ``tf.errors.InvalidArgumentError`` for what this rank got

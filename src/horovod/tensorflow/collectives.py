@@ -23,8 +23,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Average
-from horovod.process_sets import ProcessSet, global_process_set, number_of
+from horovod.core.operations import Average
+from horovod.core.process_sets import ProcessSet, global_process_set, number_of
 from horovod.tensorflow.arguments import (
     dense_tensors,
     int32_splits,

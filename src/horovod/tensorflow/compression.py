@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.compression import Compressor, NoneCompressor
+from horovod.core.compression import Compressor, NoneCompressor
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from horovod.core.world import init, rank, shutdown
 from horovod.elastic import ObjectState, run_fn
 from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_arrays
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
-from horovod.world import init, rank, shutdown
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.numpy import objects
-from horovod.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.variables import as_tf_variable, operation_names, unique_scope

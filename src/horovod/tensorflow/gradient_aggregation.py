@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.sparse import is_sparse
 from horovod.tensorflow.variables import key_of

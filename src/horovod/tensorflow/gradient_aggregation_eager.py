@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 
 __all__ = ["LocalGradientAggregationHelperEager"]

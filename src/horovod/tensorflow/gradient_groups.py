@@ -1,12 +1,12 @@
-"""The ``groups`` argument over variables; see ``horovod.gradient_groups``."""
+"""The ``groups`` argument over variables; see ``horovod.core.gradient_groups``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from horovod import gradient_groups
-from horovod.gradient_groups import Groups
+from horovod.core import gradient_groups
+from horovod.core.gradient_groups import Groups
 from horovod.tensorflow.variables import key_of
 
 __all__ = ["Groups", "check_groups", "split_into_groups"]

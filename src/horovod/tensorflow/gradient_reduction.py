@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.compression import check_compressor
-from horovod.operations import check_predivide, resolve_op
-from horovod.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.compression import check_compressor
+from horovod.core.operations import check_predivide, resolve_op
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.gradient_groups import Groups, check_groups, split_into_groups

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Average
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.operations import Average
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_groups import check_groups

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Average, Sum
+from horovod.core.operations import Average, Sum
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.names import derived
 

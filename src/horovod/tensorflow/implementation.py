@@ -8,11 +8,11 @@ import threading
 
 import tensorflow as tf
 
+from horovod.core.world import is_initialized, rank
 from horovod.settings import Settings
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.python_ops import PythonOps
 from horovod.tensorflow.xla_context import is_traced_for_xla
-from horovod.world import is_initialized, rank
 
 __all__ = ["implementation"]
 

@@ -10,13 +10,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod import basics, compatibility, operations
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.process_sets import (
+from horovod.core import basics, compatibility, operations
+from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
+)
+from horovod.core.tracing import start_timeline, stop_timeline
+from horovod.core.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
 )
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.collectives import (
@@ -41,29 +64,6 @@ from horovod.tensorflow.collectives import (
 )
 from horovod.tensorflow.names import normalized as _normalize_name
 from horovod.tensorflow.util import _executing_eagerly
-from horovod.tracing import start_timeline, stop_timeline
-from horovod.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
 
 __all__ = [
     "Adasum",

@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.world import rethrow_interrupt
 from horovod.tensorflow import gradients
 from horovod.tensorflow.batches import batches_of
 from horovod.tensorflow.names import node_name
 from horovod.tensorflow.plugin import load_plugin
-from horovod.world import rethrow_interrupt
 
 __all__ = ["WORLD_NUMBERS", "NativeOps"]
 

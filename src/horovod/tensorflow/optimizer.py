@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Adasum, Average, check_predivide, resolve_op
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.operations import Adasum, Average, check_predivide, resolve_op
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import AdasumOptimizer
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression

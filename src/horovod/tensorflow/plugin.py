@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.plugins import works
-from horovod.world import port_address
+from horovod.core.base.plugins import works
+from horovod.core.world import port_address
 
 __all__ = ["LIBRARY", "TRIED", "load_plugin"]
 

@@ -17,10 +17,11 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from horovod import _native, world
+from horovod import _native
+from horovod.core import world
+from horovod.core.operations import Kind
+from horovod.core.process_sets import ids_and_ranks
 from horovod.errors import HorovodInternalError
-from horovod.operations import Kind
-from horovod.process_sets import ids_and_ranks
 from horovod.tensorflow import gradients
 from horovod.tensorflow.arrays import Arrays, run_alltoall, run_join, run_many
 from horovod.tensorflow.names import node_name

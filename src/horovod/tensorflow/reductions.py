@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.compression import check_compressor
-from horovod.operations import Average, resolve_op
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.compression import check_compressor
+from horovod.core.operations import Average, resolve_op
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression

@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.process_sets import ProcessSet, number_of
 from horovod.elastic import is_elastic_job
-from horovod.process_sets import ProcessSet, number_of
 from horovod.tensorflow import collectives
 
 __all__ = ["has_others", "placed_on", "set_size"]

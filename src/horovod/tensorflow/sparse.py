@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Adasum, Average, Sum
-from horovod.process_sets import ProcessSet
+from horovod.core.operations import Adasum, Average, Sum
+from horovod.core.process_sets import ProcessSet
 from horovod.tensorflow import collectives
 from horovod.tensorflow.run_time import set_size
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Average
-from horovod.process_sets import global_process_set
+from horovod.core.operations import Average
+from horovod.core.process_sets import global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.run_time import has_others

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.compatibility import cached as _cache
+from horovod.core.compatibility import cached as _cache
+from horovod.core.world import keep_failure
 from horovod.errors import HorovodInternalError, MismatchError, ShutdownError
-from horovod.world import keep_failure
 
 __all__ = [
     "_cache",

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 
-from horovod.operations import Dtype, Kind
+from horovod.core.operations import Dtype, Kind
 from horovod.tensorflow.names import node_name
 
 __all__ = ["Call", "run_call", "run_world_number", "static_shape"]

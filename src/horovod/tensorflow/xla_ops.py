@@ -12,14 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.operations import Kind
-from horovod.process_sets import ids_and_ranks
+from horovod.core.operations import Kind
+from horovod.core.process_sets import ids_and_ranks
+from horovod.core.world import rank
 from horovod.tensorflow import gradients
 from horovod.tensorflow.names import derived
 from horovod.tensorflow.native_ops import WORLD_NUMBERS
 from horovod.tensorflow.xla_calls import Call, run_call, run_world_number, static_shape
 from horovod.tensorflow.xla_plugin import open_for_xla
-from horovod.world import rank
 
 __all__ = ["XlaOps"]
 

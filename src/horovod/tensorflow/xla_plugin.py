@@ -11,7 +11,7 @@ import functools
 
 import tensorflow as tf
 
-from horovod.plugins import works
+from horovod.core.base.plugins import works
 from horovod.tensorflow.plugin import LIBRARY, TRIED, load_plugin
 
 __all__ = ["open_for_xla"]

@@ -15,8 +15,8 @@ except ModuleNotFoundError as error:
         "pip install 'horovod[pytorch]', or install torch as pytorch.org advises"
     ) from error
 
-from horovod.compatibility import check_extension
-from horovod.operations import Adasum as AdaSum
+from horovod.core.compatibility import check_extension
+from horovod.core.operations import Adasum as AdaSum
 from horovod.torch import elastic
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from horovod import _native
-from horovod.flights import integers, submit_and_wait
-from horovod.grouped import GroupedCollectives
-from horovod.operations import Dtype, Intent
-from horovod.world import cuda_built, has_spare_cores
+from horovod.core.grouped import GroupedCollectives
+from horovod.core.handles import integers, submit_and_wait
+from horovod.core.operations import Dtype, Intent
+from horovod.core.world import cuda_built, has_spare_cores
 
 __all__ = [
     "DTYPES",

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.operations import Adasum
-from horovod.process_sets import ProcessSet
+from horovod.core.operations import Adasum
+from horovod.core.process_sets import ProcessSet
 from horovod.torch.gradient_exchange import (
     Compression,
     Exchange,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from horovod.compression import Compressor, NoneCompressor
+from horovod.core.compression import Compressor, NoneCompressor
 from horovod.torch.powersgd import PowerSGD
 
 __all__ = [

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.compression import Compressor, check_compressor
-from horovod.operations import Average, Sum, resolve_op
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core.compression import Compressor, check_compressor
+from horovod.core.operations import Average, Sum, resolve_op
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.world import rank
 from horovod.numpy.objects import allgather_object, broadcast_object
-from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
 from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
 from horovod.torch.sparse_gradients import empty_sparse
-from horovod.world import rank
 
 __all__ = [
     "allgather_object",

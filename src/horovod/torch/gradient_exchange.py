@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from horovod.compression import Compressor, NoneCompressor
-from horovod.operations import Intent
-from horovod.process_sets import ProcessSet
+from horovod.core.compression import Compressor, NoneCompressor
+from horovod.core.operations import Intent
+from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
 
 __all__ = [

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from horovod.operations import Max
-from horovod.process_sets import ProcessSet
+from horovod.core.operations import Max
+from horovod.core.process_sets import ProcessSet
+from horovod.core.world import generation
 from horovod.torch import adapter
-from horovod.world import generation
 
 __all__ = ["GradientLayouts"]
 

@@ -30,10 +30,10 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from horovod.compression import NoneCompressor
+from horovod.core.compression import NoneCompressor
+from horovod.core.operations import Intent
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
-from horovod.operations import Intent
-from horovod.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.gradient_exchange import (
     Compression,

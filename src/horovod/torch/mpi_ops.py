@@ -5,15 +5,14 @@ Scripts import ``horovod.torch.mpi_ops`` for historical reasons; nothing here ne
 
 from __future__ import annotations
 
-from horovod import basics, compatibility, operations
-from horovod.collectives import (
+from horovod.core import basics, compatibility, operations
+from horovod.core.collectives import (
     barrier,
     join,
 )
-from horovod.compatibility import check_installed_version
-from horovod.counters import metrics
-from horovod.errors import HorovodInternalError
-from horovod.operations import (
+from horovod.core.compatibility import check_installed_version
+from horovod.core.counters import metrics
+from horovod.core.operations import (
     Adasum,
     Average,
     Max,
@@ -21,12 +20,40 @@ from horovod.operations import (
     Product,
     Sum,
 )
-from horovod.process_sets import (
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
+from horovod.core.tracing import (
+    dump_recorder,
+    start_timeline,
+    stop_timeline,
+)
+from horovod.core.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from horovod.errors import HorovodInternalError
 from horovod.torch.adapter import (
     allgather_async,
     allreduce_,
@@ -58,33 +85,6 @@ from horovod.torch.differentiable_groups import (
     grouped_reducescatter,
 )
 from horovod.torch.sparse import sparse_allreduce_async
-from horovod.tracing import (
-    dump_recorder,
-    start_timeline,
-    stop_timeline,
-)
-from horovod.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
 
 __all__ = [
     "Adasum",

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.compression import check_compressor
+from horovod.core.compression import check_compressor
+from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.world import size
 from horovod.elastic import is_elastic_job
-from horovod.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
-from horovod.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.torch import adapter
 from horovod.torch.adasum_optimizer import _AdasumOptimizer as _DistributedAdasumOptimizer
 from horovod.torch.adasum_optimizer import make_adasum_optimizer
@@ -31,7 +32,6 @@ from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameter_groups import check_groups, choose_groups
 from horovod.torch.parameter_names import choose_names, operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, check_passes, wrap
-from horovod.world import size
 
 __all__ = ["DistributedOptimizer", "_DistributedAdasumOptimizer"]
 

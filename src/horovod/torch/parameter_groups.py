@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from horovod.core.process_sets import ProcessSet
 from horovod.elastic import is_elastic_job
-from horovod.process_sets import ProcessSet
 from horovod.torch.functions import broadcast_object
 
 __all__ = ["check_groups", "choose_groups", "split_evenly"]

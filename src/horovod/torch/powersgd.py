@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod import world
-from horovod.compression import Compressor
+from horovod.core import world
+from horovod.core.compression import Compressor
+from horovod.core.operations import Average, Intent, Sum
+from horovod.core.process_sets import ProcessSet
 from horovod.errors import HorovodInternalError
-from horovod.operations import Average, Intent, Sum
-from horovod.process_sets import ProcessSet
 from horovod.torch import adapter
 
 __all__ = ["PowerSGD"]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from horovod.core.operations import Average
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
-from horovod.operations import Average
-from horovod.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 
 __all__ = ["sparse_allreduce_async"]

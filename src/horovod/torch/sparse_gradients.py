@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from horovod.operations import Average, Sum
-from horovod.process_sets import ProcessSet
+from horovod.core.operations import Average, Sum
+from horovod.core.process_sets import ProcessSet
 from horovod.torch.gradient_layouts import GradientLayouts
 from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse import sparse_allreduce_async

@@ -17,9 +17,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from horovod import world
-from horovod.operations import Sum
-from horovod.process_sets import ProcessSet, global_process_set
+from horovod.core import world
+from horovod.core.operations import Sum
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 
 __all__ = ["SyncBatchNorm"]

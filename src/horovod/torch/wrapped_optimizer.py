@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from horovod.process_sets import ProcessSet
+from horovod.core.process_sets import ProcessSet
 from horovod.torch.parameter_names import add_default_names
 
 __all__ = ["WrappedOptimizer", "check_passes", "wrap"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from horovod.own_files import OwnFolder
+from horovod.core.base.own_files import OwnFolder
 
 __all__ = [
     "JOB_ID",

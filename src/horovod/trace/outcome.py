@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from horovod.own_files import OwnFolder
+from horovod.core.base.own_files import OwnFolder
 
 __all__ = ["Outcome", "read_outcome", "write_outcome"]
 

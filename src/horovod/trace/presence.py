@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horovod.own_files import OwnFolder
+from horovod.core.base.own_files import OwnFolder
 from horovod.trace.world_facts import checked_world, text_field, whole_number
 
 __all__ = [

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.own_files import is_own_file, read_own
+from horovod.core.base.own_files import is_own_file, read_own
 from horovod.trace.world_facts import checked_world, text_field, whole_number
 
 __all__ = [
@@ -127,7 +127,7 @@ class Label:
 
     ``key`` is the same on all ranks, names longer than 111 bytes are their end only, ``shape`` has
     at most six dimensions, of a group its first tensor's. ``kind``, ``dtype`` and ``op`` are the
-    numbers of ``horovod.operations``.
+    numbers of ``horovod.core.operations``.
     """
 
     id: int

@@ -169,7 +169,7 @@ def _parameters(text: str) -> list[tuple[str, str | None]]:
 
 def _value_of(default: str) -> Any:
     """A default's value: of a literal, or of a name of the binding."""
-    from horovod import compression, operations, process_sets
+    from horovod.core import compression, operations, process_sets
 
     names = {
         **{name: getattr(operations, name) for name in ("Average", "Sum")},

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from horovod.ray.log_store import LogStore
-from horovod.rendezvous.store import StoreClient
+from horovod.rendezvous.store.client import StoreClient
 
 Arrived = SimpleQueue[bytes | None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from launching import run
 
-from horovod import gpus
+from horovod.core import gpus
 
 WORKERS = Path(__file__).parents[1] / "workers"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import world
+from horovod.core import world
 
 hvd.init()
 rank = hvd.rank()

@@ -6,7 +6,7 @@ import time
 import torch
 
 import horovod.torch as hvd
-from horovod import world
+from horovod.core import world
 
 hvd.init()
 size = hvd.size()

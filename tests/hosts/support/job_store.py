@@ -10,7 +10,7 @@ from pathlib import Path
 
 from network import Host
 
-from horovod.launch.hosts import Slot
+from horovod.launch.model.hosts import Slot
 
 __all__ = ["JobStore"]
 

@@ -25,9 +25,10 @@ from types import TracebackType
 from network import Host, Interface
 from tampering import End, Pause, Piece, Tamper
 
-from horovod.rendezvous import greeting, wire
-from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES
-from horovod.rendezvous.link_plan import Purpose
+from horovod.rendezvous.base.authentication import NONCE_BYTES, PROOF_BYTES
+from horovod.rendezvous.links import handshake as greeting
+from horovod.rendezvous.links.plan import Purpose
+from horovod.rendezvous.store import wire
 
 __all__ = [
     "CABLING",

@@ -21,7 +21,7 @@ import psutil
 from job_store import JobStore
 from network import Host
 
-from horovod.launch.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
 
 __all__ = ["Job", "Rank", "slots_of"]
 

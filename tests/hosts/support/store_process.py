@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import sys
 
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store.server import StoreServer
 
 
 def main() -> None:

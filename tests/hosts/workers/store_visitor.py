@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import notes
 
 from horovod.errors import InitError
-from horovod.rendezvous.meeting import new_launcher_store
+from horovod.rendezvous.bootstrap import new_launcher_store
 
 _CONNECT_S = 20.0
 _ANSWER_S = 1.0

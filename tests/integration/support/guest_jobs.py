@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from horovod.launch.call import Call
-from horovod.launch.function import run_call
-from horovod.launch.guest_link import GuestAddress
-from horovod.launch.guests import seats
-from horovod.launch.job_plan import OtherHosts
-from horovod.launch.run_options import RunOptions
+from horovod.launch.calls.call import Call
+from horovod.launch.embedded.external_workers import seats
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, OtherHosts
+from horovod.launch.run.function import run_call
+from horovod.launch.run.options import RunOptions
 
 HERE = "127.0.0.1"
 OPTIONS = RunOptions(
@@ -33,7 +32,9 @@ def call(function: Callable[[], Any], guests: Mapping[str, HasGuest], secret: by
         slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, guests, strict=True)),
         others=OtherHosts(
             addresses=dict.fromkeys(guests, (HERE,)),
-            guests={name: GuestAddress(*guest.address, secret) for name, guest in guests.items()},
+            guests={
+                name: EmbeddedAgentAddress(*guest.address, secret) for name, guest in guests.items()
+            },
             start_timeout_s=30,
         ),
     )

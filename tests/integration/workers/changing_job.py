@@ -16,18 +16,18 @@ from dataclasses import replace
 
 import psutil
 
-from horovod.launch.crew import Crew, Trouble, Worker
-from horovod.launch.environment import Rendezvous
-from horovod.launch.host_plan import HostPlan, Place
-from horovod.launch.hosts import Slot
-from horovod.launch.job_plan import JobOutcome
-from horovod.launch.logs import Logs
-from horovod.launch.processes import spawn
-from horovod.launch.python_words import words_there
-from horovod.launch.remote_crew import RemoteCrew
-from horovod.launch.ssh import SshOptions
-from horovod.launch.stage import Manner, Stage, open_stage
-from horovod.rendezvous.store_server import StoreServer
+from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_stage
+from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import HostPlan, Place
+from horovod.launch.model.hosts import Slot
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.remote.remote_group import RemoteWorkerGroup
+from horovod.launch.workers.logs import Logs
+from horovod.launch.workers.processes import spawn
+from horovod.launch.workers.python_command import words_there
+from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
+from horovod.rendezvous.store.server import StoreServer
 
 SECRET = os.urandom(32)
 LINE = 'echo "number $NUMBER"; [ -z "$STAYS" ] || exec sleep 1000'
@@ -36,7 +36,7 @@ LINE = 'echo "number $NUMBER"; [ -z "$STAYS" ] || exec sleep 1000'
 class ChangingJob:
     """``_script`` yields what has to be true before it goes on."""
 
-    def __init__(self, stage: Stage, store: tuple[str, int], rounds: int) -> None:
+    def __init__(self, stage: JobLoop, store: tuple[str, int], rounds: int) -> None:
         self._stage = stage
         self._store = store
         self._rounds = rounds
@@ -71,7 +71,7 @@ class ChangingJob:
         self._stage.end(JobOutcome(3, "horovodrun: enough\n"))
         yield lambda: False
 
-    def _replace_workers(self, there: RemoteCrew) -> Iterator[Callable[[], bool]]:
+    def _replace_workers(self, there: RemoteWorkerGroup) -> Iterator[Callable[[], bool]]:
         launcher, agent = psutil.Process(), agent_of(there)
         sizes = []
         for _ in range(self._rounds):
@@ -102,7 +102,7 @@ class ChangingJob:
         stays = spawn(["sleep", "1000"], os.environ, inherits_stdin=False)
         self._stage.adopt(stays.pid, exits.append)
 
-    def _connect(self, hostname: str) -> RemoteCrew:
+    def _connect(self, hostname: str) -> RemoteWorkerGroup:
         words = words_there(hostname, SshOptions(), os.environ, "agent")
         crew = self._stage.crew_there(hostname, words, listener=self)
         crew.connect(os.environ)
@@ -111,7 +111,7 @@ class ChangingJob:
     def _plan(self, hostname: str) -> HostPlan:
         return HostPlan(hostname, ("sh", "-c", LINE), dict(os.environ), (self._store,), SECRET)
 
-    def _start(self, crew: Crew, *, stays: bool = False) -> int:
+    def _start(self, crew: WorkerGroup, *, stays: bool = False) -> int:
         number, self._number = self._number, self._number + 1
         slot = Slot("somewhere", 0, 1, 0, 1, 0, 1)
         crew.start_worker(Place(number, slot, {"NUMBER": str(number), "STAYS": "x" * stays}))
@@ -129,20 +129,20 @@ class ChangingJob:
             for crew in self._stage.crews:
                 crew.forget(worker.number)
 
-    def troubled(self, crew: Crew, trouble: Trouble) -> None:
+    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
         self._stage.end(JobOutcome(1, f"{trouble}\n"))
 
-    def greeted(self, crew: RemoteCrew) -> None:
+    def greeted(self, crew: RemoteWorkerGroup) -> None:
         self._stage.say(f"{crew.hostname} is there")
 
-    def refused(self, crew: RemoteCrew) -> None:
+    def refused(self, crew: RemoteWorkerGroup) -> None:
         self._stage.say(f"{crew.hostname} refuses")
 
-    def lost(self, crew: RemoteCrew) -> None:
+    def lost(self, crew: RemoteWorkerGroup) -> None:
         self._lost.append(crew.problem)
 
 
-def agent_of(crew: RemoteCrew) -> psutil.Process:
+def agent_of(crew: RemoteWorkerGroup) -> psutil.Process:
     """Of a host that has no workers yet."""
     ssh = psutil.Process(crew.child.pid)
     (agent,) = (p for p in (ssh, *ssh.children(recursive=True)) if "python" in p.name())
@@ -152,7 +152,7 @@ def agent_of(crew: RemoteCrew) -> psutil.Process:
 def main() -> None:
     with (
         closing(Logs(None, ())) as logs,
-        open_stage(logs, Manner()) as stage,
+        open_stage(logs, OutputOptions()) as stage,
         closing(StoreServer(SECRET, addresses=[("127.0.0.1", 0)])) as server,
     ):
         store = server.addresses[0]

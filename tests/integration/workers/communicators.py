@@ -9,8 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 import horovod.numpy as hvd
-from horovod import world
-from horovod.process_sets import ids_and_ranks
+from horovod.core import world
+from horovod.core.process_sets import ids_and_ranks
 
 EVERYBODY = MPI.COMM_WORLD
 OWN = np.array([EVERYBODY.rank + 1.0], np.float32)

@@ -40,7 +40,7 @@ def leave_daemons() -> None:
 
 
 def _kinds() -> np.ndarray:
-    from horovod import world
+    from horovod.core import world
 
     return np.frombuffer(world.engine().events(), EVENT_DTYPE)["kind"]
 

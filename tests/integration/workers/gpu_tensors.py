@@ -7,10 +7,11 @@ import pytest
 from gpu_stand_ins import PretendGpu, exchange_capsule
 
 import horovod.torch as hvd
-from horovod import _native, world
-from horovod.grouped import GroupedCollectives
+from horovod import _native
+from horovod.core import world
+from horovod.core.grouped import GroupedCollectives
+from horovod.core.operations import Dtype
 from horovod.numpy.adapter import DTYPES
-from horovod.operations import Dtype
 from horovod.torch.adapter import _TorchAdapter
 
 NUMPY = {number: dtype for dtype, number in DTYPES.items()}

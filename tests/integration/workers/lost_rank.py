@@ -17,7 +17,7 @@ import notes
 import numpy as np
 
 import horovod.numpy as hvd
-from horovod import world
+from horovod.core import world
 from horovod.trace.recording import EVENT_DTYPE, EventKind
 
 

@@ -12,7 +12,7 @@ import horovod
 
 def work(offset: float, failing: int = -1, text: str = "") -> tuple[float, str, str]:
     import horovod.numpy as hvd
-    from horovod import world
+    from horovod.core import world
 
     hvd.init()
     if hvd.rank() == failing:

@@ -9,7 +9,7 @@ import time
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.world import engine
+from horovod.core.world import engine
 
 
 def interrupt_the_wait():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import horovod.keras as hvd
-from horovod import world
+from horovod.core import world
 from horovod.errors import HorovodInternalError
 
 

@@ -1,7 +1,7 @@
 """Objects and agreements that are altered between the ranks: every rank has an error.
 
 What changes on the way is changed here in the collectives under ``horovod.numpy.objects`` and
-``horovod.process_sets``, on one rank, once they are done. Nothing of it runs or is agreed on.
+``horovod.core.process_sets``, on one rank, once they are done. Nothing of it runs or is agreed on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod import process_sets, world
+from horovod.core import process_sets, world
 from horovod.errors import AlteredObjectError
 from horovod.numpy import objects
 

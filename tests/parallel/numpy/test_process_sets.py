@@ -11,8 +11,8 @@ import pytest
 import sets
 
 import horovod.numpy as hvd
+from horovod.core.process_sets import ids_and_ranks
 from horovod.errors import MismatchError
-from horovod.process_sets import ids_and_ranks
 
 
 @pytest.fixture(autouse=True)

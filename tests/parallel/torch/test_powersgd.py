@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import horovod.torch as hvd
-from horovod.process_sets import global_process_set
+from horovod.core.process_sets import global_process_set
 
 
 def exchange_of(op=hvd.Average, prescale=1.0, postscale=1.0, **options):

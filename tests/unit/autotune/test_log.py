@@ -3,7 +3,7 @@ import csv
 from horovod.autotune.knobs import Surroundings, knobs_for, values_of
 from horovod.autotune.log import Sample, SampleLog, describe, pinned
 from horovod.autotune.search import Verdict
-from horovod.launch.config_file import read_config_file
+from horovod.launch.cli.config_file import read_config_file
 from horovod.settings import Settings
 
 MB = 1024 * 1024

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from horovod.backends import Backend
+from horovod.backends.data_plane import find_backend
 from horovod.backends.gloo import GlooBackend
 from horovod.backends.mpi import MpiBackend
-from horovod.backends.plane import find_backend
 from horovod.errors import InitError
 
 MODULE = """
@@ -85,10 +85,10 @@ def test_what_cannot_be_used_says_why(name: str, reason: str) -> None:
 def test_a_missing_package_is_named_with_what_installs_it(
     backend: type[Backend], package: str, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("horovod.backends.gloo", "horovod.mpi_library"):
+    for module in ("horovod.backends.gloo", "horovod.core.base.mpi_library"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    from horovod import mpi_library
+    from horovod.core.base import mpi_library
 
     mpi_library.why_not_built.cache_clear()
     try:

@@ -9,9 +9,10 @@ import pytest
 import horovod
 import horovod.runner
 import horovod.runner.launch
-from horovod import errors, process_sets, world
+from horovod import errors
 from horovod.common import basics, exceptions
 from horovod.common import process_sets as common_process_sets
+from horovod.core import process_sets, world
 
 # What ``world`` has for bindings of frameworks and not for scripts.
 FOR_BINDINGS = {

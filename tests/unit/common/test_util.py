@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import horovod.torch as hvd
-from horovod import mpi_library, world
 from horovod.common import util
+from horovod.core import world
+from horovod.core.base import mpi_library
 from horovod.runner.common.util.env import get_env_rank_and_size
 from horovod.runner.util.threads import in_thread
 

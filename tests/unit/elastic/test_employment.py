@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from horovod.elastic import NotificationManager, ObjectState
-from horovod.elastic.employment import Employment
+from horovod.elastic.driver_client import DriverClient
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
-from horovod.rendezvous.elastic_member import Member
-from horovod.rendezvous.elastic_messages import Seat, Standing, Update
+from horovod.rendezvous.identity.elastic_client import ElasticClient
+from horovod.rendezvous.identity.elastic_messages import Seat, StateVersion, Update
 
 
 def new_state() -> ObjectState:
@@ -16,7 +16,7 @@ def new_state() -> ObjectState:
 
 
 def test_without_a_driver_the_loop_decides() -> None:
-    alone = Employment(None)
+    alone = DriverClient(None)
     manager = NotificationManager()
     alone.watch_updates(manager)
     assert not manager.has_source
@@ -26,39 +26,39 @@ def test_without_a_driver_the_loop_decides() -> None:
 
 @pytest.mark.parametrize("must_sync", [False, True])
 def test_with_a_driver_the_seat_decides(must_sync: bool) -> None:
-    member = Member(3)
+    member = ElasticClient(3)
     member.seat = Seat(must_sync=must_sync)
-    assert Employment(member).must_sync(True) == must_sync
-    assert Employment(member).must_sync(False) == must_sync
+    assert DriverClient(member).must_sync(True) == must_sync
+    assert DriverClient(member).must_sync(False) == must_sync
 
 
 def test_standing_grows_with_commits_and_begins_anew_with_each_sync() -> None:
-    member, state = Member(3), new_state()
-    employment = Employment(member)
+    member, state = ElasticClient(3), new_state()
+    employment = DriverClient(member)
     member.seat = Seat(world=2)
     state.commit()
     employment.note_sync(state)
-    assert member.standing == Standing(2, 0)
+    assert member.standing == StateVersion(2, 0)
     state.commit()
     state.commit()
     employment.note_failure(state, HorovodInternalError("rank 1 died"))
-    assert member.standing == Standing(2, 2)
+    assert member.standing == StateVersion(2, 2)
     # In a world that needed no sync, counting goes on.
     member.seat = Seat(world=3, must_sync=False)
     state.commit()
     employment.note_update(state, keeps_state=True)
-    assert member.standing == Standing(2, 3)
+    assert member.standing == StateVersion(2, 3)
 
 
 def test_updates_come_from_the_driver_once_it_is_known() -> None:
     manager = NotificationManager()
-    employment = Employment(Member(3))
+    employment = DriverClient(ElasticClient(3))
     employment.watch_updates(manager)
     assert manager.has_source
 
 
 def test_news_of_a_world_that_come_before_its_reset_are_not_forgotten() -> None:
-    class InformedMember(Member):
+    class InformedMember(ElasticClient):
         def news(self) -> list[Update]:
             return [Update(40, 2)]
 
@@ -67,8 +67,8 @@ def test_news_of_a_world_that_come_before_its_reset_are_not_forgotten() -> None:
     state.on_hosts_updated(40, 2)
     state.on_reset()
     state.check_host_updates()
-    Employment(None).repeat_news(state)
+    DriverClient(None).repeat_news(state)
     state.check_host_updates()
-    Employment(InformedMember(3)).repeat_news(state)
+    DriverClient(InformedMember(3)).repeat_news(state)
     with pytest.raises(HostsUpdatedInterrupt):
         state.check_host_updates()

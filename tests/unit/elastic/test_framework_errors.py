@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from horovod import world
+from horovod.core import world
 from horovod.elastic.framework_errors import engine_errors
 from horovod.errors import HorovodInternalError, MismatchError, PeerLostError
 

@@ -8,8 +8,8 @@ import sys
 import jax
 import pytest
 
+from horovod.core.base.plugins import works
 from horovod.jax import plugin
-from horovod.plugins import works
 
 REFUSED = """
 import jax, jax.numpy as jnp

@@ -20,7 +20,7 @@ else:
 @pytest.fixture
 def world():
     """A world of one."""
-    from horovod import world
+    from horovod.core import world
 
     world.init()
     yield

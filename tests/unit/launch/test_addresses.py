@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch import addresses, machine
-from horovod.launch.addresses import interface_addresses, is_own_address, resolve, store_addresses
-from horovod.launch.hosts import HostSlots
-from horovod.launch.machine import place
+from horovod.launch.model.hosts import HostSlots
+from horovod.launch.workers import addresses, machine
+from horovod.launch.workers.addresses import (
+    interface_addresses,
+    is_own_address,
+    resolve,
+    store_addresses,
+)
+from horovod.launch.workers.machine import place
 
 
 def test_names() -> None:

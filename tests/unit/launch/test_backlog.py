@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from horovod.launch.backlog import Backlog
+from horovod.launch.workers.output_buffer import OutputBuffer
 
 
 def test_lines_come_back_in_their_order_and_once() -> None:
-    backlog = Backlog()
+    backlog = OutputBuffer()
     backlog.add((0, 0), b"one\ntw")
     backlog.add((1, 1), b"other\n")
     backlog.add((0, 0), b"o\nthr")
@@ -20,7 +20,7 @@ def test_lines_come_back_in_their_order_and_once() -> None:
 
 
 def test_the_oldest_lines_go_first_and_are_counted() -> None:
-    backlog = Backlog(max_bytes=10)
+    backlog = OutputBuffer(max_bytes=10)
     backlog.add((0, 0), b"1234\n")
     backlog.add((1, 0), b"abcd\n")
     backlog.add((0, 0), b"56")
@@ -32,7 +32,7 @@ def test_the_oldest_lines_go_first_and_are_counted() -> None:
 
 
 def test_a_line_without_end_fills_no_memory() -> None:
-    backlog = Backlog(max_bytes=200_000)
+    backlog = OutputBuffer(max_bytes=200_000)
     for _ in range(100):
         backlog.add((0, 0), bytes(50_000))
     assert sum(len(data) for _, data in backlog.take()) <= 250_000

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO
 import cloudpickle
 import pytest
 
-from horovod.launch import call
-from horovod.launch.by_value import dumps
-from horovod.launch.call import Call, CallFiles, Failure, failure_of
-from horovod.launch.call_error import elastic_error, job_error, unpickling_error
-from horovod.launch.hosts import HostSlots, assign_ranks
-from horovod.launch.job import JobOutcome
+from horovod.launch.calls import call
+from horovod.launch.calls.by_value import dumps
+from horovod.launch.calls.call import Call, CallFiles, Failure, failure_of
+from horovod.launch.jobs.fixed import JobOutcome
+from horovod.launch.model.hosts import HostSlots, assign_ranks
+from horovod.launch.run.call_error import elastic_error, job_error, unpickling_error
 
 SLOTS = assign_ranks((HostSlots("here", 3),), 3)
 

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod import gpus, mpi_library
-from horovod.launch import build_info, cli
+from horovod.core import gpus
+from horovod.core.base import mpi_library
+from horovod.launch.cli import build_info
+from horovod.launch.cli import main as cli
 from horovod.launch.experiment.schema import read_experiment
-from horovod.launch.job_plan import JobOutcome, JobPlan, OtherHosts
-from horovod.launch.processes import describe_exit, words_to_run
-from horovod.launch.ssh import SshOptions
+from horovod.launch.model.job_plan import JobOutcome, JobPlan, OtherHosts
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.workers.processes import describe_exit, words_to_run
 
 
 @pytest.fixture

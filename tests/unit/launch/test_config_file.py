@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from horovod.core.base.setting import Setting
 from horovod.errors import SettingError
-from horovod.launch.config_file import read_config_file
-from horovod.launch.options import file_form
-from horovod.setting import Setting
+from horovod.launch.cli.config_file import read_config_file
+from horovod.launch.cli.options import file_form
 from horovod.settings import SETTINGS, environment_of
 
 RUNNING = Path(__file__).parents[3] / "docs" / "running.md"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch import crew as crew_module
-from horovod.launch.crew import Crew, LocalCrew, Trouble, Worker
-from horovod.launch.environment import Rendezvous
-from horovod.launch.host_plan import HostPlan, Place
-from horovod.launch.hosts import Slot
-from horovod.launch.output import Console, Output, Sink
-from horovod.launch.watchdog import Watchdog
+from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import HostPlan, Place
+from horovod.launch.model.hosts import Slot
+from horovod.launch.workers import worker_group as crew_module
+from horovod.launch.workers.output import Console, Output, Sink
+from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.worker_group import LocalWorkerGroup, Trouble, Worker, WorkerGroup
 
 SLOT = Slot("here", 3, 4, 3, 4, 0, 1)
 
@@ -34,7 +34,7 @@ class Desk:
         self.output = Output(self.selector)
         self.started_workers: list[Worker] = []
         self.troubles: list[Trouble] = []
-        self.crew = LocalCrew(self.output, self.watchdog, sinks=self.sinks, listener=self)
+        self.crew = LocalWorkerGroup(self.output, self.watchdog, sinks=self.sinks, listener=self)
         self.prepare("/bin/sh", "-c", 'eval "$LINE"')
 
     def prepare(self, *words: str) -> None:
@@ -44,7 +44,7 @@ class Desk:
     def started(self, worker: Worker) -> None:
         self.started_workers.append(worker)
 
-    def troubled(self, crew: Crew, trouble: Trouble) -> None:
+    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
         self.troubles.append(trouble)
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:

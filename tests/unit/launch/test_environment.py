@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 
-from horovod.launch.environment import Rendezvous, worker_environment
-from horovod.launch.hosts import HostSlots, assign_ranks
+from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.model.hosts import HostSlots, assign_ranks
 
 RENDEZVOUS = Rendezvous("127.0.0.1", 1234, b"\0secret\xff")
 SLOT = assign_ranks([HostSlots("alpha", 2)], 2)[1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch.guest_greeting import GreetingError, GuestGreeting, LauncherGreeting
+from horovod.launch.wire.handshake import AgentHandshake, HandshakeError, LauncherHandshake
 
 SECRET = bytes(range(32))
 
 
 def test_both_sides_get_through_byte_by_byte() -> None:
-    guest, launcher = GuestGreeting(SECRET), LauncherGreeting(SECRET)
+    guest, launcher = AgentHandshake(SECRET), LauncherHandshake(SECRET)
     answer = b"".join(launcher.feed(bytes([byte])) for byte in guest.opening)
     proof = b"".join(guest.feed(bytes([byte])) for byte in answer)
     assert guest.is_over
@@ -20,39 +20,39 @@ def test_both_sides_get_through_byte_by_byte() -> None:
 
 
 def test_a_secret_that_follows_is_hidden() -> None:
-    guest, launcher = GuestGreeting(SECRET), LauncherGreeting(SECRET)
+    guest, launcher = AgentHandshake(SECRET), LauncherHandshake(SECRET)
     launcher.feed(guest.feed(launcher.feed(guest.opening)))
     assert launcher.is_over
     job_secret = bytes(range(100, 132))
     sealed = launcher.sealed(job_secret)
     assert guest.sealed(sealed) == job_secret != sealed
-    again, other = GuestGreeting(SECRET), LauncherGreeting(SECRET)
+    again, other = AgentHandshake(SECRET), LauncherHandshake(SECRET)
     other.feed(again.feed(other.feed(again.opening)))
     assert other.sealed(job_secret) != sealed
 
 
 def test_a_launcher_that_does_not_know_the_secret() -> None:
-    guest = GuestGreeting(SECRET)
-    with pytest.raises(GreetingError, match="does not know the job's secret"):
-        guest.feed(LauncherGreeting(b"another").feed(guest.opening))
+    guest = AgentHandshake(SECRET)
+    with pytest.raises(HandshakeError, match="does not know the job's secret"):
+        guest.feed(LauncherHandshake(b"another").feed(guest.opening))
     assert not guest.is_over
 
 
 def test_a_guest_that_does_not_know_the_secret() -> None:
-    launcher = LauncherGreeting(SECRET)
-    launcher.feed(GuestGreeting(b"another").opening)
-    with pytest.raises(GreetingError, match="does not know the job's secret"):
+    launcher = LauncherHandshake(SECRET)
+    launcher.feed(AgentHandshake(b"another").opening)
+    with pytest.raises(HandshakeError, match="does not know the job's secret"):
         launcher.feed(bytes(32))
     assert not launcher.is_over
 
 
 def test_an_answer_that_was_heard_before_opens_no_other_guest() -> None:
-    first, second = GuestGreeting(SECRET), GuestGreeting(SECRET)
-    answer = LauncherGreeting(SECRET).feed(first.opening)
-    with pytest.raises(GreetingError):
+    first, second = AgentHandshake(SECRET), AgentHandshake(SECRET)
+    answer = LauncherHandshake(SECRET).feed(first.opening)
+    with pytest.raises(HandshakeError):
         second.feed(answer)
 
 
 def test_something_else_that_listens_there() -> None:
-    with pytest.raises(GreetingError, match="something else"):
-        LauncherGreeting(SECRET).feed(b"SSH-2.0-OpenSSH_9.2\r\n")
+    with pytest.raises(HandshakeError, match="something else"):
+        LauncherHandshake(SECRET).feed(b"SSH-2.0-OpenSSH_9.2\r\n")

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from horovod.checked import Fields
-from horovod.launch.call import CallFiles, memory_file
-from horovod.launch.frames import CHUNK_BYTES, Frame, FrameReader, Kind
-from horovod.launch.host_plan import (
+from horovod.core.base.checked import Fields
+from horovod.launch.calls.call import CallFiles, memory_file
+from horovod.launch.model.host_plan import (
     HostPlan,
     Place,
     fields_of,
@@ -20,8 +19,9 @@ from horovod.launch.host_plan import (
     plan_of,
     remote_environment,
 )
-from horovod.launch.hosts import Slot
-from horovod.launch.remote_call import RemoteAnswers, answer_frames, call_frames
+from horovod.launch.model.hosts import Slot
+from horovod.launch.wire.frames import CHUNK_BYTES, Frame, FrameReader, Kind
+from horovod.launch.wire.remote_call import RemoteAnswers, answer_frames, call_frames
 
 PLAN = HostPlan(
     hostname="h",

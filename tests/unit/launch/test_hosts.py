@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch.hosts import HostSlots, Slot, assign_ranks, parse_hostfile, parse_hosts
-from horovod.launch.machine import is_this_machine
+from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks, parse_hostfile, parse_hosts
+from horovod.launch.workers.machine import is_this_machine
 
 host_lists = st.dictionaries(
     st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True),

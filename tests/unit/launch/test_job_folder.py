@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.job_folder import (
+from horovod.launch.remote.agent_socket import is_same_user, keeper_at, listen_at
+from horovod.launch.remote.job_folder import (
     DRIVER,
-    Home,
-    HomeTakenError,
+    JobFolder,
+    JobFolderTakenError,
     check_job_id,
     check_private,
     home_path,
     host_home_path,
 )
-from horovod.launch.keeper_socket import is_same_user, keeper_at, listen_at
 
 
 @pytest.fixture
@@ -47,38 +47,38 @@ def test_what_is_no_name(job_id: str) -> None:
 
 
 def test_one_process_has_it_at_a_time(path: Path) -> None:
-    with closing(Home(path)):
+    with closing(JobFolder(path)):
         for private in (path, path.parent, path.parent.parent, path.parent.parent.parent):
             check_private(private)
-        with pytest.raises(HomeTakenError, match=f"process {os.getpid()} on "):
-            Home(path)
-    Home(path).close()
+        with pytest.raises(JobFolderTakenError, match=f"process {os.getpid()} on "):
+            JobFolder(path)
+    JobFolder(path).close()
 
 
 def test_the_last_one_removes_the_job(path: Path) -> None:
-    driver, keeper = Home(path), Home(path.with_name("host-a"))
+    driver, keeper = JobFolder(path), JobFolder(path.with_name("host-a"))
     (path / "state").touch()
     driver.remove()
     assert [each.name for each in path.parent.iterdir()] == ["host-a"]
     keeper.remove()
     assert list(path.parent.parent.iterdir()) == []
-    Home(path).remove()
+    JobFolder(path).remove()
 
 
 def test_a_lock_that_is_removed_meanwhile_is_none(path: Path) -> None:
-    old = Home(path)
+    old = JobFolder(path)
     (path / "lock").unlink()
-    with closing(Home(path)), pytest.raises(HomeTakenError):
-        Home(path)
+    with closing(JobFolder(path)), pytest.raises(JobFolderTakenError):
+        JobFolder(path)
     old.close()
 
 
 @pytest.mark.parametrize("name", ["horovod", "horovod/jobs", "horovod/jobs/fred/driver"])
 def test_what_is_open_to_others_is_refused(tmp_path: Path, path: Path, name: str) -> None:
-    Home(path).close()
+    JobFolder(path).close()
     (tmp_path / name).chmod(0o750)
     with pytest.raises(PermissionError, match=r"is open to others \(mode 750\)"):
-        Home(path)
+        JobFolder(path)
 
 
 def test_a_link_is_refused(tmp_path: Path, path: Path) -> None:
@@ -87,19 +87,19 @@ def test_a_link_is_refused(tmp_path: Path, path: Path) -> None:
         private.chmod(0o700)
     path.symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="expected no symbolic link"):
-        Home(path)
+        JobFolder(path)
 
 
 def test_what_belongs_to_others_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Home(path).close()
+    JobFolder(path).close()
     monkeypatch.setattr("os.getuid", lambda: 4242)
     with pytest.raises(PermissionError, match=r"belongs to user .*, expected 4242"):
-        Home(path)
+        JobFolder(path)
 
 
 def test_a_socket_in_a_folder_with_a_long_name(tmp_path: Path) -> None:
     folder = home_path("f" * 64, "h" * 100, {"XDG_STATE_HOME": str(tmp_path)})
-    Home(folder).close()
+    JobFolder(folder).close()
     assert keeper_at(folder) is None
     before = os.getcwd()
     with listen_at(folder) as listener:

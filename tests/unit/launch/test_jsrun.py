@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from horovod import mpi_library
-from horovod.launch import cli, mpi_launch
-from horovod.launch.hosts import HostSlots, assign_ranks, parse_hosts
-from horovod.launch.job_outcomes import JobOutcome
-from horovod.launch.job_plan import JobPlan
-from horovod.launch.jsrun import jsrun_words, rank_file
-from horovod.launch.lsf import HostParts, ask_host, job_hosts, with_a_process_per_gpu
-from horovod.launch.mpirun import MpiJob
-from horovod.launch.ssh import SshOptions
+from horovod.core.base import mpi_library
+from horovod.launch.cli import main as cli
+from horovod.launch.jobs.outcomes import JobOutcome
+from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hosts
+from horovod.launch.model.job_plan import JobPlan
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.run import mpi_launch
+from horovod.launch.schedulers.jsrun import jsrun_words, rank_file
+from horovod.launch.schedulers.lsf import HostParts, ask_host, job_hosts, with_a_process_per_gpu
+from horovod.launch.schedulers.mpirun import MpiJob
 
 
 def test_hosts_of_a_job(tmp_path: Path) -> None:

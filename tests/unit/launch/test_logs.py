@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.logs import LogFile, Logs
+from horovod.launch.workers.logs import LogFile, Logs
 
 
 @pytest.mark.parametrize(("count", "name"), [(1, "rank.0"), (10, "rank.0"), (11, "rank.00")])

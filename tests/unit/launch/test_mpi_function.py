@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.call import Call, memory_file, write_result
-from horovod.launch.mpi_function import _answer_of, _pickled, _result, call_values
-from horovod.launch.mpi_worker import _call_in
+from horovod.launch.calls.call import Call, memory_file, write_result
+from horovod.launch.run.mpi_function import _answer_of, _pickled, _result, call_values
+from horovod.launch.run.mpi_worker import _call_in
 
 SECRET = bytes(range(32))
 

@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 import pytest
 
-from horovod.launch.hosts import parse_hosts
-from horovod.launch.mpirun import (
+from horovod.launch.model.hosts import parse_hosts
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.schedulers.mpirun import (
     MpiJob,
     MpiKind,
     detect_mpi,
@@ -18,7 +19,6 @@ from horovod.launch.mpirun import (
     mpirun_environment,
     mpirun_words,
 )
-from horovod.launch.ssh import SshOptions
 
 JOB = MpiJob(("python", "train.py", "--lr", "0.1"), 4, parse_hosts("alpha:2,beta:2"))
 SSH = SshOptions(2222, "/home/me/my key")

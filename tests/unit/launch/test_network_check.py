@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch import cli
+from horovod.launch.cli import main as cli
 from horovod.launch.network.links import Link, judge, rounds_of
 from horovod.launch.network.report import as_json, as_text
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from horovod.core.base.setting import Setting
 from horovod.errors import SettingError
-from horovod.launch.options import add_options, chosen_settings, split_command
-from horovod.setting import Setting
+from horovod.launch.cli.options import add_options, chosen_settings, split_command
 from horovod.settings import SETTINGS, environment_of
 
 WITH_FLAG = [pytest.param(s, id=s.name) for s in SETTINGS if s.flag]

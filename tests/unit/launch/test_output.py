@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch import output
-from horovod.launch.logs import LogFile
-from horovod.launch.output import Console, LinePrefixer, Output, consoles
+from horovod.launch.workers import output
+from horovod.launch.workers.logs import LogFile
+from horovod.launch.workers.output import Console, LinePrefixer, Output, consoles
 
 PREFIX = b"[3]<stdout>:"
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from horovod.launch.processes import descendants, spawn
-from horovod.rendezvous.descriptors import Reserve, raised_limit
+from horovod.launch.workers.processes import descendants, spawn
+from horovod.rendezvous.base.descriptors import Reserve, raised_limit
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_descendants_are_found_with_a_reserve_alone() -> None:
 def test_what_ends_a_job_needs_no_other_module() -> None:
     """The launcher's modules are there, and so is all that they need on the way out."""
     program = (
-        "import sys, horovod.launch.job, horovod.launch.processes as processes\n"
+        "import sys, horovod.launch.jobs.fixed, horovod.launch.workers.processes as processes\n"
         "before = set(sys.modules)\n"
         "processes.descendants(but_not=())\n"
         "assert set(sys.modules) == before, set(sys.modules) - before\n"

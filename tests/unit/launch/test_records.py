@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch.guest_greeting import GuestGreeting, LauncherGreeting
-from horovod.launch.records import RecordError, Records
+from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake
+from horovod.launch.wire.records import RecordError, Records
 
 ONE, OTHER = bytes(32), bytes(range(32))
 SENT = [b"first", b"", b"the third one"]
@@ -58,7 +58,7 @@ def test_records_of_another_connection_are_errors() -> None:
     secret = bytes(range(32))
     streams = []
     for _ in range(2):
-        guest, launcher = GuestGreeting(secret), LauncherGreeting(secret)
+        guest, launcher = AgentHandshake(secret), LauncherHandshake(secret)
         launcher.feed(guest.feed(launcher.feed(guest.opening)))
         streams.append((launcher.records(), guest.records()))
     (launcher_here, guest_here), (_, guest_there) = streams

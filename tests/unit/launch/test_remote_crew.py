@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch import remote_crew
-from horovod.launch.crew import Crew, Trouble, Worker
-from horovod.launch.fleet import Fleet, ranks_of
-from horovod.launch.frames import MAGIC, FrameReader, Kind, encode, encode_json
-from horovod.launch.guest_greeting import REFUSAL, GreetingError, GuestGreeting
-from horovod.launch.guest_link import GuestAddress
-from horovod.launch.host_plan import HostPlan, Place
-from horovod.launch.hosts import HostSlots, assign_ranks
-from horovod.launch.output import Console, Output, Sink
-from horovod.launch.remote_crew import RemoteCrew
-from horovod.launch.watchdog import Watchdog
+from horovod.launch.model.host_plan import HostPlan, Place
+from horovod.launch.model.hosts import HostSlots, assign_ranks
+from horovod.launch.model.job_plan import EmbeddedAgentAddress
+from horovod.launch.remote import remote_group as remote_crew
+from horovod.launch.remote.remote_group import RemoteWorkerGroup
+from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
+from horovod.launch.wire.frames import MAGIC, FrameReader, Kind, encode, encode_json
+from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
+from horovod.launch.workers.output import Console, Output, Sink
+from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 
 SLOTS = assign_ranks([HostSlots("here", 1), HostSlots("there", 2)], 3)[1:]
 GREETING = {"launcher_address": "192.0.2.1", "workers": [], "dropped_lines": 0}
@@ -49,9 +49,9 @@ class Desk:
         self.shown = (folder / "shown").open("w+b", buffering=0)
         self.console = Console(self.shown.fileno(), self.selector)
         self.output = Output(self.selector)
-        self.crew: RemoteCrew | None = None
+        self.crew: RemoteWorkerGroup | None = None
 
-    def greeted(self, crew: RemoteCrew) -> None:
+    def greeted(self, crew: RemoteWorkerGroup) -> None:
         self.diary.append(f"greeted {crew.hostname}")
 
     def started(self, worker: Worker) -> None:
@@ -61,13 +61,13 @@ class Desk:
         for worker in workers:
             self.diary.append(f"ended {worker.name} with {worker.exit_code}")
 
-    def troubled(self, crew: Crew, trouble: Trouble) -> None:
+    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
         self.diary.append(f"troubled {trouble}")
 
-    def refused(self, crew: RemoteCrew) -> None:
+    def refused(self, crew: RemoteWorkerGroup) -> None:
         self.diary.append("refused")
 
-    def lost(self, crew: RemoteCrew) -> None:
+    def lost(self, crew: RemoteWorkerGroup) -> None:
         self.diary.append(f"lost: {crew.problem}")
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
@@ -76,9 +76,9 @@ class Desk:
             self.output.lines(lambda: f"{worker.slot.rank}.err:", self.console),
         )
 
-    def crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteCrew:
+    def crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteWorkerGroup:
         (self.folder / "said").write_bytes(data)
-        self.crew = RemoteCrew(
+        self.crew = RemoteWorkerGroup(
             "there",
             ["sh", "-c", f"cat '{self.folder}/said'; {then}"],
             selector=self.selector,
@@ -91,8 +91,8 @@ class Desk:
         self.crew.connect(os.environ)
         return self.crew
 
-    def crew_at(self, guest: GuestAddress) -> RemoteCrew:
-        return RemoteCrew(
+    def crew_at(self, guest: EmbeddedAgentAddress) -> RemoteWorkerGroup:
+        return RemoteWorkerGroup(
             "there",
             guest,
             selector=self.selector,
@@ -103,7 +103,9 @@ class Desk:
             listener=self,
         )
 
-    def started_crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteCrew:
+    def started_crew_that_says(
+        self, data: bytes, then: str = "cat >/dev/null"
+    ) -> RemoteWorkerGroup:
         crew = self.crew_that_says(data, then)
         crew.prepare(PLAN)
         for place in PLACES:
@@ -228,7 +230,7 @@ def test_an_ssh_server_that_refuses_for_good(text: str, attempts: int, desk: Des
 def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
     crew = desk.crew_that_says(b"", "echo 'bad name' >&2; exit 255")
     desk.turn_until("refused")
-    fleet = Fleet([crew], start_timeout_s=7)
+    fleet = RemoteHosts([crew], start_timeout_s=7)
     assert crew.deadline is not None
     assert not fleet.has_answered
     assert "  there: sh exited with code 255" in fleet.delays()
@@ -280,7 +282,7 @@ def test_a_host_without_workers_ends_at_once(desk: Desk) -> None:
 
 def test_a_host_that_answers_and_then_does_nothing_is_late(desk: Desk) -> None:
     crew = desk.crew_that_says(HELLO)
-    fleet = Fleet([crew], start_timeout_s=7)
+    fleet = RemoteHosts([crew], start_timeout_s=7)
     desk.turn_until("greeted")
     crew.prepare(PLAN)
     for place in PLACES:
@@ -390,7 +392,7 @@ def test_a_host_is_dismissed_before_it_has_answered(desk: Desk) -> None:
 def test_a_mistake_of_the_listener_is_not_the_agents(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(crew: RemoteCrew) -> None:
+    def fail(crew: RemoteWorkerGroup) -> None:
         raise KeyError("mine")
 
     monkeypatch.setattr(desk, "greeted", fail)
@@ -411,8 +413,8 @@ class CuttingGuest:
         self._thread.start()
 
     @property
-    def address(self) -> GuestAddress:
-        return GuestAddress(*self._listener.getsockname(), self.secret)
+    def address(self) -> EmbeddedAgentAddress:
+        return EmbeddedAgentAddress(*self._listener.getsockname(), self.secret)
 
     def _serve(self) -> None:
         with self._listener:
@@ -421,7 +423,7 @@ class CuttingGuest:
                     self._greet(launcher, is_last=number == self._cuts)
 
     def _greet(self, launcher: socket.socket, *, is_last: bool) -> None:
-        greeting = GuestGreeting(self.secret)
+        greeting = AgentHandshake(self.secret)
         if is_last or self._at_proof:
             launcher.sendall(greeting.opening)
             proof = greeting.feed(launcher.recv(4096))
@@ -450,9 +452,9 @@ def test_a_guest_whose_connection_is_cut_is_connected_again(desk: Desk, at_proof
 @pytest.mark.usefixtures("impatience")
 def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        desk.crew = desk.crew_at(GuestAddress(*listener.getsockname(), b"t" * 32))
+        desk.crew = desk.crew_at(EmbeddedAgentAddress(*listener.getsockname(), b"t" * 32))
         desk.crew.connect({})
-        guest = GuestGreeting(b"s" * 32)
+        guest = AgentHandshake(b"s" * 32)
         with listener.accept()[0] as launcher:
             launcher.sendall(guest.opening)
             selector = selectors.DefaultSelector()
@@ -460,7 +462,7 @@ def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
             while not selector.select(0):
                 desk.turn()
             selector.close()
-            with pytest.raises(GreetingError):
+            with pytest.raises(HandshakeError):
                 guest.feed(launcher.recv(4096))
             launcher.sendall(REFUSAL)
             desk.turn_until("lost")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch import cli
-from horovod.launch.job_plan import JobOutcome
-from horovod.launch.report import JobReport, check_report
+from horovod.launch.cli import main as cli
+from horovod.launch.jobs.report import JobReport, check_report
+from horovod.launch.model.job_plan import JobOutcome
 
 
 def written(report: JobReport) -> list[str]:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import horovod
-from horovod.launch import function
-from horovod.launch.call import Call
-from horovod.launch.elastic.limits import Limits
-from horovod.launch.elastic.run_options import ElasticRun
-from horovod.launch.hosts import HostSlots
-from horovod.launch.job_plan import OtherHosts
-from horovod.launch.run_options import RunOptions
-from horovod.launch.ssh import SshOptions
+from horovod.launch.calls.call import Call
+from horovod.launch.model.hosts import HostSlots
+from horovod.launch.model.job_plan import OtherHosts
+from horovod.launch.model.limits import Limits
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.run import function
+from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.run.options import RunOptions
 
 SCRIPT = {"host_discovery_script": "./hosts.sh"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.ssh import SshOptions, advice, agent_command, remote_words
+from horovod.launch.model.ssh import SshOptions, advice, agent_command, remote_words
 
 PLAIN = [
     *("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from horovod.launch.wakeups import Wakeups
+from horovod.launch.workers.wakeups import Wakeups
 
 
 class HandledError(Exception):

@@ -16,16 +16,16 @@ import pytest
 from horovod.errors import InitError, SettingError
 from horovod.metrics import endpoint as endpoint_module
 from horovod.metrics import setup
+from horovod.metrics.counters import CounterTotals
 from horovod.metrics.endpoint import Endpoint
 from horovod.metrics.exchange import Reporter, reported
 from horovod.metrics.families import JobCollector
 from horovod.metrics.setup import check_export, token_of
-from horovod.metrics.tally import Tally
 from horovod.settings import Settings
 
 NUMBERS = {
-    0: {**Tally().read(None), "allreduce_bytes": 12, "waited_seconds": 0.5},
-    1: {**Tally().read(None), "in_flight_operations": 2},
+    0: {**CounterTotals().read(None), "allreduce_bytes": 12, "waited_seconds": 0.5},
+    1: {**CounterTotals().read(None), "in_flight_operations": 2},
 }
 
 

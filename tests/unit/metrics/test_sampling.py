@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from horovod.metrics import sampling
+from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, note_sample, open_sampler
-from horovod.metrics.tally import Tally
-from horovod.rendezvous.meeting import Identity
-from horovod.rendezvous.store import REPORT_KEYS
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.bootstrap import Identity
+from horovod.rendezvous.store.client import REPORT_KEYS
+from horovod.rendezvous.store.server import StoreServer
 from horovod.settings import Settings
 from horovod.trace.recording import EVENT_DTYPE, LABEL_DTYPE, EventKind
-from horovod.trace.report.chronicle import decoded
+from horovod.trace.report.process_record import decoded
 
 SECRET = b"s" * 32
 ME = Identity(1, 2, 1, 2, 0, 1, "here", "horovodrun")
@@ -41,7 +41,7 @@ class Recorder:
 
 
 def read() -> dict[str, float]:
-    return {**Tally().read(None), "steps": 3, "allreduce_bytes": 12, "buckets": 1}
+    return {**CounterTotals().read(None), "steps": 3, "allreduce_bytes": 12, "buckets": 1}
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horovod.metrics.tally import Tally
+from horovod.metrics.counters import CounterTotals
 
 
 class Engine:
@@ -14,14 +14,14 @@ class Engine:
 
 
 def test_before_the_first_world_all_is_zero() -> None:
-    numbers = Tally().read(None)
+    numbers = CounterTotals().read(None)
     assert {"allreduce_bytes", "waited_seconds", "steps", "resets", "stalls"} <= set(numbers)
     assert not any(numbers.values())
     assert not [name for name in numbers if name.endswith("_ns")]
 
 
 def test_numbers_never_go_back_but_those_of_the_moment() -> None:
-    tally = Tally()
+    tally = CounterTotals()
     tally.begin()
     first = Engine(allreduce_bytes=100, waited_ns=1_500_000_000, in_flight=3, last_step_ns=7)
     assert tally.read(first)["in_flight_operations"] == 3

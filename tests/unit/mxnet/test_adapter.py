@@ -6,8 +6,8 @@ import mxnet as mx
 import pytest
 
 import horovod.mxnet as hvd
+from horovod.core.operations import Kind
 from horovod.mxnet import adapter
-from horovod.operations import Kind
 
 pytestmark = pytest.mark.usefixtures("world")
 

@@ -12,23 +12,23 @@ from queue import Queue
 import pytest
 
 from horovod.errors import PeerLostError
-from horovod.rendezvous.elastic_member import (
-    Member,
+from horovod.rendezvous.identity.driver_absence import DriverAbsence, patience_in
+from horovod.rendezvous.identity.elastic_client import (
+    ElasticClient,
     RemovedError,
     identity_in,
     this_member,
 )
-from horovod.rendezvous.elastic_messages import (
+from horovod.rendezvous.identity.elastic_messages import (
     Ready,
     Seat,
-    Standing,
+    StateVersion,
     Update,
     WorkerKeys,
     update_key,
 )
-from horovod.rendezvous.patience import Patience, patience_in
-from horovod.rendezvous.store import AbandonedError, StoreClient, StoreUnreachableError
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store.client import AbandonedError, StoreClient, StoreUnreachableError
+from horovod.rendezvous.store.server import StoreServer
 
 from .worlds import SECRET, MemoryStore
 
@@ -64,7 +64,7 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
 
 
 def test_messages_travel() -> None:
-    ready = Ready(Standing(3, 7), "lost it", (1, 2), True, False, "/a/b")
+    ready = Ready(StateVersion(3, 7), "lost it", (1, 2), True, False, "/a/b")
     seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7), 6, False)
     assert Ready.decoded(ready.encoded()) == ready
     assert Seat.decoded(seat.encoded()) == seat
@@ -72,15 +72,15 @@ def test_messages_travel() -> None:
 
 
 def test_newer_standings_are_larger() -> None:
-    assert Standing(0, 0) < Standing(1, 0) < Standing(1, 4) < Standing(2, 0)
-    assert not Standing().has_state
-    assert Standing(1, 0).has_state
+    assert StateVersion(0, 0) < StateVersion(1, 0) < StateVersion(1, 4) < StateVersion(2, 0)
+    assert not StateVersion().has_state
+    assert StateVersion(1, 0).has_state
 
 
 def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
     seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7))
     store.set(KEYS.seat(1), seat.encoded())
-    member = Member(5)
+    member = ElasticClient(5)
     identity = identity_in(member.take_seat(lambda: store), {"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
@@ -91,17 +91,19 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
 
 
 def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
-    member = Member(5)
+    member = ElasticClient(5)
     for count in (1, 2, 3):
         store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
     member.take_seat(lambda: store)
-    member.standing = Standing(1, 4)
+    member.standing = StateVersion(1, 4)
     # Not those that are no member, nor this one itself.
     member.note_failure(PeerLostError("rank 2 died", ranks=[0, 2, 3]))
     member.take_seat(lambda: store)
-    assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(Standing(1, 4), "rank 2 died", (7,))
+    assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(
+        StateVersion(1, 4), "rank 2 died", (7,)
+    )
     member.take_seat(lambda: store)
-    assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(Standing(1, 4))
+    assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(StateVersion(1, 4))
 
 
 class InterruptedStore(MemoryStore):
@@ -110,7 +112,7 @@ class InterruptedStore(MemoryStore):
 
 
 def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) -> None:
-    member, interrupted = Member(5), InterruptedStore()
+    member, interrupted = ElasticClient(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
         member.take_seat(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
@@ -128,7 +130,7 @@ def test_no_seat_any_more(
     with pytest.raises(
         RemovedError, match=r"init: node\[1\] was removed from the elastic job"
     ) as it:
-        Member(5).take_seat(lambda: store)
+        ElasticClient(5).take_seat(lambda: store)
     sys.excepthook(it.type, it.value, it.tb)
     assert capsys.readouterr().err == "horovod: init: node[1] was removed from the elastic job\n"
     error = ValueError("another")
@@ -137,7 +139,7 @@ def test_no_seat_any_more(
 
 
 def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
-    member = Member(5)
+    member = ElasticClient(5)
     member.seat = Seat(updates=1)
     told: Queue[tuple[int, int]] = Queue()
     store.set(update_key(1), Update(10, 1).encoded())
@@ -154,7 +156,7 @@ def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
 
 
 def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("horovod.rendezvous.elastic_member._members", {})
+    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._members", {})
     assert this_member({}) is None
     assert this_member({"_HOROVOD_WORKER": "3"}) is None
     environ = {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": "3"}
@@ -188,7 +190,7 @@ def test_the_launcher_hears_and_says(
     server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
 ) -> None:
     with ThreadPoolExecutor() as pool:
-        seat = pool.submit(Member(5).take_seat, lambda: client)
+        seat = pool.submit(ElasticClient(5).take_seat, lambda: client)
         key, value = heard.get(timeout=30)
         assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
         server.set(KEYS.seat(1), Seat(world=2).encoded())
@@ -215,7 +217,7 @@ class Drivers:
     """Stores that follow each other at one address, each empty, and members' patience with them."""
 
     def __init__(self) -> None:
-        self.patience = Patience(30)
+        self.patience = DriverAbsence(30)
         self._earlier = set(threading.enumerate())
         self.heard: Queue[tuple[str, bytes]] = Queue()
         self.server = self._new(("127.0.0.1", 0))
@@ -255,7 +257,7 @@ def drivers() -> Iterator[Drivers]:
 
 
 def test_another_driver_is_asked_again(drivers: Drivers) -> None:
-    member = Member(5, drivers.patience)
+    member = ElasticClient(5, drivers.patience)
     with ThreadPoolExecutor() as pool:
         seat = pool.submit(member.take_seat, drivers.open_store)
         first = drivers.heard.get(timeout=30)
@@ -267,7 +269,7 @@ def test_another_driver_is_asked_again(drivers: Drivers) -> None:
 
 
 def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
-    member = Member(5, drivers.patience)
+    member = ElasticClient(5, drivers.patience)
     told: Queue[tuple[int, int]] = Queue()
     drivers.server.set(update_key(1), Update(10, 1).encoded())
     member.watch_updates(drivers.open_store, lambda *update: told.put(update))
@@ -279,7 +281,7 @@ def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
 
 
 def test_the_end_of_training_waits_for_no_driver(drivers: Drivers) -> None:
-    member = Member(5, drivers.patience)
+    member = ElasticClient(5, drivers.patience)
     drivers.server.close()
     member.note_done(drivers.open_store)
     drivers.follow()
@@ -290,6 +292,6 @@ def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
     drivers.server.close()
     for limit_s in (0.0, 0.3):
         with pytest.raises(StoreUnreachableError, match="is its launcher still running"):
-            Member(5, Patience(limit_s)).take_seat(drivers.open_store)
+            ElasticClient(5, DriverAbsence(limit_s)).take_seat(drivers.open_store)
     assert patience_in({}).limit_s == 0
     assert patience_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5

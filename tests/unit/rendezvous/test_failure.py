@@ -7,9 +7,9 @@ import json
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import handshake
-from horovod.rendezvous.authentication import new_nonce
-from horovod.rendezvous.failure import as_failure, decode_failure, encode_failure
+from horovod.rendezvous.base.authentication import new_nonce
+from horovod.rendezvous.base.failure import as_failure, decode_failure, encode_failure
+from horovod.rendezvous.host import handshake
 
 from .worlds import SECRET
 

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from horovod.rendezvous import descriptors, store_server
-from horovod.rendezvous.descriptors import Reserve, most_strangers, raise_limit, raised_limit
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.base import descriptors
+from horovod.rendezvous.base.descriptors import Reserve, most_strangers, raise_limit, raised_limit
+from horovod.rendezvous.store import server as store_server
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
 LIMIT = 256

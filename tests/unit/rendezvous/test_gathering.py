@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import gathering, proven
-from horovod.rendezvous.gathering import Gathering
-from horovod.rendezvous.membership import Deadline
+from horovod.rendezvous import allgather as gathering
+from horovod.rendezvous.allgather import StoreAllgather
+from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.store import proven_values as proven
 
 from .worlds import SECRET, MemoryStore, outcomes
 
@@ -23,9 +24,9 @@ def round_of(
     timeout_s: float = 60,
     is_meeting: bool = False,
     check: Callable[[bytes], InitError | None] | None = None,
-) -> Gathering:
+) -> StoreAllgather:
     deadline = Deadline(timeout_s)
-    return Gathering(
+    return StoreAllgather(
         store, secret, "key", rank, ranks, deadline, is_meeting=is_meeting, check=check
     )
 

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import link_round, protection
-from horovod.rendezvous.interfaces import Address, Route, routes_between
-from horovod.rendezvous.membership import SetLinks
+from horovod.rendezvous.base import protection
+from horovod.rendezvous.base.interfaces import Address, Route, routes_between
+from horovod.rendezvous.base.membership import SetLinks
+from horovod.rendezvous.links import round as link_round
 from horovod.rendezvous.mesh import Mesh
 
 from . import worlds
@@ -172,7 +173,7 @@ def only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     def addresses(interfaces: Sequence[str]) -> list[Address]:
         return [Address(host, 128 if ":" in host else 8, "lo")]
 
-    monkeypatch.setattr("horovod.rendezvous.linker.local_addresses", addresses)
+    monkeypatch.setattr("horovod.rendezvous.links.linker.local_addresses", addresses)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -313,7 +314,7 @@ def test_a_rank_that_fails_on_its_host_fails_the_other_hosts(
     def refuse(size_bytes: int) -> int:
         raise InitError("init: no memory on this host")
 
-    monkeypatch.setattr("horovod.rendezvous.mesh_root.make_region", refuse)
+    monkeypatch.setattr("horovod.rendezvous.host.root.make_region", refuse)
     store = MemoryStore()
     found = outcomes(3, lambda rank: join_hosts(rank, [[0], [1, 2]], store))
     assert [str(outcome) for outcome in found] == ["init: no memory on this host"] * 3

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous.identity import Identity, identify
+from horovod.rendezvous.identity.environment import Identity, identify
 
 OTHERS = {
     "HOROVOD_RANK": "1",

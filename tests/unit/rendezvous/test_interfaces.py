@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous.interfaces import (
+from horovod.rendezvous.base.interfaces import (
     Address,
     Listening,
     Route,

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from horovod.rendezvous.link_plan import Link, Purpose, hosts_with, plan_links
+from horovod.rendezvous.links.plan import Link, Purpose, hosts_with, plan_links
 
 LAYOUTS = [
     [[0], [1]],

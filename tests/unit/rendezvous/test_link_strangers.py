@@ -16,15 +16,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horovod.rendezvous import approach, greeting, reception
-from horovod.rendezvous.approach import Approach, Dialer
-from horovod.rendezvous.authentication import NONCE_BYTES, PROOF_BYTES, new_nonce
-from horovod.rendezvous.greeting import Claims, Verdict
-from horovod.rendezvous.handshake import ProtocolError
-from horovod.rendezvous.interfaces import Address, Route
-from horovod.rendezvous.link_plan import Link, Purpose
-from horovod.rendezvous.reception import Reception
-from horovod.rendezvous.switchboard import Stream, Switchboard
+from horovod.rendezvous.base.authentication import NONCE_BYTES, PROOF_BYTES, new_nonce
+from horovod.rendezvous.base.interfaces import Address, Route
+from horovod.rendezvous.host.handshake import ProtocolError
+from horovod.rendezvous.links import dialing as approach
+from horovod.rendezvous.links import handshake as greeting
+from horovod.rendezvous.links import listening as reception
+from horovod.rendezvous.links.connector import Connector, Stream
+from horovod.rendezvous.links.dialing import Dialer, PeerDial
+from horovod.rendezvous.links.handshake import Claims, Verdict
+from horovod.rendezvous.links.listening import LinkListener
+from horovod.rendezvous.links.plan import Link, Purpose
 
 from .worlds import SECRET
 
@@ -38,7 +40,7 @@ class Door:
 
     def __init__(self, host: str = "127.0.0.1", cuts: Sequence[int] = ()) -> None:
         self.board = CutBoard(cuts)
-        self.reception = Reception(self.board, 0, SECRET, [Address(host, 8, "lo")])
+        self.reception = LinkListener(self.board, 0, SECRET, [Address(host, 8, "lo")])
         self.reception.expect([LINK_TO_1], CONTEXT, {"127.0.0.9"})
         self.route = Route(host, self.reception.listening[0].port)
         self._is_over = threading.Event()
@@ -89,9 +91,9 @@ def dial(
     link: Link = LINK_TO_0,
     context: bytes = CONTEXT,
     cuts: Sequence[int] = (),
-) -> Approach:
+) -> PeerDial:
     board = CutBoard(cuts)
-    dialled = Approach(Dialer(board, rank, secret, context), [link], routes)
+    dialled = PeerDial(Dialer(board, rank, secret, context), [link], routes)
     while not dialled.is_settled:
         dialled.advance()
         board.step(min(dialled.wait_s(), 0.1))
@@ -99,7 +101,7 @@ def dial(
     return dialled
 
 
-class CutBoard(Switchboard):
+class CutBoard(Connector):
     """Resets a connection at its n-th piece of a message, for the first connections."""
 
     def __init__(self, pieces: Sequence[int]) -> None:
@@ -397,9 +399,9 @@ def test_services_of_others_are_no_ranks(
 def test_the_first_address_that_authenticates_wins(door: Door, impostor: Impostor) -> None:
     mute = impostor(lambda connected: None)
     other = impostor(lambda connected: connected.sendall(b"x" * 100))
-    board = Switchboard()
+    board = Connector()
     dialer = Dialer(board, 1, SECRET, CONTEXT)
-    dialled = Approach(dialer, [LINK_TO_0], [other, mute, door.route])
+    dialled = PeerDial(dialer, [LINK_TO_0], [other, mute, door.route])
     while dialled.missing:
         dialled.advance()
         board.step(min(dialled.wait_s(), 0.1))
@@ -418,8 +420,8 @@ def test_many_dead_addresses_are_tried_a_few_at_a_time(
     monkeypatch.setattr(approach, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(approach, "_ANSWER_TIMEOUT_S", 0.2)
     mute = [impostor(lambda connected: None) for _ in range(5)]
-    board = Switchboard()
-    dialled = Approach(Dialer(board, 1, SECRET, CONTEXT), [LINK_TO_0], [*mute, door.route])
+    board = Connector()
+    dialled = PeerDial(Dialer(board, 1, SECRET, CONTEXT), [LINK_TO_0], [*mute, door.route])
     dialled.advance()
     assert len(dialled._under_way) == 2
     assert dialled.wait_s() > 1  # nothing to do until one of them ends

@@ -12,8 +12,8 @@ import pytest
 # spend most of the time on imports.
 SCRIPT = """
 import os, sys, time
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 from worlds import SECRET, join_hosts
 
 size = int(sys.argv[1])

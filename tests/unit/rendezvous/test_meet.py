@@ -11,16 +11,17 @@ from collections.abc import Iterator
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import meeting, torchrun
-from horovod.rendezvous.meeting import Identity, identify, meet
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous import bootstrap as meeting
+from horovod.rendezvous.bootstrap import Identity, identify, meet
+from horovod.rendezvous.identity import torchrun
+from horovod.rendezvous.store.server import StoreServer
 
 from .worlds import MemoryStore
 
 SECRET = b"s" * 32
 SCRIPT = """
 import os, sys
-from horovod.rendezvous.meeting import identify, meet
+from horovod.rendezvous.bootstrap import identify, meet
 identity = identify(os.environ)
 for generation in range(1, 4):
     mesh = meet(identity, generation, 4096, 60, os.environ)

@@ -9,8 +9,10 @@ import os
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import mesh_root, peer_socket, region
-from horovod.rendezvous.membership import SetLinks
+from horovod.rendezvous.base.membership import SetLinks
+from horovod.rendezvous.host import peer_socket
+from horovod.rendezvous.host import root as mesh_root
+from horovod.rendezvous.host import shared_memory as region
 from horovod.rendezvous.mesh import Mesh
 
 from .worlds import REGION_BYTES, MemoryStore, join, meshes

@@ -12,17 +12,19 @@ import threading
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import handshake, mesh_peer, mesh_root
-from horovod.rendezvous.authentication import new_nonce
-from horovod.rendezvous.gathering import Gathering
-from horovod.rendezvous.handshake import Claims, Hello, Kind, ProtocolError
-from horovod.rendezvous.membership import Deadline, HostMesh
+from horovod.rendezvous.allgather import StoreAllgather
+from horovod.rendezvous.base.authentication import new_nonce
+from horovod.rendezvous.base.membership import Deadline, HostMesh
+from horovod.rendezvous.capabilities import RankCapabilities, encode_card
+from horovod.rendezvous.host import handshake
+from horovod.rendezvous.host import peer as mesh_peer
+from horovod.rendezvous.host import root as mesh_root
+from horovod.rendezvous.host.handshake import Claims, Hello, Kind, ProtocolError
+from horovod.rendezvous.host.peer import join_mesh
+from horovod.rendezvous.host.peer_socket import new_socket, receive
+from horovod.rendezvous.host.root import host_mesh
+from horovod.rendezvous.identity.host_id import this_place
 from horovod.rendezvous.mesh import Mesh
-from horovod.rendezvous.mesh_peer import join_mesh
-from horovod.rendezvous.mesh_root import host_mesh
-from horovod.rendezvous.peer_socket import new_socket, receive
-from horovod.rendezvous.place import this_place
-from horovod.rendezvous.roster import Card, encode_card
 
 from .worlds import REGION_BYTES, SECRET, MemoryStore, join, outcomes
 
@@ -36,8 +38,8 @@ def texts(found: list[Mesh | InitError]) -> list[str]:
 
 def show_card(store: MemoryStore, rank: int, size: int) -> None:
     """Say like ``rank`` that it is here."""
-    card = Card(rank, size, REGION_BYTES, os.getpid(), "here", "here", this_place())
-    gathering = Gathering(store, SECRET, "mesh/1/cards", rank, range(size), Deadline(60))
+    card = RankCapabilities(rank, size, REGION_BYTES, os.getpid(), "here", "here", this_place())
+    gathering = StoreAllgather(store, SECRET, "mesh/1/cards", rank, range(size), Deadline(60))
     gathering.post(encode_card(card))
 
 
@@ -206,9 +208,9 @@ def test_a_rank_0_that_dies_is_named_at_once() -> None:
     """In a process of its own: its socket closes without a word."""
     script = (
         "import os, sys\n"
-        "from horovod.rendezvous.handshake import Claims\n"
-        "from horovod.rendezvous.membership import Deadline\n"
-        "from horovod.rendezvous.mesh_root import _Root\n"
+        "from horovod.rendezvous.host.handshake import Claims\n"
+        "from horovod.rendezvous.base.membership import Deadline\n"
+        "from horovod.rendezvous.host.root import _Root\n"
         "with _Root(Claims(0, 3, 1, 64), [1, 2], b's' * 32, Deadline(60)) as root:\n"
         "    print(root.name, flush=True)\n"
         "    root._admit_one = root._admit\n"

@@ -8,22 +8,22 @@ import sys
 
 import pytest
 
-from horovod.rendezvous import place
-from horovod.rendezvous.place import Place, this_place
-from horovod.rendezvous.roster import (
-    Card,
+from horovod.rendezvous.capabilities import (
+    RankCapabilities,
     decode_card,
     describe_difference,
     encode_card,
     hosts_of,
     split_names,
 )
+from horovod.rendezvous.identity import host_id as place
+from horovod.rendezvous.identity.host_id import HostId, this_place
 
-SCRIPT = "from horovod.rendezvous.place import this_place; print(this_place())"
+SCRIPT = "from horovod.rendezvous.identity.host_id import this_place; print(this_place())"
 
 
-def card(rank: int, host: str = "a", hostname: str = "box", size: int = 4) -> Card:
-    return Card(rank, size, 64, 1, hostname, hostname, Place(host, "net"))
+def card(rank: int, host: str = "a", hostname: str = "box", size: int = 4) -> RankCapabilities:
+    return RankCapabilities(rank, size, 64, 1, hostname, hostname, HostId(host, "net"))
 
 
 def place_of(*unshare: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.rendezvous import proven
-from horovod.rendezvous.proven import ProvenValues, UnprovenError
+from horovod.rendezvous.store import proven_values as proven
+from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
 
 from .worlds import SECRET, MemoryStore
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous.reach import find_store
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store.address_search import find_store
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
 

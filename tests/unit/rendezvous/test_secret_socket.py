@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import secret_socket
-from horovod.rendezvous.peer_socket import new_socket
-from horovod.rendezvous.secret_socket import SecretSocket, ask_for_secret
+from horovod.rendezvous.host.peer_socket import new_socket
+from horovod.rendezvous.identity import secret_socket
+from horovod.rendezvous.identity.secret_socket import SecretSocket, ask_for_secret
 
 SECRET = b"s" * 32
 PATIENCE_S = 30.0

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous.hosting import HostedStore
-from horovod.rendezvous.meeting import recognise
-from horovod.rendezvous.membership import Deadline
-from horovod.rendezvous.slurm import (
+from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.bootstrap import recognise
+from horovod.rendezvous.identity.slurm import (
     contact_file,
     identify_by_slurm,
     publish,
     wait_for_contact,
 )
+from horovod.rendezvous.store.hosted import HostedStore
 
 STEP = {
     "SLURM_JOB_ID": "12",

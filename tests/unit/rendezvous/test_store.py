@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import wire
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store import wire
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
 

@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous import store, store_channel, wire
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_channel import StoreChannel
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store import channel as store_channel
+from horovod.rendezvous.store import client as store
+from horovod.rendezvous.store import wire
+from horovod.rendezvous.store.channel import StoreChannel
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 from .proxy import TO_CLIENT, TO_SERVER, Meddler, Proxy, cut_after, flip
 

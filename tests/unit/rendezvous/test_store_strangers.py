@@ -15,16 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horovod.errors import InitError
-from horovod.rendezvous import shelf, wire
-from horovod.rendezvous.authentication import (
+from horovod.rendezvous.base.authentication import (
     NONCE_BYTES,
     derive_key,
     is_proof,
     new_nonce,
     prove,
 )
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store import values as shelf
+from horovod.rendezvous.store import wire
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
 

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from horovod.rendezvous.interfaces import Address, Route
-from horovod.rendezvous.tcp import dialing_socket, listening_socket
+from horovod.rendezvous.base.interfaces import Address, Route
+from horovod.rendezvous.base.tcp import dialing_socket, listening_socket
 
 TCP_RTO_MAX_MS = 44
 

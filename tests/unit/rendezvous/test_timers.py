@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.rendezvous import timers
-from horovod.rendezvous.strangers import Strangers
-from horovod.rendezvous.timers import Timers
+from horovod.rendezvous.base import timers
+from horovod.rendezvous.base.timers import Timers
+from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
 
 _STEPS = st.lists(
     st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 9).map(float))), max_size=300
@@ -42,7 +42,7 @@ def test_what_is_not_valid_any_more_is_not_kept() -> None:
 
 
 def test_the_oldest_of_the_address_with_the_most_goes_first() -> None:
-    here: Strangers[str] = Strangers(5)
+    here: UnauthenticatedPeers[str] = UnauthenticatedPeers(5)
     for name, address in (("rank", "a"), ("x", "b"), ("other rank", "c"), ("y", "b"), ("z", "b")):
         here.add(name, address)
     assert here.is_full

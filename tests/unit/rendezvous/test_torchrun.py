@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"
 
 SCRIPT = """
 import os
-from horovod.rendezvous.meeting import identify, meet
+from horovod.rendezvous.bootstrap import identify, meet
 identity = identify(os.environ)
 assert identity.launcher == "torchrun"
 for generation in (1, 2):
@@ -49,7 +49,7 @@ def run(words: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def test_what_is_no_secret_is_refused() -> None:
-    from horovod.rendezvous.torchrun import agree_on_secret
+    from horovod.rendezvous.identity.torchrun import agree_on_secret
 
     store: Any = MemoryStore()
     made = agree_on_secret(identity_of(0, 2), store, 0)
@@ -94,7 +94,7 @@ def test_absent_keys_and_closed_stores() -> None:
     from torch.distributed import TCPStore
 
     from horovod.errors import InitError
-    from horovod.rendezvous.torchrun import TorchStore
+    from horovod.rendezvous.identity.torchrun import TorchStore
 
     server = TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from horovod.errors import InitError
-from horovod.rendezvous.identity import Identity
+from horovod.rendezvous.identity.environment import Identity
+from horovod.rendezvous.identity.host_id import HostId, this_place
 from horovod.rendezvous.mesh import Mesh, connect
-from horovod.rendezvous.place import Place, this_place
-from horovod.rendezvous.store import Store
+from horovod.rendezvous.store.client import Store
 
 SECRET = b"s" * 32
 REGION_BYTES = 1 << 16
@@ -76,7 +76,7 @@ def join_hosts(
     host = next(index for index, group in enumerate(layout) if rank in group)
     size = sum(map(len, layout))
     identity = Identity(rank, size, 0, 1, 0, 1, HOST_NAME.format(host), "horovodrun")
-    place = Place(f"place {host}", this_place().network)
+    place = HostId(f"place {host}", this_place().network)
     return connect(
         identity,
         store,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from horovod.spark.card import Card, Names, newest
+from horovod.spark.task_info import Names, TaskInfo, newest
 
 
-def card(index: int, number: int, place: str = "here", hostname: str = "node") -> Card:
-    return Card(index, number, place, hostname, ("10.0.0.1", 4000 + number))
+def card(index: int, number: int, place: str = "here", hostname: str = "node") -> TaskInfo:
+    return TaskInfo(index, number, place, hostname, ("10.0.0.1", 4000 + number))
 
 
 def test_a_card_travels() -> None:
-    assert Card.decoded(card(3, 7).encoded()) == card(3, 7)
+    assert TaskInfo.decoded(card(3, 7).encoded()) == card(3, 7)
 
 
 def test_a_task_that_starts_again_has_another_name() -> None:

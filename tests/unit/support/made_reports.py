@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from horovod.trace.recording import Label
-from horovod.trace.report.chronicle import Chronicle, World, decoded
-from horovod.trace.report.digest import SIZE_CLASSES, Digest, Span
 from horovod.trace.report.facts import Job
 from horovod.trace.report.merge import merged
 from horovod.trace.report.page import page
+from horovod.trace.report.process_record import ProcessRecord, World, decoded
+from horovod.trace.report.summary import SIZE_CLASSES, Span, Summary
 
 BEGIN_S = 1_760_000_000.0
 HOSTILE = "</script><b>layers.3.weight&amp;\"'"
@@ -25,9 +25,9 @@ SETTINGS = {
 }
 
 
-def chronicle(rank: int, size: int, seconds: int = 30, name: str = "grad") -> Chronicle:
+def chronicle(rank: int, size: int, seconds: int = 30, name: str = "grad") -> ProcessRecord:
     """Of a process that lived so long; steps take 20 ms."""
-    made = Chronicle({"pid": 1000 + rank, "host": f"node-{rank // 8}", "worker": None})
+    made = ProcessRecord({"pid": 1000 + rank, "host": f"node-{rank // 8}", "worker": None})
     made.describe(SETTINGS)
     made.begin_world(BEGIN_S + 1, World("", rank, size, rank % 8, "native"))
     is_late = rank == LATE
@@ -41,7 +41,7 @@ def chronicle(rank: int, size: int, seconds: int = 30, name: str = "grad") -> Ch
     return made
 
 
-def _digest(second: int, waiting: float, is_late: bool) -> Digest:
+def _digest(second: int, waiting: float, is_late: bool) -> Summary:
     numbers = np.arange(second * 50, second * 50 + 50)
     slack_ns = 1_000 if is_late else 6_000_000
     counts = np.bincount([3], [50], SIZE_CLASSES).astype(np.int64)
@@ -59,7 +59,7 @@ def _digest(second: int, waiting: float, is_late: bool) -> Digest:
         held_by=second * 50,
         held_ns=slack_ns,
     )
-    return Digest(
+    return Summary(
         covered_ns=10**9,
         waiting_ns=int(waiting * 1e9),
         by_tensors=counts,

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.operations import Average, Sum
+from horovod.core.operations import Average, Sum
 from horovod.tensorflow import collectives, run_time
 
 

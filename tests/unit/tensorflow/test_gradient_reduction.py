@@ -194,7 +194,7 @@ def test_bad_arguments(options, text):
 
 
 def test_predivide_on_rocm(monkeypatch):
-    monkeypatch.setattr("horovod.operations.rocm_built", lambda: True)
+    monkeypatch.setattr("horovod.core.operations.rocm_built", lambda: True)
     with pytest.raises(ValueError, match="ROCm"):
         reducer(gradient_predivide_factor=2.0)
 

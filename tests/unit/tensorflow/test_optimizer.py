@@ -43,7 +43,7 @@ def test_a_variable_in_two_groups():
 
 
 def test_predivide_on_rocm(monkeypatch):
-    monkeypatch.setattr("horovod.operations.rocm_built", lambda: True)
+    monkeypatch.setattr("horovod.core.operations.rocm_built", lambda: True)
     with pytest.raises(ValueError, match="ROCm"):
         hvd.DistributedOptimizer(sgd(), gradient_predivide_factor=2.0)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from horovod.operations import Intent
+from horovod.core.operations import Intent
 from horovod.torch import adapter, optimizer, sparse_gradients
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from horovod.operations import Adasum
-from horovod.process_sets import global_process_set
+from horovod.core.operations import Adasum
+from horovod.core.process_sets import global_process_set
 from horovod.torch import optimizer as optimizer_module
 from horovod.torch.compression import Compression
 from horovod.torch.optimizer import DistributedOptimizer

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from horovod.operations import Adasum, Average, Max, Sum
-from horovod.process_sets import ProcessSet
+from horovod.core.operations import Adasum, Average, Max, Sum
+from horovod.core.process_sets import ProcessSet
 from horovod.torch import optimizer as optimizer_module
 from horovod.torch import parameter_groups
 from horovod.torch.optimizer import DistributedOptimizer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from horovod.operations import Dtype, Intent
+from horovod.core.operations import Dtype, Intent
 from horovod.torch import adapter
 
 

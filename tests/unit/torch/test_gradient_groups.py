@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from horovod.operations import Intent
+from horovod.core.operations import Intent
 from horovod.torch import gradient_reducer
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_groups import split_by_bytes

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from horovod.core.operations import Intent
 from horovod.errors import HorovodInternalError
-from horovod.operations import Intent
 from horovod.torch import gradient_reducer
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_reducer import GradientReducer

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from horovod.process_sets import global_process_set
+from horovod.core.process_sets import global_process_set
 from horovod.torch import parameter_groups
 from horovod.torch.parameter_groups import check_groups, choose_groups, split_evenly
 

@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 
-from horovod import world
+from horovod.core import world
+from horovod.core.operations import Average, Max, Min, Product
+from horovod.core.process_sets import global_process_set
 from horovod.errors import HorovodInternalError
-from horovod.operations import Average, Max, Min, Product
-from horovod.process_sets import global_process_set
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
 

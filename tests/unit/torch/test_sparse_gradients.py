@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from horovod.operations import Average, Max, Sum
+from horovod.core.operations import Average, Max, Sum
 from horovod.torch import gradient_layouts
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_reducer import GradientReducer

@@ -16,7 +16,7 @@ from foreign_files import mark_job
 from waiting import until
 
 import horovod.numpy as hvd
-from horovod.own_files import OwnFolder
+from horovod.core.base.own_files import OwnFolder
 from horovod.trace.presence import (
     RankState,
     find_presences,

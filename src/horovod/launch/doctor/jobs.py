@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod.launch.job_folder import check_private
-from horovod.own_files import OwnFolder
+from horovod.core.base.own_files import OwnFolder
+from horovod.launch.remote.job_folder import check_private
 from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import Outcome, read_outcome
 from horovod.trace.presence import (

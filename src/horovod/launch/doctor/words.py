@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from horovod.operations import Dtype, Kind
-from horovod.ranks import ranks_text
+from horovod.core.base.ranks import ranks_text
+from horovod.core.operations import Dtype, Kind
 from horovod.trace.analysis.python_stacks import main_thread, own_call
 from horovod.trace.recording import Label, Recording
 

@@ -11,9 +11,16 @@ from __future__ import annotations
 import shutil
 from typing import BinaryIO
 
-from horovod.launch.call import ANSWER_FD, CALL_FD, CallFiles, is_failure, is_result, memory_file
-from horovod.launch.hosts import Slot
-from horovod.launch.job_plan import JobOutcome
+from horovod.launch.calls.call import (
+    ANSWER_FD,
+    CALL_FD,
+    CallFiles,
+    is_failure,
+    is_result,
+    memory_file,
+)
+from horovod.launch.model.hosts import Slot
+from horovod.launch.model.job_plan import JobOutcome
 
 __all__ = ["Answers"]
 

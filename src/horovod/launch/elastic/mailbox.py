@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections import deque
 
-from horovod.rendezvous.elastic_messages import read_key
+from horovod.rendezvous.identity.elastic_messages import read_key
 
 __all__ = ["Mailbox", "Message"]
 

@@ -29,14 +29,20 @@ from typing import Any
 from uuid import uuid4
 
 from horovod import __version__
-from horovod.checked import printable
-from horovod.launch.elastic.actions import Abandon, Action
-from horovod.launch.elastic.director import Director
-from horovod.launch.elastic.plan import ElasticPlan
-from horovod.launch.job_folder import DRIVER, Home, HomeTakenError, check_private, home_path
-from horovod.own_files import read_own, replacing
-from horovod.rendezvous.authentication import SECRET_BYTES
-from horovod.rendezvous.elastic_messages import Seat, Update
+from horovod.core.base.checked import printable
+from horovod.core.base.own_files import read_own, replacing
+from horovod.launch.elastic.policy.actions import Abandon, Action
+from horovod.launch.elastic.policy.policy import ElasticPolicy
+from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.remote.job_folder import (
+    DRIVER,
+    JobFolder,
+    JobFolderTakenError,
+    check_private,
+    home_path,
+)
+from horovod.rendezvous.base.authentication import SECRET_BYTES
+from horovod.rendezvous.identity.elastic_messages import Seat, Update
 
 __all__ = ["JobRefusedError", "Memory", "Record", "new_record"]
 
@@ -59,7 +65,7 @@ class Record:
 
     run: str
     secret: bytes = field(repr=False)
-    director: Director
+    director: ElasticPolicy
     stores: list[tuple[str, int]] = field(default_factory=list)
     hostnames: set[str] = field(default_factory=set)  # as last found
     asked: dict[int, int] = field(default_factory=dict)  # for how many seats, by worker
@@ -73,7 +79,7 @@ class Record:
 
 def new_record(plan: ElasticPlan) -> Record:
     """A job that has not begun."""
-    director = Director(plan.limits, random.Random(), time.time)
+    director = ElasticPolicy(plan.limits, random.Random(), time.time)
     return Record(uuid4().hex, os.urandom(SECRET_BYTES), director)
 
 
@@ -90,16 +96,16 @@ class Memory:
     def __init__(self, plan: ElasticPlan, environ: Mapping[str, str]) -> None:
         self.recalled: Record | None = None
         self.void = ""
-        self._home: Home | None = None
+        self._home: JobFolder | None = None
         if not plan.job_id:
             return
         self._job_id = plan.job_id
         self._heading = _heading(plan)
         try:
-            self._home = Home(home_path(plan.job_id, DRIVER, environ))
+            self._home = JobFolder(home_path(plan.job_id, DRIVER, environ))
             self._path = self._home.path / _STATE
             self._recall()
-        except HomeTakenError as error:
+        except JobFolderTakenError as error:
             raise JobRefusedError(f"job {plan.job_id} is run by {error}, which lives") from None
         except JobRefusedError:
             self.close()

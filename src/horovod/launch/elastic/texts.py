@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from horovod.launch.elastic.capacity import Capacity
-from horovod.launch.elastic.failures import Ending
-from horovod.launch.elastic.roll import Entry
-from horovod.rendezvous.elastic_messages import Ready, Standing
+from horovod.launch.elastic.policy.capacity import Capacity
+from horovod.launch.elastic.policy.failures import Ending
+from horovod.launch.elastic.policy.registry import Entry
+from horovod.rendezvous.identity.elastic_messages import Ready, StateVersion
 
 __all__ = [
     "all_blacklisted",
@@ -131,7 +131,7 @@ def waiting(needed: int, count: int) -> str:
     return f"waiting: {needed} are needed to go on, {_there_are(count)}"
 
 
-def _commits(standing: Standing) -> str:
+def _commits(standing: StateVersion) -> str:
     count = standing.commits
     return f"{count} {'commit' if count == 1 else 'commits'} in world {standing.world}"
 

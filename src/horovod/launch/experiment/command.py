@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.launch.experiment.cluster import cluster_notes, cluster_objects, object_name
-from horovod.launch.experiment.director import run_plan
 from horovod.launch.experiment.document import ExperimentError
 from horovod.launch.experiment.folders import free_number, make_folder, take_number
 from horovod.launch.experiment.machine_gpus import gpu_ids
 from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
+from horovod.launch.experiment.runner import run_plan
 from horovod.launch.experiment.schema import ExperimentFile, read_experiment
 from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
-from horovod.launch.hosts import HostSlots
 from horovod.launch.kubernetes.command import words_in_pods
 from horovod.launch.kubernetes.manifest import render
 from horovod.launch.kubernetes.options import pod_form
-from horovod.launch.machine import recognise
+from horovod.launch.model.hosts import HostSlots
+from horovod.launch.workers.machine import recognise
 
 __all__ = ["print_file", "run_file"]
 

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from horovod.launch.call import memory_file
-from horovod.launch.job import JobOutcome, JobPlan
-from horovod.launch.output import Console, Output
-from horovod.launch.supervision import python_words, read_outcome, send_assignment
-from horovod.launch.supervisor import Assignment
+from horovod.launch.calls.call import memory_file
+from horovod.launch.jobs.fixed import JobOutcome, JobPlan
+from horovod.launch.run.supervision import python_words, read_outcome, send_assignment
+from horovod.launch.run.supervisor import Assignment
+from horovod.launch.workers.output import Console, Output
 
 __all__ = ["LineJob"]
 

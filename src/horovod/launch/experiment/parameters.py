@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from horovod.launch.environment import Rendezvous, worker_environment
 from horovod.launch.experiment.document import Field
-from horovod.launch.hosts import Slot
+from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.model.hosts import Slot
 
 __all__ = ["MOST_EXPERIMENTS", "Parameter", "grid", "placeholders", "read_parameters", "replaced"]
 

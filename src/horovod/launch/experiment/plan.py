@@ -12,7 +12,7 @@ from pathlib import Path
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.schema import ExperimentFile
 from horovod.launch.experiment.shares import Share, SiteHost, shares_of, why_none
-from horovod.launch.job_plan import JobPlan, OtherHosts
+from horovod.launch.model.job_plan import JobPlan, OtherHosts
 
 __all__ = ["Experiment", "ExperimentPlan", "JobOptions", "Site", "make_plan"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.launch.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
 
 __all__ = ["Demand", "Share", "SiteHost", "shares_of", "why_none"]
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from horovod.launch.experiment.director import Record
 from horovod.launch.experiment.plan import ExperimentPlan
+from horovod.launch.experiment.runner import Record
 from horovod.launch.experiment.shares import Share
 
 __all__ = ["show_plan", "show_results"]

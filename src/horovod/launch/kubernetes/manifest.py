@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from horovod.launch.kubernetes.options import PodForm, check_name
-from horovod.rendezvous.authentication import SECRET_BYTES
+from horovod.rendezvous.base.authentication import SECRET_BYTES
 
 __all__ = [
     "OUTPUT",

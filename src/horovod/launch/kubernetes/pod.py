@@ -21,10 +21,10 @@ from types import FrameType
 from typing import NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.hosts import HostSlots, Slot, assign_ranks
-from horovod.launch.job import JobPlan, run_job
-from horovod.launch.kubernetes.meeting import Meeting, Pod
-from horovod.launch.processes import describe_exit
+from horovod.launch.jobs.fixed import JobPlan, run_job
+from horovod.launch.kubernetes.pod_rendezvous import Pod, PodRendezvous
+from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.workers.processes import describe_exit
 from horovod.settings import Settings
 
 __all__ = ["main"]
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        with Meeting(pod, timeout_s) as meeting:
+        with PodRendezvous(pod, timeout_s) as meeting:
             return _run(_plans(given, pod), environ, meeting)
     except (InitError, OSError) as error:
         print(f"horovodrun: pod {pod.index} of {count}: {error}", file=sys.stderr)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return 130
 
 
-def _run(plans: Sequence[JobPlan], environ: Mapping[str, str], meeting: Meeting) -> int:
+def _run(plans: Sequence[JobPlan], environ: Mapping[str, str], meeting: PodRendezvous) -> int:
     for number, plan in enumerate(plans):
         outcome = run_job(plan, environ, meeting.rendezvous(number))
         if outcome.status:

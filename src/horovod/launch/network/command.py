@@ -7,21 +7,23 @@ import json
 import sys
 from collections.abc import Sequence
 
-from horovod.launch.function import run
-from horovod.launch.hosts import HostSlots, assign_ranks
-from horovod.launch.machine import recognise
+from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.network.links import judge, rounds_of
 from horovod.launch.network.measure import measure_links
 from horovod.launch.network.report import as_json, as_text
-from horovod.launch.options import named_interfaces
+from horovod.launch.run.function import run
+from horovod.launch.workers.machine import recognise
 
 __all__ = ["check_network"]
 
 
-def check_network(given: argparse.Namespace, hosts: Sequence[HostSlots] | None) -> int:
+def check_network(
+    given: argparse.Namespace, hosts: Sequence[HostSlots] | None, interfaces: Sequence[str]
+) -> int:
     """Measure, print, and return the exit status: 0, or 1 if a link is slow or cannot be used.
 
-    ``hosts``: None for this machine. Blocks for about a second for each pair of hosts.
+    ``hosts``: None for this machine. ``interfaces``: the only ones to use, or none for all. Blocks
+    for about a second for each pair of hosts.
 
     Raises:
         ValueError: the hosts or the way to them cannot be.
@@ -36,7 +38,7 @@ def check_network(given: argparse.Namespace, hosts: Sequence[HostSlots] | None) 
             hosts=",".join(f"{place.hostname}:{place.slots}" for place in places),
             ssh_port=given.ssh_port,
             ssh_identity_file=given.ssh_identity_file,
-            network_interfaces=named_interfaces(given) or None,
+            network_interfaces=interfaces or None,
             start_timeout=None if given.start_timeout_s is None else float(given.start_timeout_s),
             verbose=given.verbose,
         )

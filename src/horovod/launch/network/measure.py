@@ -14,10 +14,10 @@ from statistics import median
 import numpy as np
 
 import horovod.numpy as hvd
+from horovod.core.world import data_plane_name, engine
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.network.links import Link, Pair
-from horovod.rendezvous.meeting import identify, launcher_store
-from horovod.world import data_plane_name, engine
+from horovod.rendezvous.bootstrap import identify, launcher_store
 
 __all__ = ["measure_links"]
 

@@ -7,9 +7,9 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from horovod.launch.elastic.blacklist import Blacklist
 from horovod.launch.elastic.discovery import parse_found_hosts
-from horovod.launch.processes import describe_exit, words_to_run
+from horovod.launch.elastic.policy.blacklist import Blacklist
+from horovod.launch.workers.processes import describe_exit, words_to_run
 
 __all__ = [
     "DiscoveredHosts",

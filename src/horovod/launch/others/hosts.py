@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod.launch.hosts import (
+from horovod.launch.model.hosts import (
     HostSlots,
     assign_ranks,
     parse_hostfile,
 )
-from horovod.launch.hosts import parse_hosts as parsed
+from horovod.launch.model.hosts import parse_hosts as parsed
 
 __all__ = [
     "INVALID_SLOT_INFO",

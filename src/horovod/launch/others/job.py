@@ -13,14 +13,15 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.launch import cli, mpi_launch
-from horovod.launch.call import memory_file
-from horovod.launch.elastic.plan import ElasticPlan
-from horovod.launch.function import run, run_as_given
-from horovod.launch.options import chosen_settings, named_interfaces, split_command
+from horovod.launch.calls.call import memory_file
+from horovod.launch.cli import main as cli
+from horovod.launch.cli.options import chosen_settings, named_interfaces, split_command
+from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.others.arguments import HorovodArgs, as_arguments, as_options
-from horovod.launch.supervision import read_outcome, supervise
-from horovod.launch.supervisor import Assignment
+from horovod.launch.run import mpi_launch
+from horovod.launch.run.function import run, run_as_given
+from horovod.launch.run.supervision import read_outcome, supervise
+from horovod.launch.run.supervisor import Assignment
 from horovod.settings import environment_of
 
 __all__ = [

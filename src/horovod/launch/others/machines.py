@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from horovod.launch.addresses import interface_addresses
-from horovod.launch.environment import is_passed_on
-from horovod.launch.lsf import HostParts, ask_host, is_lsf_job, job_hosts, with_a_process_per_gpu
-from horovod.launch.machine import is_this_machine
-from horovod.launch.ssh import SshOptions
+from horovod.launch.model.environment import is_passed_on
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.schedulers.lsf import (
+    HostParts,
+    ask_host,
+    is_lsf_job,
+    job_hosts,
+    with_a_process_per_gpu,
+)
+from horovod.launch.workers.addresses import interface_addresses
+from horovod.launch.workers.machine import is_this_machine
 
 __all__ = ["LSFUtils", "filter_local_addresses", "get_local_host_addresses", "is_exportable"]
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import cloudpickle
 
-from horovod.launch.addresses import interface_addresses
 from horovod.launch.others.hosts import SlotInfo
-from horovod.rendezvous.authentication import SECRET_BYTES
-from horovod.rendezvous.meeting import secret_in
-from horovod.rendezvous.proven import ProvenValues
-from horovod.rendezvous.secret_socket import SecretSocket, ask_for_secret
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.launch.workers.addresses import interface_addresses
+from horovod.rendezvous.base.authentication import SECRET_BYTES
+from horovod.rendezvous.bootstrap import secret_in
+from horovod.rendezvous.identity.secret_socket import SecretSocket, ask_for_secret
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.proven_values import ProvenValues
+from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["KVStoreServer", "RendezvousServer", "get_value", "own_secret", "put_value"]
 

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from horovod.launch.lsf import is_lsf_job
-from horovod.launch.mpirun import MpiKind, detect_mpi
 from horovod.launch.others.hosts import SlotInfo
 from horovod.launch.others.job import run_arguments
 from horovod.launch.others.settings import BaseSettings, arguments_of
+from horovod.launch.schedulers.lsf import is_lsf_job
+from horovod.launch.schedulers.mpirun import MpiKind, detect_mpi
 
 __all__ = [
     "create_run_env_vars",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 
-from horovod.rendezvous.authentication import CODE_BYTES, SECRET_BYTES
+from horovod.rendezvous.base.authentication import CODE_BYTES, SECRET_BYTES
 
 __all__ = [
     "DIGEST_LENGTH",

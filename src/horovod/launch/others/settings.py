@@ -110,7 +110,7 @@ def arguments_of(
 
 
 def _slots_of(settings: BaseSettings) -> int:
-    from horovod.launch.hosts import parse_hosts
+    from horovod.launch.model.hosts import parse_hosts
 
     hosts = getattr(settings, "hosts", None)
     return sum(host.slots for host in parse_hosts(hosts)) if hosts else 1

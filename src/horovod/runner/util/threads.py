@@ -1,5 +1,5 @@
-"""The import path for ``in_thread``; the code is in ``horovod.compatibility``."""
+"""The import path for ``in_thread``; the code is in ``horovod.core.compatibility``."""
 
-from horovod.compatibility import in_thread
+from horovod.core.compatibility import in_thread
 
 __all__ = ["in_thread"]

@@ -13,7 +13,7 @@ import fsspec
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from horovod.own_files import replacing
+from horovod.core.base.own_files import replacing
 
 __all__ = ["LOCAL", "RemoteStore", "Store"]
 

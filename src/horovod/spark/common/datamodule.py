@@ -11,7 +11,7 @@ import fsspec
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from horovod.replaced import names_of
+from horovod.core.base.replaced import names_of
 from horovod.spark.common.pieces import Piece, pieces_of, share_of, steps_of
 from horovod.spark.common.reader import Batches, Blocks, Reading
 from horovod.spark.common.transformation import Transformation

@@ -19,7 +19,7 @@ from pyspark.ml.util import (
     MLWriter,
 )
 
-from horovod.launch import by_value
+from horovod.launch.calls import by_value
 from horovod.spark.common.declaration import Declared
 
 __all__ = ["Persistent"]

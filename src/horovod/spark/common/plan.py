@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.core.world import local_rank
 from horovod.spark.common.columns import Column, describe, spark_types
 from horovod.spark.common.datamodule import DataModule, ParquetDataModule
 from horovod.spark.common.declaration import Declared
@@ -15,7 +16,6 @@ from horovod.spark.common.pieces import Piece, pieces_of, share_of, steps_of
 from horovod.spark.common.store import RemoteStore, Store
 from horovod.spark.common.transformation import Transformation
 from horovod.spark.task import get_available_devices
-from horovod.world import local_rank
 
 __all__ = ["Plan", "gpu_number", "make_plan"]
 

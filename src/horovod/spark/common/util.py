@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import Any
 
-from horovod.rendezvous.place import this_place
+from horovod.rendezvous.identity.host_id import this_place
 from horovod.spark.common.preparation import prepare_data
 from horovod.spark.common.store import ON_DATABRICKS
 

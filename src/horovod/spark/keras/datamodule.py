@@ -1,6 +1,6 @@
 """The import path for what reads an estimator's data by default; see docs/estimators.md."""
 
-from horovod.replaced import names_of
+from horovod.core.base.replaced import names_of
 from horovod.spark.common.datamodule import PetastormDataModule
 
 __all__ = ["PetastormDataModule"]

@@ -12,7 +12,7 @@ import cloudpickle
 import keras
 import numpy as np
 
-from horovod.launch import by_value
+from horovod.launch.calls import by_value
 from horovod.spark.common.backend import Backend
 from horovod.spark.common.columns import Array
 from horovod.spark.common.declaration import Parameter, declares

@@ -8,7 +8,7 @@ import cloudpickle
 import torch
 from lightning.pytorch import LightningModule
 
-from horovod.launch import by_value
+from horovod.launch.calls import by_value
 from horovod.spark.common.backend import Backend
 from horovod.spark.common.declaration import Parameter, at_least, declares, one_of
 from horovod.spark.common.estimator import HorovodEstimator, metadata_of

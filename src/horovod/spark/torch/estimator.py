@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from horovod.launch import by_value
+from horovod.launch.calls import by_value
 from horovod.spark.common.backend import Backend
 from horovod.spark.common.columns import Array
 from horovod.spark.common.declaration import Parameter, declares

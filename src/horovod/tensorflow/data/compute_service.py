@@ -28,9 +28,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import world
-from horovod.compatibility import rank_and_size
-from horovod.own_files import read_own, replacing
+from horovod.core import world
+from horovod.core.base.own_files import read_own, replacing
+from horovod.core.compatibility import rank_and_size
 from horovod.tensorflow.data.registry import Addresses, ComputeClient
 
 __all__ = [

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 import horovod.numpy as hvd
-from horovod.own_files import read_own
+from horovod.core.base.own_files import read_own
 from horovod.tensorflow.data import registry
 from horovod.tensorflow.data.compute_service import (
     MOST_CONFIG_BYTES,

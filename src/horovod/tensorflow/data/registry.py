@@ -1,9 +1,9 @@
 """Where training ranks and compute workers find each other: who serves at which address.
 
-A store (``horovod.rendezvous.store``) inside compute worker 0, on the loopback interface, and a
-client in every other process. Both sides of a connection prove that they know the config's key
-before anything is parsed. Only addresses and notes of a few bytes pass through it; the data goes
-through TensorFlow's own servers.
+A store (``horovod.rendezvous.store.client``) inside compute worker 0, on the loopback interface,
+and a client in every other process. Both sides of a connection prove that they know the config's
+key before anything is parsed. Only addresses and notes of a few bytes pass through it; the data
+goes through TensorFlow's own servers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from horovod.errors import InitError, TimeoutException
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["ComputeClient", "serve"]
 

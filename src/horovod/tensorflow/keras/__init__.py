@@ -11,24 +11,23 @@ results. ``tf.keras`` is Keras 3 or Keras 2, whichever TensorFlow brings.
 import tensorflow as tf
 
 from horovod._keras.front import Front
-from horovod.counters import metrics
-from horovod.operations import (
+from horovod.core.counters import metrics
+from horovod.core.operations import (
     Average,
     Sum,
 )
-from horovod.process_sets import (
+from horovod.core.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from horovod.tensorflow.keras import callbacks, elastic
-from horovod.tracing import (
+from horovod.core.tracing import (
     dump_recorder,
     start_timeline,
     stop_timeline,
 )
-from horovod.world import (
+from horovod.core.world import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -49,6 +48,7 @@ from horovod.world import (
     shutdown,
     size,
 )
+from horovod.tensorflow.keras import callbacks, elastic
 
 __all__ = [
     "Average",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from horovod.core.world import init, shutdown
 from horovod.elastic import run_fn
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
-from horovod.world import init, shutdown
 
 __all__ = ["ElasticSampler", "TorchState", "run"]
 

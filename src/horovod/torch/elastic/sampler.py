@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from horovod.world import rank, size
+from horovod.core.world import rank, size
 
 __all__ = ["ElasticSampler"]
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from horovod.core.world import rank
 from horovod.elastic import ObjectState
 from horovod.elastic.state import check_names
 from horovod.torch.elastic.sampler import ElasticSampler
@@ -22,7 +23,6 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from horovod.world import rank
 
 __all__ = [
     "Handler",

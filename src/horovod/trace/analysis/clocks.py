@@ -15,7 +15,7 @@ from horovod.trace.recording import EventKind, Recording
 __all__ = ["HostClock", "align_clocks"]
 
 _DRIFT = 1e-4  # of two clocks of which one may be slewed to follow an NTP server
-_ALLREDUCE = 0  # horovod.operations.Kind
+_ALLREDUCE = 0  # horovod.core.operations.Kind
 _MOST_EVENTS = 16384
 
 

@@ -14,7 +14,7 @@ from horovod.trace.recording import Label, Recording
 
 __all__ = ["Alone", "Fusion", "WhyAlone", "find_fusion"]
 
-_BARRIER, _JOIN = 3, 6  # horovod.operations.Kind
+_BARRIER, _JOIN = 3, 6  # horovod.core.operations.Kind
 
 
 class WhyAlone(enum.Enum):

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _TAIL = 8192  # events at the end that tell what a rank did last
-_JOIN = 6  # horovod.operations.Kind
+_JOIN = 6  # horovod.core.operations.Kind
 _WORLD_ENDED = (ErrorCode.PEER_LOST, ErrorCode.TIMEOUT, ErrorCode.ABORTED)
 
 

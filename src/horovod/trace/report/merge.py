@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from horovod.ranks import ranks_text
-from horovod.trace.report.chronicle import decoded
+from horovod.core.base.ranks import ranks_text
 from horovod.trace.report.facts import Event, Job, Lateness, Report, Row, SlowTensor, Trial
 from horovod.trace.report.history import COLUMNS
 from horovod.trace.report.lateness import BucketKey, culprit, lateness_of, named_last
+from horovod.trace.report.process_record import decoded
 
 __all__ = ["collected", "merged"]
 
@@ -19,7 +19,7 @@ _MOST_COLUMNS = 120
 _MOST_SLOW = 20
 _MOST_EVENTS = 300
 _SAME_S = 5.0  # what several ranks say within that time is one event
-# The numbers of horovod.operations.
+# The numbers of horovod.core.operations.
 _KINDS = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter", "join")
 _DTYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),

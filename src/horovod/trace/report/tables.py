@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from horovod.ranks import ranks_text
+from horovod.core.base.ranks import ranks_text
 from horovod.trace.report.facts import Report, Row, SlowTensor
 from horovod.trace.report.markup import (
     NOTHING,

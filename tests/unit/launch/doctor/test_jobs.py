@@ -14,14 +14,14 @@ import pytest
 from foreign_files import mark_job
 
 import horovod.numpy as hvd
-from horovod.launch.cli import main
+from horovod.launch.cli.main import main
 from horovod.launch.doctor import jobs
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
-from horovod.launch.elastic.limits import Limits
-from horovod.launch.elastic.plan import ElasticPlan
-from horovod.launch.job_folder import check_job_id
-from horovod.launch.job_id import new_job_id, parting_words, with_job_id
-from horovod.launch.job_plan import JobOutcome, JobPlan
+from horovod.launch.jobs.job_id import new_job_id, parting_words, with_job_id
+from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
+from horovod.launch.model.limits import Limits
+from horovod.launch.remote.job_folder import check_job_id
 from horovod.trace.presence import own_presence
 
 WORLD = {"world": "1", "ranks": ["rank 0", "rank 1"]}

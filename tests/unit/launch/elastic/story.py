@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from horovod.launch.elastic.actions import (
+from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
     End,
@@ -16,10 +16,10 @@ from horovod.launch.elastic.actions import (
     Seats,
     Start,
 )
-from horovod.launch.elastic.director import Director
-from horovod.launch.elastic.limits import Limits
-from horovod.launch.job_plan import JobOutcome
-from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat, Standing
+from horovod.launch.elastic.policy.policy import ElasticPolicy
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.model.limits import Limits
+from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Seat, StateVersion
 
 A = TypeVar("A", bound=Action)
 TIMEOUT_S = 600.0
@@ -38,7 +38,7 @@ class Story:
         cooldown: tuple[float, float] | None = None,
     ) -> None:
         limits = Limits(np, min_np or np, max_np, reset_limit, TIMEOUT_S, cooldown)
-        self.director = Director(limits, random.Random(1), lambda: 1000.5)
+        self.director = ElasticPolicy(limits, random.Random(1), lambda: 1000.5)
         self.now = 0.0
         self.new: list[Action] = []
         self.where: dict[int, tuple[str, int]] = {}
@@ -50,12 +50,12 @@ class Story:
     def hosts(self, **hosts: int) -> Story:
         return self._note(self.director.hosts_found(self.now, hosts))
 
-    def ready(self, *workers: int, standing: Standing | None = None, **fields: object) -> Story:
+    def ready(self, *workers: int, standing: StateVersion | None = None, **fields: object) -> Story:
         """Workers ask; with the state of the world they were in unless it is their first time."""
         orders: list[Action] = []
         for worker in workers:
             seat = self.seats.get(worker)
-            has = standing or (Standing(seat.world, 1) if seat else Standing())
+            has = standing or (StateVersion(seat.world, 1) if seat else StateVersion())
             ready = Ready(has, **fields)  # type: ignore[arg-type]
             orders += self.director.worker_ready(self.now, worker, ready)
         return self._note(orders)

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
-from horovod.launch.call import (
+from horovod.launch.calls.call import (
     ANSWER_FD,
     CALL_FD,
     CallFiles,
@@ -21,8 +21,8 @@ from horovod.launch.call import (
     write_result,
 )
 from horovod.launch.elastic.answers import Answers
-from horovod.launch.hosts import Slot
-from horovod.launch.job_plan import JobOutcome
+from horovod.launch.model.hosts import Slot
+from horovod.launch.model.job_plan import JobOutcome
 
 SUCCESS = JobOutcome(0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch.elastic.actions import Seats
-from horovod.rendezvous.elastic_messages import HostUpdate, Standing
+from horovod.launch.elastic.policy.actions import Seats
+from horovod.rendezvous.identity.elastic_messages import HostUpdate, StateVersion
 
 from .story import TIMEOUT_S, Story, running
 
@@ -33,8 +33,8 @@ def test_loss_between_commit_and_step() -> None:
 def test_the_death_of_rank_0_hands_its_role_to_the_newest_state() -> None:
     story = _four()
     story.exits(0, code=-9)
-    story.failed(2, standing=Standing(1, 6))
-    story.failed(3, standing=Standing(1, 7))
+    story.failed(2, standing=StateVersion(1, 6))
+    story.failed(3, standing=StateVersion(1, 7))
     assert story.members == (3, 2)
     assert [story.seats[w].local_rank for w in (3, 2)] == [1, 0]
 
@@ -189,7 +189,7 @@ def test_a_newcomer_that_dies_while_starting_disturbs_nobody() -> None:
 
 def test_a_world_that_never_begins_excludes_whom_most_cannot_reach() -> None:
     story = running(Story(3, min_np=1), a=1, b=1, c=1)
-    fresh = Standing()
+    fresh = StateVersion()
     for world in (2, 3):
         story.failed(0, 1, lost=[2], standing=fresh)
         assert story.failed(2, lost=[0], standing=fresh).of(Seats)[0].world == world
@@ -201,7 +201,7 @@ def test_a_world_that_never_begins_excludes_whom_most_cannot_reach() -> None:
 
 def test_two_halves_that_lost_each_other_keep_the_one_with_the_state() -> None:
     story = _four()
-    old, new = Standing(1, 1), Standing(1, 2)
+    old, new = StateVersion(1, 1), StateVersion(1, 2)
     for _ in range(4):
         story.failed(0, 1, lost=[2, 3], standing=old)
         story.failed(2, 3, lost=[0, 1], standing=new)
@@ -212,7 +212,7 @@ def test_two_halves_that_lost_each_other_keep_the_one_with_the_state() -> None:
 def test_a_world_that_never_begins_for_no_known_reason_ends_the_job() -> None:
     story = running(Story(2), a=2)
     for _ in range(3):
-        story.failed(0, 1, standing=Standing())
+        story.failed(0, 1, standing=StateVersion())
     assert story.outcome is not None
     assert "3 worlds in a row" in story.outcome.text
     assert "worker 1 (rank 1, a): peer lost" in story.outcome.text
@@ -228,7 +228,7 @@ def test_worlds_that_begin_may_fail_as_often_as_they_like() -> None:
 def test_plain_restarts_are_no_failures() -> None:
     story = running(Story(2), a=2)
     for _ in range(10):
-        story.ready(0, 1, standing=Standing())
+        story.ready(0, 1, standing=StateVersion())
     assert story.outcome is None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horovod.rendezvous.elastic_messages import HostUpdate
+from horovod.rendezvous.identity.elastic_messages import HostUpdate
 
 from .story import TIMEOUT_S, Story, running
 

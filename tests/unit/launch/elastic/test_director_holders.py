@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from horovod.rendezvous.elastic_messages import HostUpdate, Standing
+from horovod.rendezvous.identity.elastic_messages import HostUpdate, StateVersion
 
 from .story import TIMEOUT_S, Story, running
 
 COOLDOWN = (10.0, 100.0)
-NOTHING = Standing()
+NOTHING = StateVersion()
 
 
 def _joined(**options: object) -> Story:
@@ -36,7 +36,7 @@ def test_a_blacklisted_host_keeps_its_holder_until_newcomers_have_the_state() ->
     assert "b is blacklisted for 2" in story.said
     assert story.ended == []
     assert story.failed(4, 5, standing=NOTHING).members == ()
-    assert story.failed(3, standing=Standing(2, 1)).members == (3, 4, 5)
+    assert story.failed(3, standing=StateVersion(2, 1)).members == (3, 4, 5)
     assert story.wait(0.0).hosts(a=2, b=2).published == [HostUpdate.REMOVED]
     assert story.updated(3, 4, 5).members == (4, 5)
     assert story.removed == {3: "b[0] was removed from the elastic job: its host is blacklisted"}
@@ -46,10 +46,10 @@ def test_it_stays_kept_while_the_newcomers_lose_the_state_on_its_way() -> None:
     story = _joined(min_np=1)
     story.exits(2)
     story.failed(4, 5, standing=NOTHING)
-    story.failed(3, standing=Standing(2, 1))
+    story.failed(3, standing=StateVersion(2, 1))
     story.exits(4)
     story.failed(5, standing=NOTHING)
-    assert story.failed(3, standing=Standing(2, 1)).members == (3, 5)
+    assert story.failed(3, standing=StateVersion(2, 1)).members == (3, 5)
 
 
 def test_it_stays_for_good_if_its_host_may_be_used_again_by_then() -> None:
@@ -57,7 +57,7 @@ def test_it_stays_for_good_if_its_host_may_be_used_again_by_then() -> None:
     story.exits(2)
     story.failed(4, standing=NOTHING)
     story.exits(5)
-    story.failed(3, standing=Standing(2, 1))
+    story.failed(3, standing=StateVersion(2, 1))
     assert story.members == ()  # one that can stay, two are needed
     story.wait(31.0)
     assert story.ready(*story.started).members == (3, 7, 4, 6)
@@ -137,7 +137,7 @@ def test_a_last_holder_that_hangs_is_waited_for() -> None:
     story.exits(3)
     story.failed(4, 5, lost=[2], standing=NOTHING)
     assert story.wait(TIMEOUT_S - 1).ended == []
-    assert story.failed(2, standing=Standing(2, 1)).members == (2, 4, 5)
+    assert story.failed(2, standing=StateVersion(2, 1)).members == (2, 4, 5)
 
 
 def test_a_last_holder_that_hangs_for_too_long_is_dead() -> None:
@@ -162,7 +162,7 @@ def test_who_hangs_is_given_up_once_another_holder_is_back() -> None:
     story = _joined(min_np=1)
     story.failed(4, lost=[2], standing=NOTHING)
     assert story.wait(5.0).ended == []
-    story.failed(3, standing=Standing(2, 1))
+    story.failed(3, standing=StateVersion(2, 1))
     assert story.ended == [2]
 
 
@@ -172,7 +172,7 @@ def test_newcomers_that_cannot_reach_the_only_holder_go_before_it() -> None:
     assert story.updated(0).members == (0, 1, 2)
     for _ in range(3):
         story.failed(1, 2, lost=[0], standing=NOTHING)
-        story.failed(0, standing=Standing(1, 5))
+        story.failed(0, standing=StateVersion(1, 5))
     assert story.ended == [1, 2]
     assert story.members == (0,)
 
@@ -183,7 +183,7 @@ def _one_is_late() -> Story:
     story.exits(1)
     story.failed(3)
     assert story.failed(0).members == (0, 3)
-    story.failed(0, standing=Standing(2, 5))
+    story.failed(0, standing=StateVersion(2, 5))
     assert story.exits(0, 3).outcome is None
     assert "b: no longer blacklisted but for free slots" in story.said
     return story

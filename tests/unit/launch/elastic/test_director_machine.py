@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from horovod.launch.elastic.actions import (
+from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
     End,
@@ -19,9 +19,9 @@ from horovod.launch.elastic.actions import (
     Seats,
     Start,
 )
-from horovod.launch.elastic.director import Director
-from horovod.launch.elastic.limits import Limits
-from horovod.rendezvous.elastic_messages import HostUpdate, Ready, Seat, Standing
+from horovod.launch.elastic.policy.policy import ElasticPolicy
+from horovod.launch.model.limits import Limits
+from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Seat, StateVersion
 
 TIMEOUT_S = 100.0
 COOLDOWNS = st.sampled_from([(1.0, 4.0), None, (1.0, 8.0), (5.0, 30.0)])
@@ -38,7 +38,7 @@ class Process:
     is_done: bool = False
     was_removed: bool = False
     seat: Seat | None = None
-    standing: Standing = field(default_factory=Standing)
+    standing: StateVersion = field(default_factory=StateVersion)
     keeps_state: bool = False
 
 
@@ -70,7 +70,7 @@ class Jobs(RuleBasedStateMachine):
         self.min_np = max(1, np - fewer)
         self.max_np = None if more is None else np + more
         limits = Limits(np, self.min_np, self.max_np, reset_limit, TIMEOUT_S, cooldown, 10.0)
-        self.director = Director(limits, random.Random(7), lambda: self.now)
+        self.director = ElasticPolicy(limits, random.Random(7), lambda: self.now)
         self.now = 0.0
         self.found: dict[str, int] = {}
         self.processes: dict[int, Process] = {}
@@ -191,14 +191,14 @@ class Jobs(RuleBasedStateMachine):
             if process.standing.has_state and has_synced:
                 self.advance(process, commits)
         elif has_synced:
-            process.standing = Standing(self.world.number, commits)
+            process.standing = StateVersion(self.world.number, commits)
         process.keeps_state = False
         self.ask(number, Ready(process.standing, "peer lost", tuple(lost)))
 
     def leave_for_update(self, number: int) -> None:
         process = self.processes[number]
         if self.world.must_sync:
-            process.standing = Standing(self.world.number, 9)
+            process.standing = StateVersion(self.world.number, 9)
         else:
             self.advance(process, 9)
         process.keeps_state = self.world.stop == HostUpdate.REMOVED
@@ -206,7 +206,7 @@ class Jobs(RuleBasedStateMachine):
 
     @staticmethod
     def advance(process: Process, commits: int) -> None:
-        process.standing = Standing(process.standing.world, process.standing.commits + commits)
+        process.standing = StateVersion(process.standing.world, process.standing.commits + commits)
 
     def die(self, number: int, code: int) -> None:
         self.blamed.add(self.processes.pop(number).spot[0])
@@ -311,7 +311,7 @@ class Jobs(RuleBasedStateMachine):
         others = [p for n, p in self.processes.items() if n != number and self.is_there(n)]
         if process.is_waiting:
             members = [p for p in others if p.is_waiting or (p.seat and p.seat.world)]
-            assert max((p.standing for p in members), default=Standing()) >= process.standing
+            assert max((p.standing for p in members), default=StateVersion()) >= process.standing
             return
         if self.now >= self.world.abandoned_at + TIMEOUT_S:
             return  # it has not come back in time

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from horovod.launch.elastic.actions import Publish, Start
-from horovod.launch.hosts import HostSlots, assign_ranks
-from horovod.rendezvous.elastic_messages import HostUpdate, Standing
+from horovod.launch.elastic.policy.actions import Publish, Start
+from horovod.launch.model.hosts import HostSlots, assign_ranks
+from horovod.rendezvous.identity.elastic_messages import HostUpdate, StateVersion
 
 from .story import TIMEOUT_S, Story, running
 
@@ -167,7 +167,7 @@ def test_discovery_empties_for_longer_and_recovers() -> None:
 def test_discovery_empties_for_good() -> None:
     story = running(Story(2), a=2)
     assert story.hosts().wait(TIMEOUT_S).published == [HostUpdate.MIXED]
-    story.ready(0, 1, standing=Standing(1, 17), checkpoint="/data/model.pt")
+    story.ready(0, 1, standing=StateVersion(1, 17), checkpoint="/data/model.pt")
     story.wait(TIMEOUT_S)
     assert story.outcome is not None
     text = story.outcome.text
@@ -264,7 +264,7 @@ def test_below_min_np_newcomers_are_awaited_together() -> None:
 def test_min_np_is_never_reached() -> None:
     story = running(Story(4, min_np=3), a=2, b=2)
     story.host_lost("b")
-    story.failed(0, 1, standing=Standing(1, 1))
+    story.failed(0, 1, standing=StateVersion(1, 1))
     story.wait(TIMEOUT_S)
     assert story.outcome is not None
     text = story.outcome.text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch.job_plan import JobOutcome
-from horovod.rendezvous.elastic_messages import HostUpdate
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.rendezvous.identity.elastic_messages import HostUpdate
 
 from .story import TIMEOUT_S, Story, running
 

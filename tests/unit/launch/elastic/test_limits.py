@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from horovod.launch.elastic.blacklist import Blacklist
-from horovod.launch.elastic.limits import Limits
+from horovod.launch.elastic.policy.blacklist import Blacklist
+from horovod.launch.model.limits import Limits
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.elastic.actions import Say
-from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.memory import JobRefusedError, Memory, new_record
-from horovod.launch.elastic.plan import ElasticPlan
-from horovod.launch.job_folder import DRIVER, home_path
-from horovod.rendezvous.elastic_messages import Ready
+from horovod.launch.elastic.policy.actions import Say
+from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.model.limits import Limits
+from horovod.launch.remote.job_folder import DRIVER, home_path
+from horovod.rendezvous.identity.elastic_messages import Ready
 
 LIMITS = Limits(1, 1, None, None, 600.0, None)
 PLAN = ElasticPlan(("python", "train.py"), LIMITS, "./hosts.sh", job_id="fred")

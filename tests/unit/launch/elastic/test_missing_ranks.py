@@ -9,11 +9,11 @@ from contextlib import closing
 import pytest
 
 from horovod.errors import HorovodInternalError, InitError, from_code
-from horovod.rendezvous.elastic_member import Member, identity_in
-from horovod.rendezvous.elastic_messages import Ready, Seat, Standing, WorkerKeys
+from horovod.rendezvous.identity.elastic_client import ElasticClient, identity_in
+from horovod.rendezvous.identity.elastic_messages import Ready, Seat, StateVersion, WorkerKeys
 from horovod.rendezvous.mesh import connect
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 from .story import Story, running
 
@@ -48,11 +48,11 @@ def asked_by(
     server: StoreServer, worker: int, seat: Seat, error: HorovodInternalError | InitError
 ) -> Ready:
     """What the driver hears of a worker that asks for its next seat because of ``error``."""
-    member, keys = Member(worker), WorkerKeys(worker)
+    member, keys = ElasticClient(worker), WorkerKeys(worker)
     with client_of(server) as store:
         store.set(keys.seat(1), seat.encoded())
         member.take_seat(lambda: store)
-        member.standing = Standing(seat.world, 1)
+        member.standing = StateVersion(seat.world, 1)
         member.note_failure(error)
         store.set(keys.seat(2), seat.encoded())
         member.take_seat(lambda: store)

@@ -7,14 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from horovod.launch.elastic.actions import Abandon
-from horovod.launch.elastic.limits import Limits
 from horovod.launch.elastic.memory import JobRefusedError, Record, new_record
-from horovod.launch.elastic.plan import ElasticPlan
-from horovod.launch.elastic.post import Post, open_store
-from horovod.rendezvous.elastic_messages import Seat, Update, WorkerKeys, update_key
-from horovod.rendezvous.store import AbandonedError, StoreClient
-from horovod.rendezvous.store_server import StoreServer
+from horovod.launch.elastic.messages import DriverMessages, open_store
+from horovod.launch.elastic.policy.actions import Abandon
+from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.model.limits import Limits
+from horovod.rendezvous.identity.elastic_messages import Seat, Update, WorkerKeys, update_key
+from horovod.rendezvous.store.client import AbandonedError, StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 KEYS = WorkerKeys(5)
 UPDATES = [Update(10, 1), Update(20, 2)]
@@ -37,7 +37,7 @@ def client(record: Record) -> Iterator[StoreClient]:
     """What workers find at the second driver's, after the first has said a few things."""
     with store_of(record) as server:
         record.stores = server.addresses
-        post = Post(server, record)
+        post = DriverMessages(server, record)
         assert post.note_question(5, 1)
         post.publish(UPDATES[0])
         post.answer(5, Seat(world=1, updates=1))
@@ -45,7 +45,7 @@ def client(record: Record) -> Iterator[StoreClient]:
         post.abandon(Abandon(1, "worker 3 died"))
         assert post.note_question(5, 2)
     with store_of(record) as server:
-        post = Post(server, record)
+        post = DriverMessages(server, record)
         post.restore()
         assert not post.note_question(5, 1)
         assert post.note_question(5, 2)
@@ -76,7 +76,7 @@ def test_nobody_else_may_listen_there(record: Record) -> None:
 
 def test_nothing_is_kept_for_who_has_ended(record: Record) -> None:
     with store_of(record) as server:
-        post = Post(server, record)
+        post = DriverMessages(server, record)
         post.note_question(5, 1)
         post.answer(5, Seat(world=1))
         assert post.has_heard

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from horovod.launch.elastic.discovery import Finding
-from horovod.launch.elastic.script import DiscoveryScript, FixedHosts
+from horovod.launch.elastic.host_sources import DiscoveryScript, FixedHosts
 
 
 class Runner:

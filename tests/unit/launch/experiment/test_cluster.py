@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from horovod.launch import cli
+from horovod.launch.cli import main as cli
 from horovod.launch.experiment.cluster import object_name
 
 FILE = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch import cli
+from horovod.launch.cli import main as cli
 from horovod.launch.experiment.document import ExperimentError
 from horovod.launch.experiment.schema import Workers, read_experiment
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.experiment.director import Record, State
 from horovod.launch.experiment.folders import (
     CONFIGURATION,
     free_number,
@@ -17,11 +16,12 @@ from horovod.launch.experiment.folders import (
 from horovod.launch.experiment.machine_gpus import gpu_ids
 from horovod.launch.experiment.parameters import Parameter
 from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
+from horovod.launch.experiment.runner import Record, State
 from horovod.launch.experiment.schema import ExperimentFile, Unused, Workers, read_experiment
 from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
-from horovod.launch.job_plan import OtherHosts
-from horovod.launch.ssh import SshOptions
+from horovod.launch.model.job_plan import OtherHosts
+from horovod.launch.model.ssh import SshOptions
 
 GRID = (Parameter("lr", ("0.1", "1e-6")), Parameter("lr-decay", ("a", "b")))
 

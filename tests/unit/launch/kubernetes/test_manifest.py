@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from horovod.launch import cli
+from horovod.launch.cli import main as cli
 
 VERSIONS = ["1.27", "1.37"]
 IMAGE = "registry.example.com/team/train:1"

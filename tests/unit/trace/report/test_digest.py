@@ -7,9 +7,9 @@ import time
 import numpy as np
 
 import horovod.numpy as hvd
-from horovod import world
+from horovod.core import world
 from horovod.trace.recording import EVENT_DTYPE, EventKind, label_from
-from horovod.trace.report.digest import Digest, Digester
+from horovod.trace.report.summary import Summarizer, Summary
 
 MS = 1_000_000
 SUBMIT, START, FUSED = EventKind.SUBMIT, EventKind.BUCKET_START, EventKind.FUSED
@@ -23,9 +23,9 @@ def events(*given: tuple[int, ...]) -> np.ndarray:
     return np.array(rows, EVENT_DTYPE)
 
 
-def take(*given: tuple[int, ...]) -> Digest:
+def take(*given: tuple[int, ...]) -> Summary:
     found = events(*given)
-    return Digester().take(found, 0, 1000 * MS, is_whole=True)
+    return Summarizer().take(found, 0, 1000 * MS, is_whole=True)
 
 
 def test_nothing() -> None:
@@ -89,7 +89,7 @@ def test_what_was_behind_a_bucket_that_was_held_up() -> None:
 
 
 def test_what_has_not_ended_is_told_when_it_has() -> None:
-    digester = Digester()
+    digester = Summarizer()
     first = digester.take(events((SUBMIT, 100, 1, 4)), 0, 1000 * MS, is_whole=True)
     assert first.pending_ns == 100 * MS
     second = digester.take(
@@ -121,7 +121,7 @@ def test_who_comes_last_after_doing_nothing() -> None:
 
 
 def test_after_a_gap_nothing_is_made_up() -> None:
-    digester = Digester()
+    digester = Summarizer()
     digester.take(events((SUBMIT, 100, 1, 4)), 0, 1000 * MS, is_whole=True)
     found = events(
         (DONE, 1700, 3, 0), (SUBMIT, 1800, 1, 4), (STALL, 1900, 1, 60), (FUSED, 1901, 9, 4)
@@ -146,7 +146,7 @@ def test_the_events_of_an_engine() -> None:
         assert len(found) == end - before
         newest = engine.events_since(before, 5)
         assert newest == (end, data[-5 * EVENT_DTYPE.itemsize :])
-        digest = Digester().take(found, begin_ns, time.monotonic_ns(), is_whole=True)
+        digest = Summarizer().take(found, begin_ns, time.monotonic_ns(), is_whole=True)
         assert len(digest.numbers) == 20
         slow = digest.slow[0]
         label = label_from(slow.label, engine.label(slow.label))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from made_reports import chronicle
 
-from horovod.trace.report.chronicle import Chronicle, World, decoded
 from horovod.trace.report.history import History
+from horovod.trace.report.process_record import ProcessRecord, World, decoded
 
 
 @pytest.mark.parametrize("seconds", [5, 100, 10_000])
@@ -56,14 +56,14 @@ def test_buckets_that_are_kept_are_the_same_ones_on_all_ranks() -> None:
     assert {n for _, _, n, _ in long["slacks"] if n < 2000} <= kept
 
 
-@pytest.mark.parametrize("data", [b"", b"x", Chronicle({}).encoded()[:-5]])
+@pytest.mark.parametrize("data", [b"", b"x", ProcessRecord({}).encoded()[:-5]])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="no numbers of a process"):
         decoded(data)
 
 
 def test_worlds_of_one_scope_are_told_apart() -> None:
-    made = Chronicle({})
+    made = ProcessRecord({})
     for rank in (1, 0):
         made.begin_world(5.0, World("w/", rank, 2, 0, "native"))
     assert [world[1:4] for world in decoded(made.encoded())["worlds"]] == [

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from made_reports import BEGIN_S, LATE, chronicle, job, records
 
-from horovod.trace.report.chronicle import World, decoded
 from horovod.trace.report.lateness import lateness_of
 from horovod.trace.report.merge import collected, merged
+from horovod.trace.report.process_record import World, decoded
 
 
 def test_ranks_in_order_with_what_they_counted() -> None:

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 import pytest
 from made_reports import HOSTILE, chronicle, job, made_page
 
-from horovod.trace.report.chronicle import decoded
 from horovod.trace.report.markup import bytes_text, seconds_text, share_text
 from horovod.trace.report.merge import merged
 from horovod.trace.report.page import page
+from horovod.trace.report.process_record import decoded
 
 VOID = {"meta", "input"}
 

@@ -1,0 +1,173 @@
+"""The data plane of a world: finds the chosen backend and makes one for every process set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horovod.backends.engine_adapter import EngineAdapter
+from horovod.backends.protocol import Backend, Group, GroupStore
+from horovod.errors import InitError
+from horovod.rendezvous.store.client import Store
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["NATIVE", "DataPlane", "Neighbourhood", "find_backend"]
+
+# The name of the engine that needs no backend.
+NATIVE = "native"
+
+_ENTRY_POINTS = "horovod.backends"
+_VARIABLE = "HOROVOD_CPU_OPERATIONS"
+_log = logging.getLogger("horovod")
+
+
+def find_backend(name: str) -> type[Backend]:
+    """The backend registered under ``name``, which can be used here.
+
+    Raises:
+        InitError: there is none of this name, it cannot be imported, or it misses something.
+    """
+    backend = _load(_entry_point(name))
+    missing = backend.why_unavailable()
+    if missing is not None:
+        raise InitError(f"init: {_VARIABLE}={name}: {missing}")
+    return backend
+
+
+def _entry_point(name: str) -> EntryPoint:
+    from importlib.metadata import entry_points  # here, because few jobs have another data plane
+
+    registered = {entry.name.lower(): entry for entry in entry_points(group=_ENTRY_POINTS)}
+    if name not in registered:
+        known = ", ".join(sorted({NATIVE, *registered}))
+        raise InitError(f"init: {_VARIABLE}={name}: there is no such data plane; known are {known}")
+    return registered[name]
+
+
+def _load(entry: EntryPoint) -> type[Backend]:
+    try:
+        backend = entry.load()
+    except Exception as error:
+        raise InitError(
+            f"init: {_VARIABLE}={entry.name}: {entry.value} cannot be imported: {error}"
+        ) from error
+    if not (isinstance(backend, type) and issubclass(backend, Backend)):
+        raise InitError(
+            f"init: {_VARIABLE}={entry.name}: {entry.value} is no subclass of "
+            "horovod.backends.Backend"
+        )
+    return backend
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """How the ranks of a world reach each other while they connect.
+
+    ``scope`` is what no other world of the job has in front of its keys in ``store``.
+    """
+
+    rank: int
+    size: int
+    store: Store
+    scope: str
+    address: str
+    timeout_s: float
+
+
+class _ScopedStore:
+    """The part of the job's store that belongs to one group."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(self._prefix + key, value)
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        return self._store.get(self._prefix + key, timeout_s)
+
+
+class DataPlane:
+    """The backends of one world, by process set."""
+
+    def __init__(
+        self, name: str, backend: type[Backend], neighbourhood: Neighbourhood, comm: Any = None
+    ) -> None:
+        """Connects the world; blocks until all its ranks have come here.
+
+        ``comm`` is the communicator that the program gave to ``init``.
+
+        Raises:
+            InitError: they cannot be connected.
+        """
+        self.name = name
+        self._class = backend
+        self._place = neighbourhood
+        self._connected = 0
+        self._carriers: dict[int, EngineAdapter] = {}
+        self.world = self.connect(0, range(neighbourhood.size), comm)
+
+    def connect(
+        self, process_set_id: int, ranks: Sequence[int], comm: Any = None
+    ) -> EngineAdapter | None:
+        """Connect a process set; all ranks of the world call it, and None is for those outside.
+
+        Blocks until all members have come here. A set of one rank needs no connection.
+
+        Raises:
+            InitError: the members cannot be connected.
+        """
+        self._connected += 1
+        if self._place.rank not in ranks or len(ranks) == 1:
+            return None
+        group = Group(
+            process_set_id=process_set_id,
+            ranks=tuple(ranks),
+            rank=list(ranks).index(self._place.rank),
+            world=self._carriers[0].backend if process_set_id else None,
+            comm=comm,
+            store=self._store(process_set_id),
+            address=self._place.address,
+            timeout_s=self._place.timeout_s,
+        )
+        self._carriers[process_set_id] = EngineAdapter(self.name, self._open(group))
+        return self._carriers[process_set_id]
+
+    def disconnect(self, process_set_id: int) -> None:
+        """The set has been removed; nothing of it is under way."""
+        carrier = self._carriers.pop(process_set_id, None)
+        if carrier is not None:
+            _close(carrier)
+
+    def close(self) -> None:
+        """The end of the world, or of what there is of it."""
+        for process_set_id in sorted(self._carriers, reverse=True):
+            self.disconnect(process_set_id)
+
+    def _store(self, process_set_id: int) -> GroupStore:
+        # A set's number may come again after its removal.
+        prefix = f"plane/{self._place.scope}{process_set_id}/{self._connected}/"
+        return _ScopedStore(self._place.store, prefix)
+
+    def _open(self, group: Group) -> Backend:
+        try:
+            return self._class(group)
+        except InitError:
+            raise
+        except Exception as error:
+            raise InitError(
+                f"init: {self.name} cannot connect the ranks {list(group.ranks)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _close(carrier: EngineAdapter) -> None:
+    try:
+        carrier.backend.close()
+    except Exception as error:
+        _log.warning("%s: close failed: %s: %s", carrier.name, type(error).__name__, error)

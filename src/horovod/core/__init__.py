@@ -1,0 +1,1 @@
+"""What all bindings share: the world, its collectives, handles and process sets."""

@@ -1,0 +1,46 @@
+"""The life cycle of ``horovod.core.world`` as one object, for code that takes such an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horovod.core import process_sets, tracing, world
+
+__all__ = ["HorovodBasics"]
+
+
+class HorovodBasics:
+    """Every life-cycle function as a method; all objects speak of the one world of this process.
+
+    The arguments, in the original the place of a framework's native library, are not needed.
+    """
+
+    def __init__(self, pkg_path: str | None = None, *args: Any) -> None:
+        self._pkg_path = pkg_path
+
+    init = staticmethod(world.init)
+    shutdown = staticmethod(world.shutdown)
+    is_initialized = staticmethod(world.is_initialized)
+    rank = staticmethod(world.rank)
+    size = staticmethod(world.size)
+    local_rank = staticmethod(world.local_rank)
+    local_size = staticmethod(world.local_size)
+    cross_rank = staticmethod(world.cross_rank)
+    cross_size = staticmethod(world.cross_size)
+    is_homogeneous = staticmethod(world.is_homogeneous)
+    mpi_threads_supported = staticmethod(world.mpi_threads_supported)
+    mpi_enabled = staticmethod(world.mpi_enabled)
+    mpi_built = staticmethod(world.mpi_built)
+    gloo_enabled = staticmethod(world.gloo_enabled)
+    gloo_built = staticmethod(world.gloo_built)
+    nccl_built = staticmethod(world.nccl_built)
+    ddl_built = staticmethod(world.ddl_built)
+    ccl_built = staticmethod(world.ccl_built)
+    cuda_built = staticmethod(world.cuda_built)
+    rocm_built = staticmethod(world.rocm_built)
+    start_timeline = staticmethod(tracing.start_timeline)
+    stop_timeline = staticmethod(tracing.stop_timeline)
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The ranks of every process set of this world by the set's number; 0 is all ranks."""
+        return process_sets.ids_and_ranks()

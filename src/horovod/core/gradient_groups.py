@@ -1,0 +1,77 @@
+"""The ``groups`` argument of optimizers and tapes, for all that name what a group holds.
+
+What tells one member from another (a variable, a path) is the binding's to say: ``key_of``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horovod.core.compatibility import split_list
+
+__all__ = ["Groups", "check_groups", "split_into_groups"]
+
+Groups = int | Sequence[Sequence[Any]] | None
+
+
+def check_groups(groups: Any, num_groups: int, key_of: Callable[[Any], Any]) -> Groups:
+    """``groups`` as a number > 0 or lists of variables; None if nothing is grouped.
+
+    Args:
+        groups: what the user gave.
+        num_groups: deprecated: the number, where ``groups`` is None.
+        key_of: tells variables apart.
+
+    Raises:
+        ValueError: it is neither, or a variable is in two groups.
+    """
+    if num_groups != 0:
+        warnings.warn("num_groups is deprecated; give the number as groups", DeprecationWarning, 3)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return None
+    if isinstance(groups, list | tuple):
+        _check_lists(groups, key_of)
+        return groups
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
+        return groups
+    raise ValueError(f"groups must be a number > 0 or a list of lists of variables, found {groups}")
+
+
+def split_into_groups(
+    groups: Groups, keys: dict[Any, int], key_of: Callable[[Any], Any]
+) -> tuple[list[list[int]], list[int]]:
+    """Positions in groups, none of which is empty, and those that are in no group.
+
+    Args:
+        groups: what ``check_groups`` returned.
+        keys: the position of each member that there is, in their order.
+        key_of: tells members apart.
+    """
+    if groups is None:
+        return [], list(keys.values())
+    if isinstance(groups, int):
+        pieces = split_list(list(keys.values()), groups)
+        return [list(piece) for piece in pieces if piece], []
+    left = dict(keys)
+    chosen = [[left.pop(key_of(m)) for m in group if key_of(m) in left] for group in groups]
+    return [group for group in chosen if group], list(left.values())
+
+
+def _check_lists(groups: Sequence[Any], key_of: Callable[[Any], Any]) -> None:
+    seen: dict[Any, int] = {}
+    for number, group in enumerate(groups):
+        if not isinstance(group, list | tuple) or not all(hasattr(v, "assign") for v in group):
+            raise ValueError(
+                f"groups must be lists of variables, found {group!r} as group {number}"
+            )
+        for variable in group:
+            key = key_of(variable)
+            if key in seen:
+                raise ValueError(
+                    f"a variable can be in one group only; {variable.name!r} is in groups "
+                    f"{seen[key]} and {number}"
+                )
+            seen[key] = number

@@ -1,0 +1,521 @@
+"""Process sets: named subsets of the world that run collectives of their own.
+
+    evens = hvd.add_process_set([0, 2])
+    hvd.allreduce(tensor, process_set=evens)
+
+All ranks of the world register the same sets, at ``init`` or, in dynamic mode, later; only members
+may use one. Sets may overlap, and operations on different sets never wait for each other. ``world``
+opens the registry when a world begins and closes it at its end; the engine makes what a set needs
+when it is first used.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from horovod.backends.data_plane import DataPlane
+from horovod.backends.engine_adapter import EngineAdapter
+from horovod.core.base.checked import BadMessageError, printable, read_json
+from horovod.core.base.mpi_library import is_communicator, is_null, ranks_within
+from horovod.core.object_codes import ObjectCodes
+from horovod.errors import AlteredObjectError, HorovodInternalError, InitError, MismatchError
+from horovod.rendezvous.bootstrap import SetLinks
+
+if TYPE_CHECKING:
+    from horovod import _native
+
+__all__ = [
+    "ConnectSet",
+    "ProcessSet",
+    "add_process_set",
+    "check_process_set",
+    "close_registry",
+    "global_process_set",
+    "ids_and_ranks",
+    "number_of",
+    "open_registry",
+    "remove_process_set",
+]
+
+_DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
+# Connections of a set, given its number and ranks; see ``Mesh.connect_set``.
+ConnectSet = Callable[[int, Sequence[int]], SetLinks]
+
+
+class ProcessSet:
+    """A set of ranks; usable once registered by ``init`` or ``add_process_set``.
+
+    Args:
+        ranks_or_comm: ranks of the world, in any order; or an mpi4py communicator, for ``init``
+            with a communicator: its processes. Different ranks may give different communicators,
+            as those that ``Split`` makes; then each of them becomes a process set.
+
+    Attributes:
+        process_set_id: number of the registered set, the same on all ranks; None before and after.
+        ranks: its ranks in rising order; a *set rank* is a position in it. None for a communicator
+            until it is registered.
+        mpi_comm: the communicator that was given, or None.
+
+    Raises:
+        ValueError: the argument is neither.
+    """
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        is_comm = is_communicator(ranks_or_comm)
+        self.process_set_id: int | None = None
+        self.ranks: list[int] | None = None if is_comm else _rank_list(ranks_or_comm)
+        self.mpi_comm: Any = ranks_or_comm if is_comm else None
+
+    def size(self) -> int | None:
+        """Number of its ranks; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        return len(_current().members(self.process_set_id))
+
+    def rank(self) -> int | None:
+        """This process's position in the set; None while it is not registered.
+
+        Raises:
+            ValueError: this process is not a member, or Horovod is not initialized.
+        """
+        if self.process_set_id is None:
+            return None
+        registry = _current()
+        members = registry.members(self.process_set_id)
+        if registry.rank not in members:
+            raise ValueError(
+                f"rank {registry.rank} is not part of provided process set {self.process_set_id} "
+                f"(ranks {members})"
+            )
+        return members.index(registry.rank)
+
+    def included(self) -> bool | None:
+        """Whether this process is a member; None while the ranks are unknown.
+
+        Raises:
+            ValueError: Horovod is not initialized.
+        """
+        return None if self.ranks is None else _current().rank in self.ranks
+
+    def __repr__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks. Always registered; its ranks are known between ``init`` and ``shutdown``."""
+
+    def __init__(self) -> None:
+        self.process_set_id = 0
+        self.ranks = None
+        self.mpi_comm = None
+
+
+class _Registry:
+    """The process sets of one world; the same on all its ranks."""
+
+    def __init__(
+        self,
+        engine: _native.Engine,
+        key: bytes,
+        rank: int,
+        size: int,
+        is_dynamic: bool,
+        connect_set: ConnectSet | None,
+        data_plane: DataPlane | None,
+        comm: Any,
+    ) -> None:
+        self.rank = rank
+        self._connect_set = connect_set
+        self.is_dynamic = is_dynamic
+        self._engine = engine
+        self._key = key
+        self._data_plane = data_plane
+        self._size = size
+        self._sets: dict[int, ProcessSet] = {0: global_process_set}
+        global_process_set.ranks = list(range(size))
+        global_process_set.mpi_comm = comm
+
+    def members(self, process_set_id: int) -> list[int]:
+        found = self._sets.get(process_set_id)
+        if found is None or found.ranks is None:
+            raise ValueError(f"process set {process_set_id} is not registered")
+        return found.ranks
+
+    def register_at_start(self, process_sets: Sequence[ProcessSet]) -> None:
+        """Register these sets, which all ranks must have been given alike, in this order."""
+        given = ["communicator" if s.mpi_comm is not None else s.ranks for s in process_sets]
+        proposal = {"dynamic": self.is_dynamic, "process_sets": given}
+        problem = self._problem_of_all([s for s in process_sets if s.mpi_comm is None])
+        self._agree("init", "process_sets.init", proposal, problem, InitError)
+        if "communicator" in given:
+            process_sets = self._with_communicators(process_sets)
+        for process_set in process_sets:
+            self._register("init", process_set)
+
+    def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
+        """The same sets, with one for every communicator that some rank gave in its place."""
+        own = [
+            _ranks_of(s, global_process_set.mpi_comm) if s.mpi_comm is not None else None
+            for s in process_sets
+        ]
+        name = "process_sets.communicators"
+        answers = self._gather(name, own)
+        of_all = [_groups_in(rank, a, len(own)) for rank, a in enumerate(answers)]
+        result: list[ProcessSet] = []
+        for position, process_set in enumerate(process_sets):
+            if process_set.mpi_comm is None:
+                result.append(process_set)
+                continue
+            groups = _groups([answer[position] for answer in of_all])
+            for ranks in groups:
+                is_own = self.rank in ranks or len(groups) == 1
+                each = process_set if is_own else ProcessSet(ranks)
+                each.ranks = ranks
+                result.append(each)
+        problem = self._problem_of_all(result)
+        self._agree("init", name, [s.ranks for s in result], problem, InitError)
+        return result
+
+    def add(self, process_set: ProcessSet) -> None:
+        proposal = {"add": process_set.ranks}
+        problem = self._problem(process_set)
+        self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
+        self._register("add_process_set", process_set)
+
+    def remove(self, process_set: ProcessSet) -> bool:
+        number = process_set.process_set_id
+        is_known = number is not None and self._sets.get(number) is process_set
+        proposal = {"remove": number if is_known else None}
+        in_flight = self._engine.flights(number) if is_known and number else 0
+        problem = f"has {in_flight} operations in flight on it; synchronize them first"
+        self._agree(
+            "remove_process_set",
+            "process_sets.change",
+            proposal,
+            problem if in_flight else None,
+            ValueError,
+        )
+        if not is_known or number is None or number == 0:
+            return False
+        del self._sets[number]
+        process_set.process_set_id = None
+        self._engine.remove_process_set(number)
+        if self._data_plane is not None:
+            self._data_plane.disconnect(number)
+        self._engine.gather("process_sets.removed", b"")
+        if self._engine.leads_host:
+            self._engine.discard_process_set(number)
+        return True
+
+    def ids_and_ranks(self) -> dict[int, list[int]]:
+        return {number: list(self.members(number)) for number in sorted(self._sets)}
+
+    def close(self) -> None:
+        for number, process_set in self._sets.items():
+            if number != 0:
+                process_set.process_set_id = None
+        global_process_set.ranks = None
+        global_process_set.mpi_comm = None
+
+    def _register(self, operation: str, process_set: ProcessSet) -> None:
+        number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
+        assert process_set.ranks is not None
+        links, carrier = self._connect(operation, number, process_set)
+        self._engine.add_process_set(
+            number, process_set.ranks, carrier, list(links.control), list(links.data)
+        )
+        process_set.process_set_id = number
+        self._sets[number] = process_set
+
+    def _connect(
+        self, operation: str, number: int, process_set: ProcessSet
+    ) -> tuple[SetLinks, EngineAdapter | None]:
+        """The set's connections between hosts, and what carries its data if the engine does not.
+
+        All ranks get them, or raise alike, members or not.
+        """
+        links, carrier, problem = SetLinks(), None, None
+        if process_set.ranks is None or (self._connect_set is None and self._data_plane is None):
+            return links, carrier
+        try:
+            if self._connect_set is not None:
+                links = self._connect_set(number, process_set.ranks)
+            if self._data_plane is not None:
+                carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
+        except InitError as failure:
+            problem = f"cannot connect process set {process_set.ranks}: {failure.reason}"
+        try:
+            self._agree(operation, "process_sets.connect", {"connect": number}, problem, InitError)
+        except BaseException:
+            links.close()
+            raise
+        return links, carrier
+
+    def _problem(self, process_set: ProcessSet) -> str | None:
+        """Why this set cannot be registered; None if it can."""
+        ranks = process_set.ranks or []
+        if process_set.process_set_id is not None:
+            return f"gave {process_set}, which is registered already"
+        if not ranks:
+            return "gave a process set without ranks"
+        if len(set(ranks)) != len(ranks):
+            return f"gave a process set that contains a rank twice: {ranks}"
+        if ranks[0] < 0 or ranks[-1] >= self._size:
+            return f"gave ranks {ranks}; the world has ranks 0 to {self._size - 1}"
+        for number, other in self._sets.items():
+            if other.ranks == ranks:
+                return f"gave a duplicate process set: {ranks} is process set {number} already"
+        return None
+
+    def _problem_of_all(self, process_sets: Sequence[ProcessSet]) -> str | None:
+        for index, process_set in enumerate(process_sets):
+            problem = self._problem(process_set)
+            if problem is None and process_set.ranks in [s.ranks for s in process_sets[:index]]:
+                problem = f"gave a duplicate process set: {process_set.ranks}"
+            if problem is not None:
+                return f"{problem} (process_sets[{index}])"
+        return None
+
+    def _agree(
+        self,
+        operation: str,
+        name: str,
+        proposal: Any,
+        problem: str | None,
+        error: type[Exception],
+    ) -> None:
+        """Raise on every rank alike if some rank has a problem or wants something else."""
+        gathered = self._gather(name, [proposal, problem])
+        answers = [_proposal_in(rank, answer) for rank, answer in enumerate(gathered)]
+        problems = [f"rank {rank} {text}" for rank, (_, text) in enumerate(answers) if text]
+        if problems:
+            raise error(f"{operation}: {'; '.join(problems)}")
+        first = answers[0][0]
+        for rank, (other, _) in enumerate(answers):
+            if other != first:
+                text = f"{operation}: rank {rank} asked for {other}, rank 0 for {first}"
+                raise (InitError if error is InitError else MismatchError)(text)
+
+    def _gather(self, name: str, message: Any) -> list[bytes]:
+        """The messages of all ranks as JSON, each as its rank has sent it.
+
+        The codes know the agreement's name alone, so that ranks which want different operations
+        can tell each other.
+
+        Raises:
+            AlteredObjectError: one was altered on its way; the world is over.
+        """
+        payload = json.dumps(message).encode()
+        codes = ObjectCodes(self._key, "agreement", name, 0, self.rank, len(payload))
+        try:
+            codes.hear(self._engine.gather(name, codes.row), range(self._size))
+            lengths = codes.lengths()
+            records = self._engine.gather(f"{name}.t", payload + codes.code(payload))
+            return codes.payloads(lengths, records)
+        except AlteredObjectError as error:
+            self._engine.end_world(str(error))
+            raise
+
+
+def _proposal_in(rank: int, answer: bytes) -> tuple[Any, str | None]:
+    """What a rank wants, and what is wrong with it; HorovodInternalError for anything else."""
+    found = _json_of(rank, "proposal", answer)
+    is_pair = isinstance(found, list) and len(found) == 2
+    if not is_pair or not isinstance(found[1], (str, type(None))):
+        raise _bad_answer(rank, "proposal", found, "a proposal and a text")
+    return found[0], None if found[1] is None else printable(found[1])
+
+
+def _groups_in(rank: int, answer: bytes, count: int) -> list[list[int] | None]:
+    """The ranks of each of its communicators, of ``count`` sets; as above."""
+    found = _json_of(rank, "communicators", answer)
+    if not isinstance(found, list) or len(found) != count:
+        raise _bad_answer(rank, "communicators", found, f"{count} of them")
+    for ranks in found:
+        is_group = isinstance(ranks, list) and all(type(each) is int for each in ranks)
+        if ranks is not None and not is_group:
+            raise _bad_answer(rank, "communicators", ranks, "ranks")
+    return found
+
+
+def _json_of(rank: int, message: str, answer: bytes) -> Any:
+    try:
+        return read_json(message, answer)
+    except BadMessageError as error:
+        raise HorovodInternalError(str(error.of(f"rank {rank}")), ranks=[rank]) from None
+
+
+def _bad_answer(rank: int, message: str, found: object, expected: str) -> HorovodInternalError:
+    text = printable(reprlib.repr(found))
+    error = BadMessageError(message, "values", text, expected, f"rank {rank}")
+    return HorovodInternalError(str(error), ranks=[rank])
+
+
+global_process_set: ProcessSet = _GlobalProcessSet()
+_registry: _Registry | None = None
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a process set; blocks until every rank of the world has called it alike.
+
+    Args:
+        process_set: the set, or its ranks; the same on every rank, members or not, and in the same
+            order among all calls of ``add_process_set`` and ``remove_process_set``.
+
+    Returns:
+        The registered set.
+
+    Raises:
+        ValueError: Horovod is not initialized or not in dynamic mode; on some rank the set is a
+            duplicate or has ranks that do not exist, which is raised on all ranks.
+        InitError: (a ``ValueError``) its ranks are on several hosts and cannot be connected.
+        NotImplementedError: the set is a communicator; ``init`` alone takes those.
+        MismatchError: ranks want different changes.
+    """
+    registry = _dynamic_registry("add_process_set")
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.mpi_comm is not None:
+        raise NotImplementedError(
+            "add_process_set: a process set of an mpi4py communicator can be given to init only; "
+            "list its ranks"
+        )
+    registry.add(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a process set and give its memory back; blocks until every rank has called it alike.
+
+    Returns:
+        False for the global set and for sets that are not registered, else True; the object is not
+        registered any more.
+
+    Raises:
+        ValueError: Horovod is not initialized or not in dynamic mode, or this is no process set;
+            some rank has operations in flight on the set, which is raised on all ranks.
+        MismatchError: ranks want different changes.
+    """
+    registry = _dynamic_registry("remove_process_set")
+    check_process_set(process_set)
+    return registry.remove(process_set)
+
+
+def check_process_set(process_set: object) -> None:
+    """Refuse what is no process set.
+
+    Raises:
+        ValueError: it is, for example, a list of ranks.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set must be a ProcessSet, found {reprlib.repr(process_set)}")
+
+
+def number_of(process_set: object) -> int:
+    """The number of a registered set, under which the engine knows it.
+
+    Before ``init`` only the global set has one: graphs are sometimes built before.
+
+    Raises:
+        ValueError: this is no process set, or it is not registered in this world.
+    """
+    check_process_set(process_set)
+    assert isinstance(process_set, ProcessSet)
+    number = process_set.process_set_id
+    if number is None:
+        raise ValueError(
+            f"{process_set} is not registered; give it to init or add_process_set on all ranks"
+        )
+    if number != 0:
+        _current().members(number)
+    return number
+
+
+def ids_and_ranks() -> dict[int, list[int]]:
+    """All registered sets: ranks by id."""
+    return _current().ids_and_ranks()
+
+
+def open_registry(
+    engine: _native.Engine,
+    key: bytes,
+    rank: int,
+    size: int,
+    process_sets: Sequence[ProcessSet],
+    is_dynamic: bool,
+    connect_set: ConnectSet | None = None,
+    data_plane: DataPlane | None = None,
+    comm: Any = None,
+) -> None:
+    """Begin a world's process sets: the global one and these; blocks until all ranks agree.
+
+    ``key`` is the world's, for the codes of objects. ``connect_set`` connects the members of a set,
+    where the world is on several hosts.
+
+    Raises:
+        InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
+        AlteredObjectError: what a rank has sent was altered; the world is over.
+    """
+    global _registry
+    registry = _Registry(engine, key, rank, size, is_dynamic, connect_set, data_plane, comm)
+    try:
+        registry.register_at_start(process_sets)
+    except BaseException:
+        registry.close()
+        raise
+    _registry = registry
+
+
+def close_registry() -> None:
+    """End of the world: no set is registered any more."""
+    global _registry
+    registry, _registry = _registry, None
+    if registry is not None:
+        registry.close()
+
+
+def _current() -> _Registry:
+    if _registry is None:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    return _registry
+
+
+def _dynamic_registry(operation: str) -> _Registry:
+    registry = _current()
+    if not registry.is_dynamic:
+        raise ValueError(
+            f"{operation} needs dynamic process sets: call hvd.init(process_sets='dynamic') or set "
+            f"{_DYNAMIC}=1 on all ranks"
+        )
+    return registry
+
+
+def _ranks_of(process_set: ProcessSet, whole: Any) -> list[int] | None:
+    """The world's numbers of a communicator's processes; None where this one has none."""
+    if is_null(process_set.mpi_comm):
+        return None
+    return sorted(ranks_within(process_set.mpi_comm, whole))
+
+
+def _groups(ranks_of_all: Sequence[list[int] | None]) -> list[list[int]]:
+    """The different lists among those of all ranks, in the order of their lowest ranks."""
+    return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in ranks_of_all if ranks})]
+
+
+def _rank_list(ranks: Any) -> list[int]:
+    if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes)):
+        raise ValueError(f"ProcessSet: expected a list of ranks, found {ranks!r}")
+    found = list(ranks)
+    if not all(_is_integer(rank) for rank in found):
+        raise ValueError(f"ProcessSet: expected a list of ranks, found {found!r}")
+    return sorted(int(rank) for rank in found)
+
+
+def _is_integer(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)

@@ -1,0 +1,1 @@
+"""Pickled functions and their results on the way to and from workers."""

@@ -1,0 +1,229 @@
+"""What travels between ``horovod.run`` and its workers, and how: files in memory without a name.
+
+The call goes out in one file that all workers read, each of them answers into one of its own. They
+are handed down as descriptors, from the caller to the supervisor to the workers, so nobody else can
+read or write them; what is unpickled comes from a process that this one started, or that started
+this one. No size is limited, and nobody has to read while somebody writes.
+
+An answer begins with one byte, which is written last: a worker that dies in between has said
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+__all__ = [
+    "ANSWER_FD",
+    "CALL_FD",
+    "Call",
+    "CallFiles",
+    "Failure",
+    "WorkerFiles",
+    "failure_of",
+    "is_failure",
+    "is_result",
+    "memory_file",
+    "read_call",
+    "read_failure",
+    "read_result",
+    "seal",
+    "write_call",
+    "write_failure",
+    "write_result",
+]
+
+# What the files are called in a worker, whatever their numbers are elsewhere.
+CALL_FD = 3
+ANSWER_FD = 4
+
+_RESULT = b"R"
+_FAILURE = b"F"
+
+
+class WorkerFiles(Protocol):
+    """The descriptors of one job as its launcher needs them; workers are known by number."""
+
+    @property
+    def call_fd(self) -> int:
+        """The call."""
+
+    def answer_fd(self, worker: int) -> int:
+        """Where the answer of this worker is, or comes to be."""
+
+    def for_worker(self, worker: int) -> dict[int, int]:
+        """What this worker finds under which number."""
+
+
+@dataclass(frozen=True)
+class CallFiles:
+    """The descriptors of one job: the call, and an answer for each rank."""
+
+    call_fd: int
+    answer_fds: tuple[int, ...]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All of them."""
+        return (self.call_fd, *self.answer_fds)
+
+    def answer_fd(self, worker: int) -> int:
+        """See ``WorkerFiles``; here numbers are ranks."""
+        return self.answer_fds[worker]
+
+    def for_worker(self, worker: int) -> dict[int, int]:
+        """See ``WorkerFiles``."""
+        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
+
+    def has_result(self, worker: int) -> bool:
+        """Whether this worker has done what it was started for."""
+        return is_result(self.answer_fd(worker))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function with its arguments, and what of the caller it may look at: the command line.
+
+    ``search_path`` is where its modules are found; None leaves it to the worker's Python.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    argv: tuple[str, ...] = ()
+    search_path: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a worker has no result. ``cause`` is the pickled exception, empty if that failed."""
+
+    what: str
+    traceback: str
+    exit_code: int
+    time_ns: int
+    cause: bytes = b""
+
+    def exception(self) -> BaseException | None:
+        """The worker's exception, if it survived the journey."""
+        if not self.cause:
+            return None
+        try:
+            error = pickle.loads(self.cause)
+        except Exception:  # whatever its constructor thinks of the arguments
+            return None
+        return error if isinstance(error, BaseException) else None
+
+
+def memory_file() -> BinaryIO:
+    """An empty file without a name, readable, writable, close-on-exec; the caller closes it."""
+    try:
+        fd = os.memfd_create("horovod-call", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (OSError, AttributeError):  # refused by a sandbox, or not Linux
+        import tempfile
+
+        return tempfile.TemporaryFile()
+    return os.fdopen(fd, "w+b")
+
+
+def write_call(call: Call, file: BinaryIO) -> None:
+    """Put ``call`` into ``file``, which nobody can change from then on.
+
+    Raises whatever a part of the call raises that cannot be pickled.
+    """
+    from horovod.launch.calls.by_value import dump  # the launcher itself needs no cloudpickle
+
+    # Apart, because the second cannot be read before the first has been put to use.
+    pickle.dump((call.argv, call.search_path), file)
+    dump((call.function, call.args, dict(call.kwargs)), file)
+    file.flush()
+    seal(file)
+
+
+def seal(file: BinaryIO) -> None:
+    """Let nobody change ``file`` any more, where the system can do that."""
+    with contextlib.suppress(OSError, AttributeError):
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+
+
+def read_call(fd: int, prepare: Callable[[tuple[str, ...], tuple[str, ...] | None], None]) -> Call:
+    """The call in ``fd``; ``prepare`` gets ``argv`` and ``search_path`` before it is unpickled."""
+    # All workers share the position in the file, so it is not read but mapped.
+    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as stream:
+        argv, search_path = pickle.load(stream)
+        prepare(argv, search_path)
+        function, args, kwargs = pickle.load(stream)
+    return Call(function, args, kwargs, argv, search_path)
+
+
+def write_result(fd: int, result: Any) -> None:
+    """Answer with ``result``. Raises what pickling raises; then there is no answer yet."""
+    from horovod.launch.calls.by_value import dump
+
+    _write_answer(fd, _RESULT, lambda file: dump(result, file))
+
+
+def write_failure(fd: int, failure: Failure) -> None:
+    """Answer with the reason why there is no result."""
+    _write_answer(fd, _FAILURE, lambda file: pickle.dump(failure, file))
+
+
+def is_result(fd: int) -> bool:
+    """Whether the answer in ``fd`` is complete and a result."""
+    return os.pread(fd, 1, 0) == _RESULT
+
+
+def is_failure(fd: int) -> bool:
+    """Whether the answer in ``fd`` is complete and a failure."""
+    return os.pread(fd, 1, 0) == _FAILURE
+
+
+def read_result(file: BinaryIO) -> Any:
+    """The result in ``file`` (see ``is_result``). Raises what unpickling raises."""
+    file.seek(1)
+    return pickle.load(file)
+
+
+def read_failure(file: BinaryIO) -> Failure | None:
+    """The failure in ``file``; None if it holds a result or nothing."""
+    file.seek(0)
+    if file.read(1) != _FAILURE:
+        return None
+    failure: Failure = pickle.load(file)
+    return failure
+
+
+def failure_of(error: BaseException, what: str, exit_code: int) -> Failure:
+    """``error`` on its way to the caller; the outermost frame is ours and left out."""
+    shown = error.__traceback__
+    if shown is not None and shown.tb_next is not None:
+        shown = shown.tb_next
+    text = "".join(traceback.format_exception(type(error), error, shown))
+    return Failure(what, text, exit_code, time.time_ns(), _pickled(error))
+
+
+def _pickled(error: BaseException) -> bytes:
+    from horovod.launch.calls.by_value import dumps
+
+    try:
+        return dumps(error)
+    except Exception:  # it holds what cannot travel; its text does
+        return b""
+
+
+def _write_answer(fd: int, kind: bytes, write: Callable[[BinaryIO], None]) -> None:
+    os.ftruncate(fd, 0)
+    with open(fd, "wb", closefd=False) as file:
+        file.seek(1)
+        write(file)
+    os.pwrite(fd, kind, 0)

@@ -1,0 +1,67 @@
+"""What this installation can do, in the table that ``horovodrun --check-build`` prints."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from horovod.core import gpus
+from horovod.core.base import mpi_library
+from horovod.rendezvous.base.protection import find_cipher
+
+__all__ = ["build_table", "problems"]
+
+_Rows = tuple[tuple[str, bool], ...]
+
+
+def build_table(version: str) -> str:
+    """The table for what is installed here; imports no framework to find out."""
+    frameworks = (
+        ("TensorFlow", _is_installed("tensorflow")),
+        ("PyTorch", _is_installed("torch")),
+        ("MXNet", _is_installed("mxnet")),
+    )
+    has_mpi = mpi_library.is_built()
+    # The native engine, which is always there, stands where Gloo stood as a controller.
+    controllers = (("MPI", has_mpi), ("Gloo", True))
+    operations = (
+        *(("NCCL", gpus.nccl_version() != 0), ("DDL", False), ("CCL", False)),
+        ("MPI", has_mpi),
+        ("Gloo", _is_installed("torch")),
+    )
+    blocks = (
+        _block("Available Frameworks:", frameworks),
+        _block("Available Controllers:", controllers),
+        _block("Available Tensor Operations:", operations),
+        _block("Available Connections Between Hosts:", (_link_row(),)),
+    )
+    return f"Horovod v{version}:\n\n" + "\n".join(blocks)
+
+
+def problems() -> list[str]:
+    """What is missing for that which is not there, where it could be."""
+    missing = [("NCCL", gpus.nccl_problem()), ("MPI", mpi_library.why_not_built())]
+    if not _is_installed("torch"):
+        missing.append(("Gloo", "it comes with PyTorch; pip install torch"))
+    if isinstance(problem := find_cipher(), str):
+        missing.append(("OpenSSL", problem))
+    return [f"{name}: {reason}" for name, reason in missing if reason is not None]
+
+
+def _link_row() -> tuple[str, bool]:
+    """What seals them, and where it is."""
+    cipher = find_cipher()
+    if isinstance(cipher, str):
+        return "OpenSSL", False
+    return f"{cipher.version} ({cipher.path})", True
+
+
+def _block(title: str, rows: _Rows) -> str:
+    marks = "".join(f"    [{'X' if is_there else ' '}] {name}\n" for name, is_there in rows)
+    return f"{title}\n{marks}"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,160 @@
+"""The options of ``horovodrun`` for jobs whose workers come and go, and the plan they make."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod.launch.jobs.report import REPORT_ENVIRONMENT
+from horovod.launch.model.elastic_plan import ElasticPlan, check_hosts
+from horovod.launch.model.hosts import HostSlots
+from horovod.launch.model.limits import Limits
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.remote.job_folder import check_job_id
+from horovod.settings import Settings
+
+__all__ = [
+    "ELASTIC_OPTIONS",
+    "add_discovery_option",
+    "add_elastic_options",
+    "elastic_plan",
+    "is_elastic",
+]
+
+_LARGEST_COUNT = 100_000
+# What changes nothing without the options that make a job elastic.
+ELASTIC_OPTIONS = ("max_np", "reset_limit", "blacklist_cooldown_range")
+
+
+def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
+    """The option that takes the place of a list of hosts."""
+    hosts.add_argument(
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="ask this command every second which machines there are, and let workers come and go "
+        "with them; it prints a line NAME or NAME:SLOTS for each",
+    )
+
+
+def add_elastic_options(group: argparse._ArgumentGroup) -> None:
+    """Give ``group`` what says how far a job may shrink and grow."""
+    add = group.add_argument
+    add(
+        "--min-np",
+        "--min-num-proc",
+        dest="min_np",
+        type=_count,
+        metavar="N",
+        help="go on while there are so many workers, and wait while there are fewer; default: -np",
+    )
+    add(
+        "--max-np",
+        "--max-num-proc",
+        dest="max_np",
+        type=_count,
+        metavar="N",
+        help="use no more workers than this; what further slots run waits to take over; default: "
+        "use all slots",
+    )
+    add(
+        "--reset-limit",
+        type=_limit,
+        metavar="N",
+        help="end the job instead of resetting it more often than this; default: no limit",
+    )
+    add(
+        "--blacklist-cooldown-range",
+        nargs=2,
+        type=float,
+        metavar=("MIN", "MAX"),
+        help="use a machine where a worker failed again after a while that grows from MIN to MAX "
+        "seconds with each failure; default: never",
+    )
+    add(
+        "--job-id",
+        type=_job_id,
+        metavar="NAME",
+        help="a name for the job, under which --doctor finds it; if horovodrun dies, workers of "
+        "an elastic job go on and wait for it, for the elastic timeout, and the same command line "
+        "takes them over; default: of the time and chance, without a horovodrun to wait for",
+    )
+
+
+def is_elastic(given: argparse.Namespace) -> bool:
+    """Whether the command line asks for a job that shrinks and grows."""
+    return given.host_discovery_script is not None or given.min_np is not None
+
+
+def elastic_plan(
+    given: argparse.Namespace,
+    command: Sequence[str],
+    *,
+    hosts: tuple[HostSlots, ...] | None,
+    interfaces: tuple[str, ...],
+    variables: Mapping[str, str],
+    environ: Mapping[str, str],
+    report: Path | None = None,
+) -> ElasticPlan:
+    """The job that the command line asks for; ``variables`` are the settings that it chose.
+
+    ``report`` is the file of ``--report``.
+
+    Raises:
+        ValueError: options are missing or contradict each other.
+    """
+    count = given.num_proc
+    if count is None:
+        raise ValueError("say with -np how many processes to start with, for example -np 2")
+    settings = Settings.from_env({**environ, **variables})
+    bounds = given.blacklist_cooldown_range
+    limits = Limits(
+        np=count,
+        min_np=count if given.min_np is None else given.min_np,
+        max_np=given.max_np,
+        reset_limit=given.reset_limit,
+        elastic_timeout_s=settings.elastic_timeout_s,
+        cooldown=None if bounds is None else (bounds[0], bounds[1]),
+    )
+    script = given.host_discovery_script or ""
+    if given.host_discovery_script is None:
+        hosts = hosts or (HostSlots("localhost", given.max_np or count),)
+        check_hosts(hosts, limits, "--blacklist-cooldown-range 1 60")
+    elif not script.strip():
+        raise ValueError("--host-discovery-script: expected a command, for example ./hosts.sh")
+    directory = given.output_filename
+    return ElasticPlan(
+        command=tuple(command),
+        limits=limits,
+        script=script,
+        hosts=hosts or (),
+        slots_per_host=given.slots_per_host,
+        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
+        is_verbose=given.verbose,
+        output_directory=None if directory is None else Path(directory),
+        is_timestamped=given.prefix_output_with_timestamp,
+        ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
+        interfaces=interfaces,
+        start_timeout_s=settings.start_timeout_s,
+        job_id=given.job_id or "",
+        report=report,
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < _LARGEST_COUNT):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of processes, 1 or more")
+    return int(text)
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of resets, 0 or more")
+    return int(text)
+
+
+def _job_id(text: str) -> str:
+    try:
+        return check_job_id(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

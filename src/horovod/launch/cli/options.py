@@ -1,0 +1,334 @@
+"""The options of ``horovodrun``: of hosts and output, and one for each setting that has a flag."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.core.base.setting import Flag, Setting
+from horovod.errors import SettingError
+from horovod.launch.cli.elastic_options import (
+    ELASTIC_OPTIONS,
+    add_discovery_option,
+    add_elastic_options,
+    is_elastic,
+)
+from horovod.launch.kubernetes.options import add_kubernetes_options
+from horovod.launch.model.hosts import interface_names
+from horovod.settings import SETTINGS, file_sections
+
+__all__ = [
+    "add_options",
+    "chosen_settings",
+    "file_form",
+    "named_interfaces",
+    "split_command",
+    "unused_options",
+]
+
+# Of the lines of a configuration file in the help, which indents them.
+_FILE_WIDTH = 94
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` all options but the general ones, under their headings."""
+    _add_start(parser.add_argument_group("start"))
+    _add_controller(parser.add_argument_group("MPI"))
+    _add_remote(parser.add_argument_group("other machines"))
+    _add_elastic(parser.add_argument_group("elastic"))
+    _add_output(parser.add_argument_group("output"))
+    for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
+        _add_settings(parser.add_argument_group(topic), topic)
+    add_kubernetes_options(parser)
+
+
+def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line gave a value, by their names.
+
+    Raises:
+        SettingError: one got a value that it cannot have; the text begins with ``<name>=<value>``.
+    """
+    chosen = {}
+    for setting in SETTINGS:
+        value = getattr(given, setting.name, None)
+        if setting.flag is None or value is None:
+            continue
+        if isinstance(value, str):
+            try:
+                value = setting.parse(value, setting.flag.factor)
+            except SettingError as error:
+                name = setting.flag.name.lstrip("-").replace("-", "_")
+                raise SettingError(f"{name}={value}: {error}") from None
+        chosen[setting.name] = value
+    return chosen
+
+
+def unused_options(given: argparse.Namespace, controller: str) -> list[str]:
+    """A sentence for each option that changes nothing in a job that ``controller`` starts."""
+    of_mpi, of_elastic = ("mpi_args", "binding_args"), ELASTIC_OPTIONS
+    takes_slots = given.kubernetes is not None or given.host_discovery_script is not None
+    return [
+        f"--{name.replace('_', '-')} has an effect only {where}"
+        for names, where, is_used in (
+            (of_mpi, "with --mpi or --jsrun", controller != "gloo"),
+            (of_elastic, "in an elastic job, see --min-np", is_elastic(given)),
+            (("slots_per_host",), "with --kubernetes or --host-discovery-script", takes_slots),
+        )
+        for name in names
+        if getattr(given, name) is not None and not is_used
+    ]
+
+
+def file_form() -> str:
+    """A configuration file that changes nothing: every key with its default."""
+    lines = ["controller: gloo\n"]
+    for section, settings in file_sections().items():
+        pairs = [f"{name}: {_default_in_file(setting)}" for name, setting in settings.items()]
+        text = f"{section}: {{{', '.join(pairs)}}}"
+        lines.append(textwrap.fill(text, _FILE_WIDTH, subsequent_indent="  ") + "\n")
+    return "".join(lines)
+
+
+def _default_in_file(setting: Setting) -> str:
+    flag = setting.flag
+    if isinstance(setting.default, bool):
+        return str(setting.default != bool(flag and flag.is_key_opposite)).lower()
+    return setting.text(setting.default, flag.factor if flag else 1) or "null"
+
+
+def split_command(
+    arguments: Sequence[str], parser: argparse.ArgumentParser
+) -> tuple[list[str], list[str]]:
+    """Our options, and the command: from the first word that is neither option nor its value.
+
+    Argparse alone would look for our options among the command's words, too.
+    """
+    words = list(arguments)
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return words[:index], words[index + 1 :]
+        if not word.startswith("-") or word == "-":
+            break
+        index += 1 + _words_taken(word, parser)
+    return words[:index], words[index:]
+
+
+def _words_taken(word: str, parser: argparse.ArgumentParser) -> int:
+    """How many words after ``word`` are values of this option."""
+    # Argparse tells nobody else what it has been given.
+    taken = {
+        name: _value_count(action) for action in parser._actions for name in action.option_strings
+    }
+    if word in taken:
+        return taken[word]
+    # An abbreviation; with "=" no name matches, and the value is in the same word.
+    return max((taken[name] for name in taken if name.startswith(word)), default=0)
+
+
+def _value_count(action: argparse.Action) -> int:
+    if action.nargs is None:
+        return 1
+    return action.nargs if isinstance(action.nargs, int) else 0
+
+
+def _add_controller(group: argparse._ArgumentGroup) -> None:
+    controllers = group.add_mutually_exclusive_group()
+    for name, text in (
+        ("--gloo", "start the processes without MPI, for the native engine; the default"),
+        ("--mpi", "let mpirun start the processes, whose data then goes over MPI"),
+        ("--jsrun", "let jsrun start them in a job of LSF's; their data goes over MPI"),
+    ):
+        controllers.add_argument(
+            name, dest="controller", action="store_const", const=name[2:], help=text
+        )
+    group.add_argument("--mpi-args", metavar="WORDS", help="more words for mpirun or jsrun")
+    group.add_argument(
+        "--binding-args", metavar="WORDS", help="how mpirun binds processes, instead of not at all"
+    )
+    group.add_argument(
+        "--tcp",
+        action="store_true",
+        help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp",
+    )
+
+
+def _add_start(group: argparse._ArgumentGroup) -> None:
+    hosts = group.add_mutually_exclusive_group()
+    hosts.add_argument(
+        "-H",
+        "--hosts",
+        metavar="NAME:SLOTS",
+        help="the machines, separated by commas, and how many processes each may run; ranks fill "
+        "them in this order; default localhost:N",
+    )
+    hosts.add_argument(
+        "-hostfile",
+        "--hostfile",
+        metavar="PATH",
+        help="the same as a file with lines of the form: name slots=N",
+    )
+    add_discovery_option(hosts)
+    _add_settings(group, "start")
+
+
+def _add_elastic(group: argparse._ArgumentGroup) -> None:
+    add_elastic_options(group)
+    _add_settings(group, "elastic")
+
+
+def _add_remote(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-p",
+        "--ssh-port",
+        type=_port,
+        metavar="PORT",
+        help="port of their ssh servers; default: as ssh is configured",
+    )
+    group.add_argument(
+        "-i",
+        "--ssh-identity-file",
+        metavar="FILE",
+        help="private key that lets ssh in; default: as ssh is configured",
+    )
+    group.add_argument(
+        "--network-interfaces",
+        metavar="NAME[,NAME...]",
+        help="interfaces that the machines may use to reach each other, as all of them name them; "
+        "default: whatever leads there",
+    )
+    group.add_argument(
+        "--network-interface",
+        action="append",
+        metavar="NAME",
+        help="the same, one name each time it is given",
+    )
+    group.add_argument(
+        "--disable-cache",
+        action="store_true",
+        help="accepted: every start asks every machine anew, nothing is remembered",
+    )
+
+
+def named_interfaces(given: argparse.Namespace) -> tuple[str, ...]:
+    """The interfaces that the command line names, each once."""
+    single = given.network_interface or []
+    if any("," in name for name in single):
+        text = "--network-interface A,B is deprecated; use --network-interfaces A,B"
+        warnings.warn(text, DeprecationWarning, stacklevel=1)
+    return interface_names([given.network_interfaces or "", *single])
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 1 to 65535")
+    return int(text)
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--output-filename",
+        metavar="DIR",
+        help="keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too",
+    )
+    group.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a page for a browser when the job has ended, however it ended: step times, who "
+        "waited for whom, bandwidth, slowest tensors, events, settings (docs/report.md)",
+    )
+    # The documented interface lets the times of workers' lines and of log lines exclude each other.
+    times = group.add_mutually_exclusive_group()
+    times.add_argument(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="begin each line of the workers with the time; not together with those of log lines",
+    )
+    _add_settings(group, "output", times)
+
+
+def _add_settings(
+    group: argparse._ArgumentGroup,
+    topic: str,
+    switches: argparse._MutuallyExclusiveGroup | None = None,
+) -> None:
+    """The flags of one topic; those that turn something on or off go into ``switches``."""
+    for setting in SETTINGS:
+        if setting.flag is None or setting.flag.topic != topic:
+            continue
+        if setting.flag.opposite:
+            _add_switch(switches or group.add_mutually_exclusive_group(), setting, setting.flag)
+        else:
+            group.add_argument(
+                setting.flag.name,
+                dest=setting.name,
+                metavar=_metavar(setting),
+                help=_valued_help(setting, setting.flag),
+            )
+
+
+def _add_switch(group: argparse._MutuallyExclusiveGroup, setting: Setting, flag: Flag) -> None:
+    """Two flags, and for each an older name that no help shows."""
+    for name, value in ((flag.name, True), (flag.opposite, False)):
+        group.add_argument(
+            name,
+            dest=setting.name,
+            action="store_const",
+            const=value,
+            help=f"{setting.meaning if value else 'the contrary'} ({setting.env}={int(value)})",
+        )
+        for old_name in flag.deprecated[:1] if value else flag.deprecated[1:]:
+            group.add_argument(
+                old_name,
+                dest=setting.name,
+                action=_Deprecated,
+                const=value,
+                newer=name,
+                help=argparse.SUPPRESS,
+            )
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.choices:
+        return "LEVEL"
+    if isinstance(setting.default, tuple):
+        return "CORE[,CORE...]"
+    last_word = setting.name.rpartition("_")[2]
+    if last_word in ("address", "port"):
+        return last_word.upper()
+    if isinstance(setting.default, str):
+        return "PATH"
+    return {"s": "SEC", "ms": "MS"}.get(setting.unit, "N")
+
+
+def _valued_help(setting: Setting, flag: Flag) -> str:
+    default = setting.text(setting.default, flag.factor) or "none"
+    unit = flag.unit or setting.unit
+    shown = f"{default} {unit}" if unit else default
+    return f"{setting.meaning} ({setting.env}; default: {shown})"
+
+
+class _Deprecated(argparse.Action):
+    """Stores ``const``, and warns that another option does it."""
+
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, newer: str, **details: Any
+    ) -> None:
+        super().__init__(option_strings, dest, nargs=0, **details)
+        self._newer = newer
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        text = f"{option_string} is deprecated; use {self._newer}"
+        warnings.warn(text, DeprecationWarning, stacklevel=1)
+        setattr(namespace, self.dest, self.const)

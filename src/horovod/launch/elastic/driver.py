@@ -1,0 +1,439 @@
+"""One elastic run of a command: carries out what the director decides, and tells it what happens.
+
+The stage's loop is the only one: the discovery script, output, signals, other hosts and what
+workers say through the store all wake it. Whatever happens becomes an event; events are handed to
+the director one by one, and its actions done, before the loop sleeps again.
+"""
+
+from __future__ import annotations
+
+import selectors
+import shlex
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+
+from horovod.core.base.checked import BadMessageError, printable
+from horovod.launch.elastic.answers import Answers
+from horovod.launch.elastic.discovery import Finding
+from horovod.launch.elastic.embedded_hosts import EmbeddedAgentHosts
+from horovod.launch.elastic.host_sources import DiscoveryScript, FixedHosts, HostSource
+from horovod.launch.elastic.mailbox import Mailbox
+from horovod.launch.elastic.memory import Memory, Record, new_record
+from horovod.launch.elastic.messages import DriverMessages, open_store
+from horovod.launch.elastic.policy.actions import (
+    Abandon,
+    Action,
+    End,
+    Finish,
+    Publish,
+    Say,
+    Seats,
+    Start,
+)
+from horovod.launch.elastic.worker_groups import WorkerGroups
+from horovod.launch.embedded.agent_news import AgentUpdates
+from horovod.launch.jobs.job_id import parting_words, with_job_id
+from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_stage
+from horovod.launch.jobs.report import new_report, say_last
+from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.remote.remote_group import RemoteWorkerGroup
+from horovod.launch.workers.logs import Logs
+from horovod.launch.workers.processes import describe_exit, open_standard_files
+from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
+from horovod.rendezvous.identity.elastic_messages import Ready, Seat
+from horovod.rendezvous.store.client import REPORT_KEYS
+from horovod.rendezvous.store.server import StoreServer
+
+__all__ = ["run_elastic_job"]
+
+_LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker that met it
+
+
+def run_elastic_job(
+    plan: ElasticPlan, environ: Mapping[str, str], news: AgentUpdates | None = None
+) -> JobOutcome:
+    """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
+
+    ``news`` tell the guests of a plan that has them.
+
+    Status and signals as for ``run_job``; nobody reads standard input. Main thread only. The answer
+    files of ``plan.call`` get the results of as many ranks, or the first of them what the worker
+    told whose failure ended the job.
+
+    Raises:
+        OSError: the output directory cannot be made or written. Nothing was started then.
+    """
+    open_standard_files()
+    plan = with_job_id(plan, environ)
+    with closing(Memory(plan, environ)) as memory:
+        outcome = _run(plan, environ, memory, memory.recalled or new_record(plan), news)
+        if outcome is None:  # nothing is left of the job that was to be taken over
+            outcome = _run(plan, environ, memory, new_record(plan), news)
+        assert outcome is not None
+        memory.remove()
+        return outcome
+
+
+def _run(
+    plan: ElasticPlan,
+    environ: Mapping[str, str],
+    memory: Memory,
+    record: Record,
+    news: AgentUpdates | None,
+) -> JobOutcome | None:
+    """How the job went; None if it was to be taken over and is not there any more."""
+    is_return = record is memory.recalled
+    numbers = range(plan.limits.np)
+    report = new_report(plan)
+    manner = OutputOptions(
+        plan.is_verbose,
+        plan.is_timestamped,
+        plan.is_silent,
+        tells_outcome=plan.call is None,
+        note=None if report is None else report.note,
+        parting_words=parting_words(plan, environ),
+    )
+    with (
+        closing(Logs(plan.output_directory, numbers, is_continued=is_return)) as logs,
+        open_stage(logs, manner) as stage,
+        closing(Mailbox()) as mailbox,
+        open_store(record, report=stage.wakeups.note, on_set=mailbox.put) as server,
+        closing(
+            _ElasticDriver(plan, environ, stage, logs, mailbox, server, memory, record, news)
+        ) as job,
+    ):
+        job.start()
+        outcome = stage.run(job)
+        if job.is_void:
+            return None
+        if report is not None:
+            report.write(server.found(REPORT_KEYS), outcome, say_last)
+        return job.delivered(outcome)
+
+
+class _ElasticDriver:
+    """See ``Play``."""
+
+    def __init__(
+        self,
+        plan: ElasticPlan,
+        environ: Mapping[str, str],
+        stage: JobLoop,
+        logs: Logs,
+        mailbox: Mailbox,
+        server: StoreServer,
+        memory: Memory,
+        record: Record,
+        news: AgentUpdates | None,
+    ) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._logs = logs
+        self._mailbox = mailbox
+        self._memory = memory
+        self._record = record
+        self._director = record.director
+        self._server = server
+        self._post = DriverMessages(server, record)
+        least = plan.limits.min_np if plan.wants_all else None
+        self._answers = Answers(plan.call, least) if plan.call else None
+        guests = EmbeddedAgentHosts(news, stage.selector, self._found) if news else None
+        self._source = guests or self._host_source(environ)
+        self._crews = WorkerGroups(
+            plan,
+            environ,
+            stage,
+            server,
+            record.secret,
+            record.run,
+            listener=self,
+            failed=self._host_failed,
+            files=self._answers,
+            guests=guests.addresses if guests else None,
+        )
+        self._is_taking_over = record is memory.recalled
+        self.is_void = False  # there is nothing to take over
+        self._events: deque[Callable[[], list[Action]]] = deque()
+        self._fatal: dict[int, tuple[float, Callable[[], list[Action]]]] = {}  # and when it counts
+        self._told: set[str] = set()
+        self._actions: dict[type, Callable[..., None]] = {
+            Start: self._start,
+            End: self._end,
+            Abandon: self._post.abandon,
+            Seats: self._give_seats,
+            Publish: lambda action: self._post.publish(action.update),
+            Say: lambda action: stage.say(action.text),
+            Finish: self._finish,
+        }
+        self._source_pid: int | None = None
+
+    def start(self) -> None:
+        """Look for hosts, or for the workers that another driver has left; all else follows."""
+        self._stage.selector.register(self._mailbox, selectors.EVENT_READ, self._read_mailbox)
+        if self._is_taking_over:
+            self._take_over()
+        else:
+            if self._memory.void:
+                self._stage.say(f"job {self._plan.job_id} begins anew: {self._memory.void}")
+            command = shlex.join(self._plan.command)
+            self._stage.say_verbose(f"starting {self._plan.limits.np} or more workers: {command}")
+        self.turn()
+
+    def _take_over(self) -> None:
+        """Nothing is decided before a worker is found; what was decided before is done again."""
+        pending, self._record.pending = self._record.pending, []
+        begun = {action.worker for action in pending if isinstance(action, Start)}
+        workers = {n: name for n, name in self._director.workers.items() if n not in begun}
+        for number in workers:
+            self._add_log(number)
+        self._post.restore()
+        self._crews.take_over(workers)
+        for action in pending:
+            self._actions[type(action)](action)
+
+    def delivered(self, outcome: JobOutcome) -> JobOutcome:
+        """``outcome``, after the caller of a function has got what belongs to it."""
+        if self._answers is not None:
+            self._answers.deliver(outcome)
+        return outcome
+
+    def close(self) -> None:
+        """Look for no more hosts; nobody asks for answers any more."""
+        self._source.close()
+        if self._answers is not None:
+            self._answers.close()
+
+    def _host_source(self, environ: Mapping[str, str]) -> HostSource:
+        plan = self._plan
+        if not plan.script:
+            hosts = {host.hostname: host.slots for host in plan.hosts}
+            return FixedHosts(hosts, self._found)
+        selector = self._stage.selector
+        return DiscoveryScript(plan.script, plan.slots_per_host, selector, self._found, environ)
+
+    # What happens; see stage.Play.
+
+    @property
+    def deadline(self) -> float | None:
+        times = [self._source.deadline, self._crews.deadline]
+        if not self._is_taking_over:
+            times += [time.monotonic() if self._events else self._director.deadline]
+            times += [due for due, _ in self._fatal.values()]
+        return min((at for at in times if at is not None), default=None)
+
+    def turn(self) -> None:
+        now = time.monotonic()
+        self._look_for_hosts(now)
+        self._crews.tick(now)
+        if self._is_taking_over and not self._has_taken_over():
+            return
+        self._look_at_fatal(now)
+        if (at := self._director.deadline) is not None and now >= at:
+            self._note(partial(self._director.tick, now))
+        self._carry_out_all()
+
+    def _has_taken_over(self) -> bool:
+        if self._crews.has_found:
+            self._is_taking_over = False
+            self._stage.say(f"job {self._plan.job_id} is taken over")
+        elif not self._crews.is_searching:
+            self._stage.say(f"job {self._plan.job_id} begins anew: none of its workers is left")
+            self.is_void = True
+            self._stage.end(JobOutcome(0))
+        return not self._is_taking_over
+
+    def _look_for_hosts(self, now: float) -> None:
+        source = self._source
+        source.tick(now)
+        if (pid := source.pid) is not None and pid != self._source_pid:
+            self._source_pid = pid
+            self._stage.adopt(pid, partial(self._source_ended, pid))
+
+    def _source_ended(self, pid: int, status: int) -> None:
+        self._source_pid = None
+        self._source.note_exit(pid, status)
+
+    def _found(self, finding: Finding) -> None:
+        if finding.log:
+            self._stage.say(finding.log)
+        is_known = bool(self._record.hostnames) and not finding.is_final
+        if finding.error and is_known:  # another driver has had an answer
+            self._say_once(f"{finding.error}; the last good answer is kept")
+        elif finding.error:
+            self._stage.end(JobOutcome(1, f"horovodrun: {finding.error}\n"))
+        elif (hosts := finding.hosts) is not None:
+            self._record.hostnames = set(hosts)
+            self._note(partial(self._director.hosts_found, time.monotonic(), hosts))
+
+    def ended(self, workers: Sequence[Worker]) -> None:
+        self._read_mailbox()  # what they had said comes first
+        for worker in workers:
+            self._exited(worker.number, worker.exit_code or 0)
+            self._stage.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
+
+    def started(self, worker: Worker) -> None:
+        self._director.note_pid(worker.number, worker.pid)
+        self._stage.say_verbose(f"started {worker.name}")
+
+    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+        if not self._post.has_heard:  # nobody has got as far as init: nothing is known to work
+            self._stage.end(JobOutcome(trouble.status, f"horovodrun: {trouble.text}\n"))
+            return
+        self._stage.say(trouble.text)
+        self._crews.troubled(crew, trouble)
+        if trouble.number is not None:
+            self._exited(trouble.number, trouble.status)
+
+    def greeted(self, crew: RemoteWorkerGroup) -> None:
+        self._stage.say_verbose(f"{crew.hostname} has answered")
+        if crew.dropped_lines:
+            lines = f"{crew.dropped_lines} lines of output"
+            self._stage.say(f"{crew.hostname}: {lines} were dropped while nobody took them")
+        for number in self._crews.greeted(crew):
+            self._exited(number, -signal.SIGKILL)
+        for worker in crew.workers.values():
+            self._stage.say_verbose(f"found {worker.name}")
+            _, seat = self._record.answers.get(worker.number, (0, None))
+            if seat is not None and not seat.removal:
+                self._crews.name_seat(worker.number, seat)
+
+    def refused(self, crew: RemoteWorkerGroup) -> None:
+        self._stage.say_verbose(f"{crew.hostname}: {crew.child.how_it_ended}; trying again")
+
+    def lost(self, crew: RemoteWorkerGroup) -> None:
+        for number in self._crews.lost(crew):
+            self._give_up(number)
+
+    def _host_failed(self, hostname: str, reason: str) -> None:
+        for number, name in self._director.workers.items():
+            if name == hostname:
+                self._give_up(number)
+        self._note(partial(self._director.host_lost, time.monotonic(), hostname, reason))
+
+    def _give_up(self, number: int) -> None:
+        """Nobody will hear of this worker any more."""
+        self._post.forget(number)
+        self._take_answer(number, -signal.SIGKILL)
+
+    def _exited(self, number: int, exit_code: int) -> None:
+        self._crews.forget(number)
+        self._post.forget(number)
+        if number in self._fatal:
+            self._note(self._fatal.pop(number)[1])
+        is_complete = self._take_answer(number, exit_code)
+        now = time.monotonic()
+        exited = self._director.worker_exited
+        self._note(partial(exited, now, number, exit_code, is_complete=is_complete))
+
+    def _take_answer(self, number: int, exit_code: int) -> bool:
+        """Whether a worker that has ended has left what it was started for."""
+        return self._answers is None or self._answers.note_end(number, exit_code)
+
+    def _read_mailbox(self) -> None:
+        for worker, word, count, value in self._mailbox.take():
+            if word == "ready":
+                self._hear_ready(worker, count, value)
+            elif word == "done":
+                self._note(partial(self._director.worker_done, time.monotonic(), worker))
+            elif word == "fatal":
+                self._note_fatal(worker, printable(value.decode(errors="replace")))
+
+    def _hear_ready(self, worker: int, count: int, value: bytes) -> None:
+        try:
+            ready = Ready.decoded(value)
+        except BadMessageError as error:
+            self._note_fatal(worker, str(error.of(f"worker {worker}")))
+        else:
+            self._note_ready(worker, count, ready)
+
+    def _note_ready(self, worker: int, count: int, ready: Ready) -> None:
+        if not self._crews.has(worker):
+            return  # it has ended since
+        if self._post.note_question(worker, count):
+            self._note(partial(self._director.worker_ready, time.monotonic(), worker, ready))
+
+    def _note_fatal(self, worker: int, text: str) -> None:
+        now = time.monotonic()
+        event = partial(self._director.worker_fatal, now, worker, text)
+        # Whoever waits for an answer is told all of it.
+        self._fatal[worker] = (now + (_LAST_WORDS_S if self._answers else 0.0), event)
+
+    def _look_at_fatal(self, now: float) -> None:
+        for worker, (due, event) in list(self._fatal.items()):
+            if now >= due:
+                del self._fatal[worker]
+                self._note(event)
+
+    def _note(self, event: Callable[[], list[Action]]) -> None:
+        self._events.append(event)
+
+    # What is done.
+
+    def _carry_out_all(self) -> None:
+        while self._events and not self._stage.is_ending:
+            self._record.pending = self._decisions()
+            self._remember()
+            for action in self._record.pending:
+                self._actions[type(action)](action)
+        self._crews.keep(self._record.hostnames)
+
+    def _decisions(self) -> list[Action]:
+        """On all that has happened so far."""
+        actions: list[Action] = []
+        while self._events:
+            actions += self._events.popleft()()
+        return actions
+
+    def _remember(self) -> None:
+        """Before anything is done, so that nothing is done that another driver does not know."""
+        self._record.stores = self._server.addresses
+        try:
+            self._memory.keep(self._record)
+        except OSError as error:
+            self._say_once(f"this job cannot be taken over from here on: {error}")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._stage.say(text)
+
+    def _start(self, action: Start) -> None:
+        self._add_log(action.worker)
+        if self._answers is not None:
+            self._answers.note_place(0, action.worker, action.slot)
+        self._crews.start(action.worker, action.slot)
+
+    def _add_log(self, number: int) -> None:
+        try:
+            self._logs.add(number)
+        except OSError as error:
+            self._stage.say(f"the output of worker {number} is not kept: {error}")
+
+    def _end(self, action: End) -> None:
+        if not self._crews.end(action.worker, is_urgent=action.is_urgent):
+            self._exited(action.worker, -signal.SIGTERM)
+
+    def _give_seats(self, action: Seats) -> None:
+        self._post.begin_world(action.world)
+        for number, seat in action.seats.items():
+            if not self._crews.has(number):
+                continue  # its end is among the events to come
+            if not seat.removal:
+                self._name_seat(action.world, number, seat)
+            self._post.answer(number, seat)
+
+    def _name_seat(self, world: int, number: int, seat: Seat) -> None:
+        slot = self._crews.name_seat(number, seat)
+        if self._answers is not None and slot is not None and not seat.is_forecast:
+            self._answers.note_place(world, number, slot)
+
+    def _finish(self, action: Finish) -> None:
+        outcome = action.outcome
+        if self._answers is not None and outcome.status == 0:
+            outcome = self._answers.judged(outcome)
+        self._stage.end(outcome)

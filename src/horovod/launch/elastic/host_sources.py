@@ -1,0 +1,199 @@
+"""The sources of hosts: a script that is run every second, or a list that never changes.
+
+Both say what they find to ``report``, on the thread that calls them. The script's exit status comes
+through ``note_exit``, since the launcher reaps all children itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from horovod.launch.elastic.discovery import Discovery, Finding, Trouble
+from horovod.launch.workers.processes import describe_exit, signal_group, words_to_run
+
+__all__ = ["DiscoveryScript", "FixedHosts", "HostSource"]
+
+_PERIOD_S = 1.0
+_LIMIT_S = 10.0
+_READ_BYTES = 65536
+_MAX_OUTPUT_BYTES = 1024 * 1024
+
+Report = Callable[[Finding], None]
+
+
+class HostSource(Protocol):
+    """Where the hosts of a job come from."""
+
+    @property
+    def pid(self) -> int | None:
+        """The child that runs now, for whoever reaps it."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When ``tick`` is needed."""
+
+    def tick(self, now: float) -> None:
+        """Do what is due; never blocks."""
+
+    def note_exit(self, pid: int, status: int) -> bool:
+        """Whether this child, which has been reaped, was the source's; negative: a signal."""
+
+    def close(self) -> None:
+        """End what runs; a child of it is still to be reaped."""
+
+
+class FixedHosts:
+    """Hosts that are there all the time."""
+
+    pid = None
+
+    def __init__(self, hosts: Mapping[str, int], report: Report) -> None:
+        self._hosts = dict(hosts)
+        self._report = report
+        self.deadline: float | None = 0.0
+
+    def tick(self, now: float) -> None:
+        """Say which, once."""
+        if self.deadline is not None:
+            self.deadline = None
+            self._report(Finding(self._hosts))
+
+    def note_exit(self, pid: int, status: int) -> bool:
+        """Never: there is no child."""
+        return False
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class DiscoveryScript:
+    """Runs ``command`` every second, never twice at a time, and for 10 s at most.
+
+    It is the leader of a process group of its own, reads nothing, and writes errors where the
+    launcher does. A command with spaces is run by ``/bin/sh``.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        slots_per_host: int | None,
+        selector: selectors.BaseSelector,
+        report: Report,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._words = words_to_run((command,))
+        self._discovery = Discovery(f"the host discovery script {command}", slots_per_host)
+        self._selector = selector
+        self._report = report
+        self._environ = environ
+        self.pid: int | None = None
+        self._fd: int | None = None
+        self._output = bytearray()
+        self._is_too_slow = False
+        self._next_start = 0.0
+        self.deadline: float | None = 0.0
+
+    def tick(self, now: float) -> None:
+        """Start the script or, if it still runs, end it."""
+        if self.deadline is None or now < self.deadline:
+            return
+        if self.pid is None:
+            self._start(now)
+        else:
+            # The next start waits for its exit, which a dead file system can hold up.
+            self._is_too_slow = True
+            self.deadline = None
+            signal_group(self.pid, signal.SIGKILL)
+            text = f"it took longer than {_LIMIT_S:g} s"
+            self._report(self._discovery.failed(Trouble.SLOW, text))
+
+    def note_exit(self, pid: int, status: int) -> bool:
+        """See ``HostSource``."""
+        if pid != self.pid:
+            return False
+        self._read_all()
+        self._close_pipe()
+        self.pid = None
+        self.deadline = self._next_start
+        if not self._is_too_slow:
+            self._report(self._finding(status))
+        return True
+
+    def close(self) -> None:
+        """See ``HostSource``."""
+        if self.pid is not None:
+            signal_group(self.pid, signal.SIGKILL)
+        self._close_pipe()
+        self.deadline = None
+
+    def _start(self, now: float) -> None:
+        self._next_start = now + _PERIOD_S
+        self._output.clear()
+        self._is_too_slow = False
+        self.deadline = now + _LIMIT_S
+        read_fd, write_fd = os.pipe()
+        try:
+            self.pid = self._spawn(write_fd)
+        except OSError as error:
+            os.close(read_fd)
+            self.deadline = self._next_start
+            text = f"{self._words[0]} cannot be run: {error.strerror}"
+            self._report(self._discovery.failed(Trouble.FAILING, text))
+            return
+        finally:
+            os.close(write_fd)
+        os.set_blocking(read_fd, False)
+        self._fd = read_fd
+        self._selector.register(read_fd, selectors.EVENT_READ, self._read_some)
+
+    def _spawn(self, write_fd: int) -> int:
+        return os.posix_spawnp(
+            self._words[0],
+            self._words,
+            self._environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, write_fd, 1),
+            ],
+            setsid=True,
+            # Python ignores these two; a script should meet them as from a shell.
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+
+    def _finding(self, status: int) -> Finding:
+        if status != 0:
+            return self._discovery.failed(Trouble.FAILING, f"it {describe_exit(status)}")
+        if len(self._output) > _MAX_OUTPUT_BYTES:
+            text = f"it printed more than {_MAX_OUTPUT_BYTES} bytes"
+            return self._discovery.failed(Trouble.GARBAGE, text)
+        return self._discovery.answered(self._output.decode(errors="backslashreplace"))
+
+    def _read_all(self) -> None:
+        """What is in the pipe now; a child that outlives the script may hold it open."""
+        while self._read_some() and len(self._output) <= _MAX_OUTPUT_BYTES:
+            pass
+
+    def _read_some(self) -> bool:
+        if self._fd is None:
+            return False
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close_pipe()
+        elif len(self._output) <= _MAX_OUTPUT_BYTES:
+            self._output += data
+        return bool(data)
+
+    def _close_pipe(self) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._fd)
+            os.close(self._fd)
+            self._fd = None

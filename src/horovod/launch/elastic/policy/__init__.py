@@ -1,0 +1,1 @@
+"""What an elastic job does next: decisions without clock and effects."""

@@ -1,0 +1,70 @@
+"""What a director decides: orders to the driver, which carries them out in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from horovod.launch.model.hosts import Slot
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.rendezvous.identity.elastic_messages import Seat, Update
+
+__all__ = ["Abandon", "Action", "End", "Finish", "Publish", "Say", "Seats", "Start"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a process. ``slot`` predicts its ranks; ``slot_index`` counts its host's slots."""
+
+    worker: int
+    slot: Slot
+    slot_index: int
+
+
+@dataclass(frozen=True)
+class End:
+    """End a process: SIGTERM first and SIGKILL after the usual grace, ``is_urgent``: at once."""
+
+    worker: int
+    is_urgent: bool = False
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Whoever still waits for members of ``world`` gets ``reason`` as an error."""
+
+    world: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Answers to workers that are ready: seats in ``world``, or their removal."""
+
+    world: int
+    seats: Mapping[int, Seat]
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Tell the members of the current world."""
+
+    update: Update
+
+
+@dataclass(frozen=True)
+class Say:
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job is over: end all that is left. ``outcome.slot`` is a failed worker's, if one is."""
+
+    outcome: JobOutcome
+
+
+Action: TypeAlias = Start | End | Abandon | Seats | Publish | Say | Finish

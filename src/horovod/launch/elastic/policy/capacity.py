@@ -1,0 +1,101 @@
+"""Which slots can be used now: what the discovery found, less what is blacklisted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from horovod.launch.elastic.policy.blacklist import Blacklist
+
+__all__ = ["Capacity", "WorkerSpec"]
+
+
+class WorkerSpec(NamedTuple):
+    """One slot of a host; indices count from 0."""
+
+    hostname: str
+    slot_index: int
+
+
+class Capacity:
+    """Hosts in the order in which they were first seen; ``hosts`` has what was found last."""
+
+    def __init__(self, cooldown: tuple[float, float] | None, rng: random.Random) -> None:
+        self.hosts: dict[str, int] = {}
+        self.order: list[str] = []
+        self._banned: Blacklist[str] = Blacklist(cooldown, rng)
+        self._resting: Blacklist[WorkerSpec] = Blacklist(cooldown, rng)
+
+    def found(self, hosts: Mapping[str, int]) -> None:
+        """What the discovery says now."""
+        self.hosts = {name: count for name, count in hosts.items() if count > 0}
+        self.order += [name for name in self.hosts if name not in self.order]
+
+    def ban(self, now: float, hostname: str) -> float:
+        """Blacklist a host; until when."""
+        return self._banned.add(now, hostname)
+
+    def rest(self, now: float, spot: WorkerSpec) -> float:
+        """Blacklist a single slot; until when."""
+        return self._resting.add(now, spot)
+
+    def pardon(self, now: float, kept: Collection[WorkerSpec]) -> None:
+        """Use the hosts of the ``kept`` slots again, but blacklist their other slots."""
+        for name in {spot.hostname for spot in kept}:
+            self._banned.remove(name)
+            for index in self._indices(name):
+                if (spot := WorkerSpec(name, index)) not in kept and self.is_usable(now, spot):
+                    self.rest(now, spot)
+
+    def is_listed(self, spot: WorkerSpec) -> bool:
+        """Whether the discovery has found the slot, blacklisted or not."""
+        return spot.slot_index < self.hosts.get(spot.hostname, 0)
+
+    def spots(self, now: float) -> list[WorkerSpec]:
+        """What can be used, in order."""
+        spots = (WorkerSpec(name, index) for name in self.order for index in self._indices(name))
+        return [spot for spot in spots if self.is_usable(now, spot)]
+
+    def is_usable(self, now: float, spot: WorkerSpec) -> bool:
+        """Whether a worker may be there."""
+        return (
+            self.is_listed(spot)
+            and not self.is_banned(now, spot.hostname)
+            and self._resting.end_of(now, spot) is None
+        )
+
+    def is_banned(self, now: float, hostname: str) -> bool:
+        """Whether the whole host is blacklisted."""
+        return self._banned.end_of(now, hostname) is not None
+
+    def banned_until(self, now: float) -> dict[str, float]:
+        """The hosts found that are blacklisted, and until when."""
+        ends = {name: self._banned.end_of(now, name) for name in self.hosts}
+        return {name: end for name, end in ends.items() if end is not None}
+
+    def resting_until(self, now: float) -> dict[WorkerSpec, float]:
+        """The slots found that are blacklisted by themselves, and until when."""
+        spots = [WorkerSpec(name, index) for name in self.hosts for index in self._indices(name)]
+        ends = {spot: self._resting.end_of(now, spot) for spot in spots}
+        return {spot: end for spot, end in ends.items() if end is not None}
+
+    def next_change(self, now: float) -> float | None:
+        """When the next blacklisting ends."""
+        ends = (self._banned.next_end(now), self._resting.next_end(now))
+        return min((end for end in ends if end is not None), default=None)
+
+    def forget_others(self, now: float, hostnames: Collection[str]) -> None:
+        """Hosts but these that cannot be used lose their place, and come last if they return.
+
+        So those that stayed keep the lowest ranks.
+        """
+        self.order = [
+            name
+            for name in self.order
+            if name in hostnames or (name in self.hosts and not self.is_banned(now, name))
+        ]
+        self.order += [name for name in self.hosts if name not in self.order]
+
+    def _indices(self, hostname: str) -> range:
+        return range(self.hosts.get(hostname, 0))

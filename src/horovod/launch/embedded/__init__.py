@@ -1,0 +1,1 @@
+"""Agents inside the processes that Spark or Ray has placed."""

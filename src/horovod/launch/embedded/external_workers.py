@@ -1,0 +1,72 @@
+"""Workers that another engine has started, such as Ray or Spark: ranks, store, environment.
+
+Such an engine is asked for processes and says on which nodes they are. What a launcher would do for
+them is here: ``seats`` gives out ranks, one of the workers (or who started them) has the job's
+store, and each gets an environment as from ``horovodrun``. How that travels is the engine's matter;
+the secret is in it, so the channel must be one that strangers cannot read.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.workers.addresses import store_addresses
+from horovod.rendezvous.store.server import StoreServer
+
+__all__ = ["ExternalWorkerStore", "guest_environments", "seats"]
+
+_SECRET_BYTES = 32
+
+
+def seats(nodes: Sequence[str]) -> list[Slot]:
+    """The place in the world of each worker, given the names of their nodes.
+
+    Workers of a node have consecutive ranks, nodes come in the order in which they are first named,
+    so worker 0 is rank 0.
+    """
+    count: dict[str, int] = {}
+    for node in nodes:
+        count[node] = count.get(node, 0) + 1
+    slots = assign_ranks([HostSlots(node, n) for node, n in count.items()], len(nodes))
+    free = {node: [slot for slot in slots if slot.hostname == node] for node in count}
+    return [free[node].pop(0) for node in nodes]
+
+
+class ExternalWorkerStore:
+    """The store of a job, on this machine, with a secret of its own.
+
+    ``others`` are the addresses of the other nodes, by name: it listens where these find it, or at
+    the loopback interface if there are none. ``interfaces`` are the only ones to use, if given.
+
+    Raises:
+        OSError: no port is free.
+        ValueError: an interface does not exist.
+    """
+
+    def __init__(self, others: Mapping[str, Sequence[str]], interfaces: Sequence[str] = ()) -> None:
+        secret = secrets.token_bytes(_SECRET_BYTES)
+        addresses = store_addresses(others, {}, interfaces)
+        self._server = StoreServer(secret, addresses=[(address, 0) for address in addresses])
+        self._server.start()
+        self.rendezvous = Rendezvous(*self._server.address, secret)
+
+    def close(self) -> None:
+        """End it; afterwards no world of the job can begin."""
+        self._server.close()
+
+
+def guest_environments(
+    slots: Sequence[Slot],
+    rendezvous: Rendezvous,
+    extra: Mapping[str, Any],
+    interfaces: Sequence[str] = (),
+) -> list[dict[str, str]]:
+    """What each worker's environment is to have beside what is there, in the order of ``slots``."""
+    is_one_host = len({slot.hostname for slot in slots}) == 1
+    texts = {name: str(value) for name, value in extra.items()}
+    used = None if is_one_host else interfaces
+    return [worker_environment({}, slot, rendezvous, texts, used) for slot in slots]

@@ -1,0 +1,225 @@
+"""Runs the experiments of a plan: so many at a time, line after line, until all have ended.
+
+Every line is a job with a launcher of its own (``line_job.py``), which leaves a barrier between
+lines by construction. This process starts them, passes on what they print and hears of their ends,
+in one selector on the main thread. A failed experiment leaves the others running; a signal ends
+all: launchers get SIGTERM, and do with their workers what they always do.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from horovod.launch.experiment.line_job import LineJob
+from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
+from horovod.launch.jobs.fixed import GRACE_S, JobOutcome
+from horovod.launch.workers.output import consoles
+from horovod.launch.workers.processes import describe_exit, open_standard_files
+from horovod.launch.workers.wakeups import Wakeups
+
+__all__ = ["Record", "State", "run_plan"]
+
+# A launcher gives its workers two times GRACE_S; one that takes longer hangs itself.
+_PATIENCE_S = 3 * GRACE_S
+_SHOWN_LENGTH = 100
+
+
+class State(Enum):
+    """Where an experiment is; the names are RiseML's."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    FINISHED = "Finished"
+    FAILED = "Failed"
+    KILLED = "Killed"
+
+
+@dataclass(eq=False)
+class Record:
+    """What has become of an experiment so far; times are those of the monotonic clock."""
+
+    experiment: Experiment
+    state: State = State.PENDING
+    line: int = 0
+    place: int = 0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name with the parameters' values."""
+        values = (f"{name}={value}" for name, value in self.experiment.values.items())
+        return " ".join((self.experiment.name, *values))
+
+    @property
+    def line_title(self) -> str:
+        """Number and beginning of the line that runs."""
+        text = " ".join(self.experiment.lines[self.line].split())
+        shown = text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+        return f"line {self.line + 1} of {len(self.experiment.lines)}: {shown}"
+
+
+def run_plan(
+    plan: ExperimentPlan,
+    options: JobOptions,
+    environ: Mapping[str, str],
+    prepare: Callable[[Experiment], None],
+) -> tuple[int, list[Record]]:
+    """Run all experiments of ``plan``, after ``prepare``; exit status and what became of each.
+
+    0 if all have finished, 1 if one has not, 128 + signal after a signal. Blocks until the last
+    one has ended; none of their processes is left then. Main thread only: it takes over the
+    signals while it runs.
+    """
+    open_standard_files()
+    with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
+        director = _ExperimentRunner(plan, options, environ, prepare, selector, wakeups)
+        try:
+            status = director.run()
+        finally:
+            director.kill_all()
+    return status, director.records
+
+
+class _ExperimentRunner:
+    def __init__(
+        self,
+        plan: ExperimentPlan,
+        options: JobOptions,
+        environ: Mapping[str, str],
+        prepare: Callable[[Experiment], None],
+        selector: selectors.BaseSelector,
+        wakeups: Wakeups,
+    ) -> None:
+        self._plan = plan
+        self._options = options
+        self._environ = environ
+        self._prepare = prepare
+        self._selector = selector
+        self._wakeups = wakeups
+        self._consoles = consoles(selector)
+        self.records = [Record(experiment) for experiment in plan.experiments]
+        self._waiting = deque(self.records)
+        self._places = list(range(len(plan.places)))
+        self._running: dict[Record, LineJob] = {}
+        self._status = 0  # 128 + signal once one has ended it all
+        self._deadline: float | None = None
+        selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
+
+    def run(self) -> int:
+        """Until all have ended; the exit status."""
+        self._start_waiting()
+        while self._running:
+            for key, _ in self._selector.select(self._seconds_to_deadline()):
+                key.data()
+            for job in self._running.values():
+                job.output.balance()
+            if not self._status and any(console.is_broken for console in self._consoles):
+                self._end(signal.SIGPIPE)
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                self._say("launchers that do not end get SIGKILL")
+                self._deadline = None
+                self.kill_all()
+        self._wakeups.restore()
+        for console in self._consoles:
+            console.flush()
+        has_finished = all(record.state is State.FINISHED for record in self.records)
+        return self._status or (0 if has_finished else 1)
+
+    def kill_all(self) -> None:
+        """Whatever happened: launchers that are left end, and their watchdogs end the workers."""
+        for job in self._running.values():
+            job.kill()
+
+    def _seconds_to_deadline(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _start_waiting(self) -> None:
+        while self._waiting and self._places:
+            record = self._waiting.popleft()
+            record.place = self._places.pop(0)
+            record.started_s = time.monotonic()
+            record.state = State.RUNNING
+            self._say(f"{record.title} --> Running ({self._progress()})")
+            try:
+                self._prepare(record.experiment)
+            except OSError as error:
+                self._note_end(record, State.FAILED, f"no folder for its output: {error.strerror}")
+                continue
+            self._start_line(record)
+
+    def _start_line(self, record: Record) -> None:
+        name = record.experiment.name
+        self._say(f"{name} {record.line_title}")
+        plan = self._plan.job(record.experiment, record.line, record.place, self._options)
+        try:
+            self._running[record] = LineJob(
+                plan, self._environ, self._selector, f"[{name}]", self._consoles
+            )
+        except OSError as error:
+            self._note_end(record, State.FAILED, f"cannot be started: {error.strerror}")
+
+    def _on_wakeup(self) -> None:
+        signals = self._wakeups.take_signals()
+        for signum in signals:
+            if signum != signal.SIGCHLD:
+                self._end(signum)
+        for record, job in list(self._running.items()):
+            if job.has_ended():
+                del self._running[record]
+                self._go_on(record, job.finish())
+        self._start_waiting()
+
+    def _go_on(self, record: Record, outcome: JobOutcome) -> None:
+        is_last = record.line + 1 == len(record.experiment.lines)
+        if outcome.status == 0 and is_last:
+            self._note_end(record, State.FINISHED, "")
+        elif outcome.status == 0 and not self._status:
+            record.line += 1
+            self._start_line(record)
+        elif self._status or outcome.status > 128:
+            self._note_end(record, State.KILLED, f"in line {record.line + 1}")
+        else:
+            self._note_end(record, State.FAILED, f"line {record.line + 1}, {_cause(outcome)}")
+
+    def _note_end(self, record: Record, state: State, reason: str) -> None:
+        record.state, record.reason = state, reason
+        record.ended_s = time.monotonic()
+        self._places.append(record.place)
+        detail = f": {reason}" if reason else ""
+        self._say(f"{record.title} --> {state.value}{detail} ({self._progress()})")
+
+    def _end(self, signum: int) -> None:
+        """End all; a second signal kills the processes that take their time."""
+        if not self._status:
+            self._status = 128 + signum
+            name = signal.Signals(signum).name
+            again = "; once more kills at once" if signum == signal.SIGINT else ""
+            self._say(f"{name}: ending {len(self._running)} experiment(s){again}")
+            for record in self._waiting:
+                record.state, record.reason = State.KILLED, "before its first line"
+            self._waiting.clear()
+        self._deadline = time.monotonic() + _PATIENCE_S
+        for job in self._running.values():
+            job.end()
+
+    def _progress(self) -> str:
+        over = sum(r.state not in (State.PENDING, State.RUNNING) for r in self.records)
+        running = sum(record.state is State.RUNNING for record in self.records)
+        return f"{over} of {len(self.records)} ended, {running} running"
+
+    def _say(self, text: str) -> None:
+        self._consoles[1].write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
+
+
+def _cause(outcome: JobOutcome) -> str:
+    if outcome.slot is not None:
+        return f"rank {outcome.slot.rank} {describe_exit(outcome.exit_code)}"
+    return " ".join(outcome.text.split())

@@ -1,0 +1,269 @@
+"""One run of a command on a fixed number of slots: start all, wait for all, end the rest.
+
+The loop and the ending are those of every job (``stage.py``); the store serves the workers on a
+second thread. The first worker that fails ends the job, and so does the loss of a host.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from horovod.launch.jobs.job_id import parting_words, with_job_id
+from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, counted, open_stage
+from horovod.launch.jobs.outcomes import host_loss, worker_failure
+from horovod.launch.jobs.report import new_report, say_last
+from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import HostPlan, Place, remote_environment
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
+from horovod.launch.remote.remote_group import RemoteWorkerGroup
+from horovod.launch.remote.remote_hosts import RemoteHosts
+from horovod.launch.workers.addresses import store_addresses
+from horovod.launch.workers.logs import Logs
+from horovod.launch.workers.processes import describe_exit, open_standard_files, words_to_run
+from horovod.launch.workers.python_command import words_there
+from horovod.launch.workers.worker_group import GRACE_S, Trouble, Worker, WorkerGroup
+from horovod.rendezvous.base.authentication import SECRET_BYTES
+from horovod.rendezvous.store.client import REPORT_KEYS
+from horovod.rendezvous.store.server import StoreServer
+
+__all__ = ["GRACE_S", "JobOutcome", "JobPlan", "run_job"]
+
+_MOST_STORE_S = 10.0  # for an agent to find a way to the store
+
+
+def run_job(
+    plan: JobPlan, environ: Mapping[str, str], rendezvous: Rendezvous | None = None
+) -> JobOutcome:
+    """Start the workers, wait for all of them, end the rest when one fails; say how it went.
+
+    Status: 0 if every worker exited with 0; 1 after a failure; 126 or 127 if the command cannot be
+    run or found; 128 + signal after a signal. Workers' output goes to this process's standard
+    output and error; rank 0, if it is on this machine, inherits standard input, the others read
+    nothing. Main thread only: it takes over the signals while it runs. No process of a failed or
+    interrupted job is left on return.
+
+    ``rendezvous`` is that of a job of which ``plan`` is a part; a whole job gets a store here.
+
+    Raises:
+        OSError: the output directory cannot be made or written. Nothing was started then.
+    """
+    open_standard_files()
+    if rendezvous is None:
+        plan = with_job_id(plan, environ)
+    report = new_report(plan)
+    manner = OutputOptions(
+        plan.is_verbose,
+        plan.is_timestamped,
+        plan.is_silent,
+        tells_outcome=plan.call is None,
+        note=None if report is None else report.note,
+        parting_words=parting_words(plan, environ),
+    )
+    with (
+        closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
+        open_stage(logs, manner) as stage,
+        closing(_Job(plan, environ, rendezvous, stage)) as job,
+    ):
+        job.start()
+        outcome = stage.run(job)
+        if report is not None:
+            report.write(job.told(), outcome, say_last)
+        return outcome
+
+
+class _Job:
+    """See ``Play``."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        environ: Mapping[str, str],
+        rendezvous: Rendezvous | None,
+        stage: JobLoop,
+    ) -> None:
+        self._plan = plan
+        self._environ = environ
+        self._words = words_to_run(plan.command)
+        self._rendezvous = rendezvous
+        self._secret = rendezvous.secret if rendezvous else os.urandom(SECRET_BYTES)
+        self._stage = stage
+        self._server: StoreServer | None = None
+        self._here = stage.crew_here(self)
+        self._fleet = RemoteHosts(
+            [self._remote_crew(name) for name in plan.slots_by_host if self._is_other(name)],
+            plan.others.start_timeout_s,
+        )
+        self._crews: tuple[WorkerGroup, ...] = (self._here, *self._fleet.crews)
+
+    def start(self) -> None:
+        """Start all workers, or the connections to other hosts, whose workers follow."""
+        say = self._stage.say_verbose
+        say(f"starting {counted(len(self._plan.slots))}: {shlex.join(self._words)}")
+        if not self._fleet.crews:
+            self._begin()
+            return
+        names = " ".join(crew.hostname for crew in self._fleet.crews)
+        if self._plan.others.guests:
+            say(f"connecting with {names}")
+        else:
+            say("Filtering local host names.")
+            say(f"Remote host found: {names}")
+            say("Checking ssh on all remote hosts.")
+        self._fleet.connect(self._environ)
+
+    def told(self) -> dict[str, bytes]:
+        """What processes have told for the report."""
+        return {} if self._server is None else self._server.found(REPORT_KEYS)
+
+    def close(self) -> None:
+        """Nobody needs the store any more."""
+        if self._server is not None:
+            self._server.close()
+
+    # How it begins.
+
+    def _is_other(self, hostname: str) -> bool:
+        return hostname in self._plan.others.addresses
+
+    def _remote_crew(self, hostname: str) -> RemoteWorkerGroup:
+        others = self._plan.others
+        way = others.guests.get(hostname) or words_there(
+            hostname, others.ssh, self._environ, "agent"
+        )
+        return self._stage.crew_there(hostname, way, listener=self, call=self._plan.call)
+
+    def _begin(self) -> None:
+        """All hosts are there: start the workers."""
+        stores = self._stores()
+        environment = remote_environment(self._environ)
+        for crew in self._fleet.crews:
+            crew.prepare(self._host_plan(crew.hostname, environment, stores))
+            self._start_workers(crew, crew.hostname)
+        for hostname in self._plan.slots_by_host:
+            if not self._is_other(hostname):
+                self._begin_here(self._host_plan(hostname, self._environ, stores))
+
+    def _stores(self) -> tuple[tuple[str, int], ...]:
+        """Where the job's store is, from here on."""
+        if self._rendezvous is not None:
+            return ((self._rendezvous.address, self._rendezvous.port),)
+        others = self._plan.others
+        seen = self._fleet.seen_addresses()
+        addresses = store_addresses(others.addresses, seen, others.interfaces)
+        self._server = StoreServer(
+            self._secret,
+            addresses=[(address, 0) for address in addresses],
+            report=self._stage.wakeups.note,
+        )
+        stores = tuple(self._server.addresses)
+        self._server.start()
+        self._stage.say_verbose("Launched horovod server.")
+        return stores
+
+    def _begin_here(self, plan: HostPlan) -> None:
+        call = self._plan.call
+        self._here.prepare(
+            plan,
+            Rendezvous(*plan.stores[0], self._secret),
+            descriptors=call.for_worker if call else lambda number: {},
+            reads_stdin=call is None,
+        )
+        self._start_workers(self._here, plan.hostname)
+
+    def _start_workers(self, crew: WorkerGroup, hostname: str) -> None:
+        for slot in self._plan.slots_by_host[hostname]:
+            if not self._stage.is_ending:
+                crew.start_worker(Place(slot.rank, slot, self._plan.environment_of(slot.rank)))
+
+    def _host_plan(
+        self, hostname: str, environment: Mapping[str, str], stores: tuple[tuple[str, int], ...]
+    ) -> HostPlan:
+        plan = self._plan
+        return HostPlan(
+            hostname=hostname,
+            words=tuple(self._words),
+            environment=environment,
+            stores=stores,
+            secret=self._secret,
+            store_timeout_s=min(_MOST_STORE_S, plan.others.start_timeout_s / 2),
+            interfaces=plan.interfaces,
+            has_call=plan.call is not None,
+        )
+
+    # What happens meanwhile; see stage.Play.
+
+    @property
+    def deadline(self) -> float | None:
+        return self._fleet.deadline
+
+    def turn(self) -> None:
+        if (deadline := self._fleet.deadline) is not None and time.monotonic() >= deadline:
+            self._stage.end(JobOutcome(1, self._fleet.delays()))
+
+    def greeted(self, crew: RemoteWorkerGroup) -> None:
+        self._stage.say_verbose(f"{crew.hostname} has answered")
+        self._go_on()
+
+    def started(self, worker: Worker) -> None:
+        self._stage.say_verbose(f"started {worker.name}")
+
+    def ended(self, workers: Sequence[Worker]) -> None:
+        if not self._stage.is_ending:
+            self._judge(workers)
+
+    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+        self._stage.end(JobOutcome(trouble.status, f"horovodrun: {trouble.text}\n"))
+
+    def refused(self, crew: RemoteWorkerGroup) -> None:
+        self._stage.say_verbose(f"{crew.hostname}: {crew.child.how_it_ended}; trying again")
+
+    def lost(self, crew: RemoteWorkerGroup) -> None:
+        if self._stage.is_ending:
+            return
+        if self._server is None:
+            self._go_on()
+            return
+        text = f"{crew.hostname}: {crew.problem}"
+        self._stage.say(f"{text}; ending {counted(self._stage.living)}")
+        self._stage.end(host_loss(crew))
+
+    def _go_on(self) -> None:
+        """Once all hosts have answered."""
+        if self._stage.is_ending or not self._fleet.has_answered:
+            return
+        if failures := self._fleet.failures():
+            self._stage.end(JobOutcome(1, failures))
+            return
+        if not self._plan.others.guests:
+            self._stage.say_verbose("SSH was successful into all the remote hosts.")
+        try:
+            self._begin()
+        except (OSError, ValueError) as error:
+            text = f"horovodrun: cannot open the job's store: {error}\n"
+            self._stage.end(JobOutcome(1, text))
+
+    def _judge(self, ended: Sequence[Worker]) -> None:
+        for worker in ended:
+            self._stage.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
+        failed = [worker for worker in ended if self._has_failed(worker)]
+        if failed:
+            # Seen at one moment, the one that a signal ended is the likelier cause.
+            first = min(failed, key=lambda worker: (worker.exit_code or 0) > 0)
+            living = self._stage.living
+            others = f"; ending {counted(living)}" if living else ""
+            self._stage.say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
+            self._stage.end(worker_failure(first))
+        elif self._successes() == len(self._plan.slots):
+            self._stage.end(JobOutcome(0))
+
+    def _has_failed(self, worker: Worker) -> bool:
+        call = self._plan.call
+        return worker.exit_code != 0 or bool(call and not call.has_result(worker.number))
+
+    def _successes(self) -> int:
+        workers = [worker for crew in self._crews for worker in crew.workers.values()]
+        return sum(1 for worker in workers if worker.exit_code == 0)

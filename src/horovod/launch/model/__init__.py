@@ -1,0 +1,1 @@
+"""What a job is: hosts, plans, limits. Values and pure functions."""

@@ -1,0 +1,1 @@
+"""The workers of another host: ssh, the agent there, and the frames between."""

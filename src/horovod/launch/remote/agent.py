@@ -1,0 +1,412 @@
+"""The launcher's agent on another host: starts its workers, passes on what they write, ends them.
+
+Started through ssh without an argument of its own. The plan comes through standard input, as does
+every later order; all that it has to say leaves through standard output, in frames. When standard
+input ends, whatever the reason, all workers end and then the agent; but that of a ``keeper`` holds
+them for a while, and greets the launcher that comes back. It imports little: a launcher waits for
+all its agents at once.
+
+The launcher acknowledges output. The agent stops reading its workers while much of a stream is not
+acknowledged yet, so a slow console makes the workers wait and never hides an exit.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NoReturn
+
+from horovod.errors import InitError
+from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import HostPlan, Place, place_of, plan_of
+from horovod.launch.remote.launcher_connection import LauncherConnection
+from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
+from horovod.launch.wire.records import Records
+from horovod.launch.wire.remote_call import ReceivedCall
+from horovod.launch.workers.output import Output, Sink
+from horovod.launch.workers.output_buffer import OutputBuffer
+from horovod.launch.workers.processes import adopt_orphans, reaped
+from horovod.launch.workers.wakeups import Wakeups
+from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.worker_group import (
+    GRACE_S,
+    LocalWorkerGroup,
+    Trouble,
+    Worker,
+    WorkerGroup,
+)
+from horovod.rendezvous.store.address_search import find_store
+
+__all__ = ["Agent", "forget_signal_settings", "main"]
+
+_BLOCKED = (
+    "TCP connections from there to the machine of horovodrun have to get through: is there a "
+    "firewall? --network-interfaces names the interfaces to use"
+)
+_NO_ORDERS = (
+    "horovod's agent: standard input has ended before a plan came; whatever connects the hosts has "
+    "to pass it on"
+)
+
+
+def main() -> NoReturn:
+    """Serve the launcher at the other end of standard input and output until it is done."""
+    forget_signal_settings()
+    orders_fd, reports_fd = _take_standard_files()
+    with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
+        agent = Agent(selector, wakeups, say=_say)
+        try:
+            try:
+                agent.attach(orders_fd, reports_fd)
+            except PermissionError:  # a file or /dev/null, which nobody can wait for
+                sys.exit(_NO_ORDERS)
+            agent.run()
+        finally:
+            agent.close()
+    sys.exit(0)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def forget_signal_settings() -> None:
+    """What starts an agent may ignore or block what ends it, and children inherit that."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)
+
+
+def _take_standard_files() -> tuple[int, int]:
+    """Move them out of the way of what would read or print something."""
+    orders_fd, reports_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return orders_fd, reports_fd
+
+
+class _FrameSink:
+    """One stream of one worker on its way to the launcher, which says what it has passed on."""
+
+    def __init__(self, agent: Agent, worker: int, stream: int) -> None:
+        self._agent = agent
+        self._worker = worker
+        self._stream = stream
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See ``Sink``."""
+        return self._agent.untaken[self._stream]
+
+    def feed(self, data: bytes) -> None:
+        """See ``Sink``."""
+        self._agent.pass_on(self._worker, self._stream, data)
+
+    def flush(self) -> None:
+        """See ``Sink``; the launcher takes it when it can."""
+
+    def close(self) -> None:
+        """See ``Sink``."""
+        self._agent.note_closed(self._worker, self._stream)
+
+
+class Agent:
+    """``say`` takes a line for whoever looks after this host; ``farewell`` is called when nothing
+    is left to do here, before the launcher hears of it. ``unseal`` undoes what was done to the
+    launcher's plan for its journey, ``adapt`` makes of it what it means here. ``noted_exit`` gets
+    the exit code of each worker once the launcher is told.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        wakeups: Wakeups,
+        *,
+        say: Callable[[str], None],
+        farewell: Callable[[], None] = lambda: None,
+        unseal: Callable[[HostPlan], HostPlan] = lambda plan: plan,
+        adapt: Callable[[HostPlan], HostPlan] | None = None,
+        noted_exit: Callable[[int], None] = lambda exit_code: None,
+    ) -> None:
+        self.untaken = [0, 0]  # bytes of output that the launcher still has, by stream
+        self._say = say
+        self._farewell = farewell
+        self._unseal = unseal
+        self._adapt = adapt or _in_this_environment
+        self._noted_exit = noted_exit
+        self._wakeups = wakeups
+        self._selector = selector
+        self._line = LauncherConnection(
+            selector, self._on_frame, self._on_line_end, self._on_altered
+        )
+        self._watchdog = Watchdog()
+        self._output = Output(selector)
+        self._crew = LocalWorkerGroup(
+            self._output, self._watchdog, sinks=self._sinks, listener=self
+        )
+        self._closed: set[tuple[int, int]] = set()  # streams of workers
+        self._backlog = OutputBuffer()
+        self._plan: HostPlan | None = None
+        self._is_prepared = False  # the crew, for the plan
+        self._call: ReceivedCall | None = None
+        self._kill_at: float | None = None
+        self._give_up_at = float("inf")
+        self._let_go_at: float | None = None  # unless a launcher comes
+        self.is_ending = False
+        self.has_let_go = False
+        self._has_reported_end = False
+        selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
+
+    @property
+    def has_launcher(self) -> bool:
+        """Whether a launcher is there, as far as can be known."""
+        return self._line.is_open
+
+    def wait_for_launcher(self, timeout_s: float) -> None:
+        """The first one has so long to come."""
+        self._let_go_at = time.monotonic() + timeout_s
+
+    def attach(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
+        """A launcher is there, perhaps in place of another one: tell it what it may not know.
+
+        ``records``: see ``LauncherConnection.open``.
+
+        Raises:
+            PermissionError: see ``LauncherConnection.open``.
+        """
+        self._line.open(orders_fd, reports_fd, records)
+        self._let_go_at = None
+        self._line.send(MAGIC)
+        self._line.send(encode_json(Kind.HELLO, self._greeting()))
+        self.untaken = [0, 0]
+        for (worker, stream), data in self._backlog.take():
+            if worker in self._crew.workers:  # of others the launcher knows nothing
+                self.pass_on(worker, stream, data)
+        self._forget_closed()
+        for worker, stream in sorted(self._closed):
+            self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+        for known in self._crew.workers.values():
+            if known.exit_code is not None:
+                self._line.send(encode(Kind.EXITED, known.exit_code, worker=known.number))
+
+    def run(self) -> None:
+        """Until all workers have ended and the launcher knows, or has gone for good."""
+        while not self._is_over():
+            for key, _ in self._selector.select(self._seconds_to_deadline()):
+                key.data()
+            self._output.balance()
+            self._crew.balance()
+            self._line.balance()
+            now = time.monotonic()
+            if self._let_go_at is not None and now >= self._let_go_at:
+                self.let_go("no horovodrun has come in time")
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill()
+
+    def let_go(self, reason: str) -> None:
+        """End all workers, since there is no launcher for them."""
+        self._let_go_at = None
+        if not self.is_ending:
+            self.has_let_go = True
+            self._say(f"{reason}; ending the {self._crew.living} workers that are left")
+            self._end(reaches_strays=True)
+
+    def desert(self, reason: str) -> None:
+        """End all workers, since this host is to be left at once; the launcher loses it."""
+        self._line.close()
+        self.let_go(reason)
+
+    def pass_on(self, worker: int, stream: int, data: bytes) -> None:
+        """A worker has written ``data``."""
+        if self._line.is_open:
+            self.untaken[stream] += len(data)
+            self._line.send(encode(Kind.OUTPUT, data, worker=worker, stream=stream))
+        else:
+            self._backlog.add((worker, stream), data)
+
+    def note_closed(self, worker: int, stream: int) -> None:
+        """It will write no more."""
+        self._closed.add((worker, stream))
+        self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+
+    def _forget_closed(self) -> None:
+        """Nobody asks about streams of workers that are forgotten."""
+        workers = self._crew.workers
+        self._closed = {(number, stream) for number, stream in self._closed if number in workers}
+
+    def close(self) -> None:
+        """Whatever happened: leave no worker behind."""
+        self._crew.kill_groups()
+        self._watchdog.close()
+
+    def _greeting(self) -> dict[str, Any]:
+        workers = [
+            {"number": worker.number, "slot": asdict(worker.slot), "pid": worker.pid}
+            for worker in self._crew.workers.values()
+        ]
+        return {
+            "launcher_address": _launcher_address(),
+            "workers": workers,
+            "dropped_lines": self._backlog.dropped_lines,
+        }
+
+    def _is_over(self) -> bool:
+        if not self.is_ending or not (self._crew.is_gone or time.monotonic() > self._give_up_at):
+            return False
+        if not self._has_reported_end:
+            self._has_reported_end = True
+            self._kill_at = None
+            self._output.drain()
+            self._farewell()
+            self._line.send_from(iter((encode(Kind.GONE),)))
+        return not self._line.is_open
+
+    def _seconds_to_deadline(self) -> float | None:
+        if self._has_reported_end:
+            return None
+        ending = self._give_up_at if self._kill_at is None else self._kill_at
+        times = (ending, self._let_go_at, self._crew.deadline)
+        deadline = min(t for t in times if t is not None)
+        return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+
+    def _on_line_end(self) -> None:
+        if self._plan is None and not self.is_ending:
+            sys.stderr.write(f"{_NO_ORDERS}\n")
+        patience_s = self._plan.patience_s if self._plan else 0.0
+        self.untaken = [0, 0]
+        if self.is_ending or not patience_s or not self._crew.workers:
+            self._end(reaches_strays=True)
+        else:
+            self._let_go_at = time.monotonic() + patience_s
+            self._say(f"horovodrun has gone; its workers wait for it for {patience_s:g} s")
+
+    def _on_altered(self, reason: str) -> None:
+        """No order can be believed any more, so this is the end; the launcher hears why."""
+        hostname = self._plan.hostname if self._plan else os.uname().nodename
+        text = f"{hostname}: what horovodrun has sent there did not arrive as it was: {reason}"
+        self._report_trouble(Trouble(1, text))
+        self.let_go(text)
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.PLAN:
+            if not self._is_prepared:
+                self._plan = self._unseal(plan_of(frame.fields))
+                self._call = ReceivedCall() if self._plan.has_call else None
+        elif frame.kind == Kind.CALL and self._call:
+            self._call.add(frame.payload)
+        elif frame.kind == Kind.START and self._plan:
+            fields = frame.fields
+            places = fields.each("places", place_of)
+            fields.close()
+            self._start(self._plan, places)
+        elif frame.kind == Kind.TAKEN:
+            if not 0 <= frame.number <= self.untaken[frame.stream]:
+                expected = f"at most {self.untaken[frame.stream]}"
+                raise frame.error("bytes", str(frame.number), expected)
+            self.untaken[frame.stream] -= frame.number
+        elif frame.kind == Kind.END:
+            self._end(reaches_strays=bool(frame.stream))
+        elif frame.kind == Kind.KILL:
+            self._kill()
+        elif frame.kind == Kind.END_WORKER:
+            self._crew.end_worker(frame.worker)
+        elif frame.kind == Kind.KILL_WORKER:
+            self._crew.kill_worker(frame.worker)
+        elif frame.kind == Kind.FORGET:
+            self._crew.forget(frame.worker)
+            self._forget_closed()
+
+    def _start(self, plan: HostPlan, places: Sequence[Place]) -> None:
+        if self.is_ending or not (self._is_prepared or self._prepare(plan)):
+            return
+        for place in places:
+            self._crew.start_worker(place)
+        adopt_orphans()
+
+    def _prepare(self, plan: HostPlan) -> bool:
+        """Before the first worker; whether there can be any."""
+        if self._call:
+            self._call.complete()
+        adapted = self._adapt(plan)
+        # The program is looked for where the launcher would have found it.
+        os.environ["PATH"] = adapted.environment.get("PATH", os.defpath)
+        try:
+            store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
+        except InitError as error:
+            self._report_trouble(Trouble(1, f"{plan.hostname}: {error.reason}\n{_BLOCKED}"))
+            return False
+        store.close()
+        self._crew.prepare(
+            adapted,
+            Rendezvous(*store.address, plan.secret),
+            descriptors=self._call.for_worker if self._call else lambda number: {},
+        )
+        self._is_prepared = True
+        return True
+
+    # See crew.StartListener.
+
+    def started(self, worker: Worker) -> None:
+        self._line.send(encode(Kind.STARTED, worker.pid, worker=worker.number))
+
+    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+        if self._call and trouble.number is not None:
+            self._call.drop(trouble.number)
+        self._report_trouble(trouble)
+
+    def _report_trouble(self, trouble: Trouble) -> None:
+        self._line.send(encode_json(Kind.TROUBLE, asdict(trouble)))
+
+    def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
+        return _FrameSink(self, worker.number, 0), _FrameSink(self, worker.number, 1)
+
+    def _on_wakeup(self) -> None:
+        signals = self._wakeups.take_signals()
+        for pid, exit_code in reaped():
+            if pid == self._watchdog.pid:
+                self._watchdog.was_reaped()
+            elif worker := self._crew.note_exit(pid, exit_code):
+                self._report_exit(worker.number, exit_code)
+        self._crew.note_ended_groups()
+        if set(signals) - {signal.SIGCHLD}:
+            # Somebody on this host wants it to end; the launcher hears of its workers' ends.
+            self._end(reaches_strays=True)
+
+    def _report_exit(self, worker: int, exit_code: int) -> None:
+        if self._call:
+            self._line.send_from(self._call.answer_of(worker, exit_code))
+        else:
+            self._line.send(encode(Kind.EXITED, exit_code, worker=worker))
+        self._noted_exit(exit_code)
+
+    def _end(self, *, reaches_strays: bool) -> None:
+        self.is_ending = True
+        self._kill_at = time.monotonic() + GRACE_S
+        self._crew.end(reaches_strays=reaches_strays)
+
+    def _kill(self) -> None:
+        self.is_ending = True
+        self._kill_at = None
+        self._give_up_at = time.monotonic() + GRACE_S
+        self._crew.kill()
+
+
+def _in_this_environment(plan: HostPlan) -> HostPlan:
+    """What the launcher's environment does not have is taken from this host's."""
+    return replace(plan, environment={**os.environ, **plan.environment})
+
+
+def _launcher_address() -> str:
+    """Where sshd has seen the launcher come from; empty without sshd."""
+    return os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
+
+
+if __name__ == "__main__":
+    main()

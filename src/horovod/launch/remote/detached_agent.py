@@ -1,0 +1,147 @@
+"""The agent of a job with an id: it outlives the connection with its launcher, and waits for it.
+
+A process of its own session, started by the first ``bridge`` that finds none, one for each host of
+the job::
+
+    driver --frames--> ssh or a child --> bridge --Unix socket--> keeper --> workers
+
+When the bridge ends, the keeper goes on and keeps the newest output (``backlog.py``). To the next
+bridge it sends HELLO with all workers that it has not been told to forget, then the output, then
+exits. After the elastic timeout it ends its workers.
+
+It listens on a Unix socket in the job's folder; whoever connects is another bridge of the
+same user, and speaks for the launcher. Arguments: job id, host, and the run that it belongs to: a
+launcher that begins the job anew is another run, and gets another keeper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from horovod.core.base.own_files import open_own
+from horovod.launch.remote.agent import Agent, forget_signal_settings
+from horovod.launch.remote.agent_socket import (
+    BUSY,
+    ENDING,
+    READY,
+    WELCOME,
+    is_same_user,
+    listen_at,
+    unlink,
+)
+from horovod.launch.remote.job_folder import JobFolder, JobFolderTakenError, host_home_path
+from horovod.launch.workers.wakeups import Wakeups
+
+__all__ = ["main"]
+
+_LOG = "log"
+_MOST_FIRST_S = 10.0  # for the bridge that has started it
+_MAX_NAME_BYTES = 256
+
+
+def main() -> NoReturn:
+    """Look after the workers of one host until they have ended."""
+    job_id, hostname, run = sys.argv[1:]
+    forget_signal_settings()
+    try:
+        home = JobFolder(host_home_path(job_id, hostname, os.environ))
+        _write_to_log(home)
+        listener = listen_at(home.path)
+    except JobFolderTakenError:
+        _tell_bridge(BUSY)
+    except OSError as error:
+        _tell_bridge(str(error).encode())
+    else:
+        with listener, Wakeups() as wakeups, selectors.DefaultSelector() as selector:
+            keeper = _DetachedAgent(home, listener, run, selector, wakeups)
+            _tell_bridge(READY)
+            keeper.run()
+    sys.exit(0)
+
+
+def _write_to_log(home: JobFolder) -> None:
+    """What would go to the terminal of an agent goes to a file."""
+    fd = open_own(home.path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.ftruncate(fd, 0)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _tell_bridge(word: bytes) -> None:
+    """It listens at the other end of standard output, which then is the log, too."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, word)
+    os.dup2(2, 1)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    sys.stderr.flush()
+
+
+class _DetachedAgent:
+    def __init__(
+        self,
+        home: JobFolder,
+        listener: socket.socket,
+        run: str,
+        selector: selectors.BaseSelector,
+        wakeups: Wakeups,
+    ) -> None:
+        self._home = home
+        self._listener = listener
+        self._run = run.encode()
+        self._selector = selector
+        self._agent = Agent(selector, wakeups, say=_say, farewell=self._leave)
+        selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def run(self) -> None:
+        """Until the agent has nothing left to do."""
+        self._agent.wait_for_launcher(_MOST_FIRST_S)
+        try:
+            self._agent.run()
+        finally:
+            self._agent.close()
+
+    def _leave(self) -> None:
+        """Nothing is left on this host. Why workers had to go without a launcher stays readable."""
+        self._selector.unregister(self._listener)
+        unlink(self._home.path)
+        if self._agent.has_let_go:
+            self._home.close()
+        else:
+            self._home.remove()
+
+    def _accept(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:
+            return
+        if not is_same_user(connected):
+            connected.close()
+            return
+        connected.setblocking(False)
+        self._selector.register(connected, selectors.EVENT_READ, lambda: self._greet(connected))
+
+    def _greet(self, connected: socket.socket) -> None:
+        """It names the run that it speaks for, in one piece."""
+        self._selector.unregister(connected)
+        with connected, contextlib.suppress(OSError):
+            name = connected.recv(_MAX_NAME_BYTES)
+            if self._agent.is_ending:
+                connected.sendall(ENDING)
+            elif name == self._run:
+                connected.sendall(WELCOME)
+                connected.setblocking(True)
+                self._agent.attach(os.dup(connected.fileno()), os.dup(connected.fileno()))
+            elif self._agent.has_launcher:
+                connected.sendall(b"another horovodrun has a job of this id here\n")
+            elif name:
+                connected.sendall(ENDING)
+                self._agent.let_go("the job begins anew")

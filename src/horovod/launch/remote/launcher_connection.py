@@ -1,0 +1,122 @@
+"""An agent's way to its launcher: frames to and fro, while there is one at the other end."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+from collections.abc import Callable, Iterator
+
+from horovod.core.base.checked import BadMessageError
+from horovod.launch.wire.channel import FrameWriter
+from horovod.launch.wire.frames import Frame, FrameError, FrameReader
+from horovod.launch.wire.records import RecordError, Records
+
+__all__ = ["LauncherConnection"]
+
+_READ_BYTES = 256 * 1024
+
+
+class LauncherConnection:
+    """``on_frame`` gets what the launcher says, ``on_end`` is called when it has gone.
+
+    ``on_altered`` gets the reason when what comes cannot be believed any more; all that follows is
+    dropped. The descriptors of ``open`` are the line's own. What is sent while nobody is there is
+    dropped.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[], None],
+        on_altered: Callable[[str], None],
+    ) -> None:
+        self._selector = selector
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._on_altered = on_altered
+        self._records: Records | None = None
+        self._is_altered = False
+        self._writer: FrameWriter | None = None
+        self._reader = FrameReader()
+        self._orders_fd = self._reports_fd = -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody is there, as far as can be known."""
+        return self._writer is not None
+
+    def open(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
+        """From now on read orders from one descriptor and send reports to the other.
+
+        Both are ``records`` where nothing else protects the way.
+
+        Raises:
+            PermissionError: orders would come from something that nobody can wait for.
+        """
+        self.close()
+        self._selector.register(orders_fd, selectors.EVENT_READ, self._read)
+        self._orders_fd, self._reports_fd = orders_fd, reports_fd
+        self._reader = FrameReader()
+        self._records, self._is_altered = records, False
+        sealed = bytes if records is None else records.sealed
+        self._writer = FrameWriter(reports_fd, self._selector, sealed)
+
+    def send(self, frame: bytes) -> None:
+        """See ``FrameWriter``."""
+        if self._writer is not None:
+            self._writer.send(frame)
+
+    def send_from(self, source: Iterator[bytes]) -> None:
+        """See ``FrameWriter``."""
+        if self._writer is not None:
+            self._writer.send_from(source)
+
+    def balance(self) -> None:
+        """To be called in every turn of a loop."""
+        if self._writer is not None:
+            self._writer.refill()
+            if self._writer.is_broken:
+                self._end()
+
+    def close(self) -> None:
+        """Nobody is there any more; may be repeated."""
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        self._selector.unregister(self._orders_fd)
+        for fd in (self._orders_fd, self._reports_fd):
+            os.close(fd)
+
+    def _end(self) -> None:
+        self.close()
+        self._on_end()
+
+    def _read(self) -> None:
+        if self._writer is None:  # closed by what was called just before
+            return
+        try:
+            data = os.read(self._orders_fd, _READ_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        try:
+            self._hear(data)
+        except RecordError as error:
+            self._is_altered = True
+            self._on_altered(str(error))
+        except (FrameError, BadMessageError) as error:
+            sys.stderr.write(f"horovodrun's agent: the launcher has sent {error}\n")
+            self._end()
+
+    def _hear(self, data: bytes) -> None:
+        if self._is_altered:
+            return
+        reader, records = self._reader, self._records
+        for piece in (data,) if records is None else records.opened(data):
+            for frame in reader.feed(piece):
+                self._on_frame(frame)

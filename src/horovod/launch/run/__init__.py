@@ -1,0 +1,1 @@
+"""``horovod.run`` and ``run_elastic``: a function on many processes."""

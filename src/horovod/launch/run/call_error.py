@@ -1,0 +1,95 @@
+"""What ``horovod.run`` raises: which failure was the first, and how it reads. Pure functions."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from horovod.launch.calls.call import Failure
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.workers.processes import describe_exit
+
+__all__ = ["elastic_error", "job_error", "unpickling_error"]
+
+_BEGINNING = "Horovod detected that one or more processes exited with an error; "
+# Failures of other ranks are mentioned in one line each, so many at most.
+_MOST_OTHERS = 8
+_LINE_LENGTH = 300
+# What the launcher advises, in the caller's words.
+_PARAMETERS = {
+    "--min-np": "min_num_proc",
+    "--elastic-timeout": "HOROVOD_ELASTIC_TIMEOUT",
+    "--slots-per-host": "slots",
+    "--start-timeout": "start_timeout",
+    "--network-interfaces": "network_interfaces",
+}
+
+
+def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> RuntimeError:
+    """The error for a job without all its results; ``failures`` are what the ranks told, by rank.
+
+    A rank that ended without a word and was the first that the launcher saw is taken for the cause:
+    what others tell then is mostly that they have lost it. Else the one that failed first is.
+    """
+    if outcome.has_lost_host:
+        return RuntimeError(_why_ended(outcome))
+    told = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
+    slot = outcome.slot
+    if slot is not None and slot.rank not in told:
+        died = f"rank {slot.rank} on {slot.hostname} (pid {outcome.pid}) "
+        died += describe_exit(outcome.exit_code)
+        missing = "" if outcome.exit_code else " and left no result"
+        return RuntimeError(_text(died + missing, "", slot.rank, outcome.exit_code, told))
+    if told:
+        rank = min(told, key=lambda rank: told[rank].time_ns)
+        first = told.pop(rank)
+        what = f"rank {rank} {first.what}"
+        error = RuntimeError(_text(what, first.traceback, rank, first.exit_code, told))
+        error.__cause__ = first.exception()
+        return error
+    return RuntimeError(f"{_BEGINNING}{_why_ended(outcome)}")
+
+
+def elastic_error(outcome: JobOutcome, failure: Failure | None) -> RuntimeError:
+    """The error for an elastic job; ``failure`` is what the worker told that it is about."""
+    text = _why_ended(outcome)
+    if failure is None or outcome.slot is None:
+        return RuntimeError(text)
+    who = f"rank {outcome.slot.rank} on {outcome.slot.hostname}"
+    error = RuntimeError(f"{text}\n{who} {failure.what}\n\n{failure.traceback.rstrip()}")
+    error.__cause__ = failure.exception()
+    return error
+
+
+def unpickling_error(rank: int, error: Exception) -> RuntimeError:
+    """The error for a result that has arrived and cannot be read here."""
+    return RuntimeError(
+        f"{_BEGINNING}no process failed, but the result of rank {rank} cannot be unpickled by the "
+        f"caller: {type(error).__name__}: {error}"
+    )
+
+
+def _text(what: str, trace: str, rank: int, exit_code: int, others: dict[int, Failure]) -> str:
+    parts = [f"{_BEGINNING}the others have been ended. The first: {what}"]
+    if trace:
+        parts.append(f"\n{trace.rstrip()}\n")
+    parts += [f"rank {r} {_first_line(f.what)}" for r, f in [*others.items()][:_MOST_OTHERS]]
+    parts += [f"Process name: {rank}", f"Exit code: {exit_code}"]
+    return "\n".join(parts)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:_LINE_LENGTH]
+
+
+def _why_ended(outcome: JobOutcome) -> str:
+    if outcome.text:
+        text = outcome.text.strip().removeprefix("horovodrun: ")
+        for option, parameter in _PARAMETERS.items():
+            text = text.replace(option, parameter)
+        return text
+    try:
+        name = signal.Signals(outcome.status - 128).name
+    except ValueError:
+        return f"the launcher exited with status {outcome.status}"
+    return f"the launcher got {name} and has ended them"

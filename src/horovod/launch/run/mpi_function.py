@@ -1,0 +1,142 @@
+"""``horovod.run`` by ``mpirun``: the call and the answers go through a store that the caller keeps.
+
+Where it is, with its secret, ``mpirun`` gives to rank 0 on standard input, which tells the others
+over MPI (``mpi_worker``). That much all MPIs pass on, but MPICH 5 not much more. The secret is of
+this call alone, and nothing is unpickled without a proof of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any, BinaryIO
+
+from horovod.launch.calls.call import (
+    Call,
+    is_result,
+    memory_file,
+    read_failure,
+    read_result,
+    write_call,
+)
+from horovod.launch.run.call_error import unpickling_error
+from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_environment, mpirun_words
+from horovod.launch.workers.machine import is_this_machine
+from horovod.rendezvous.store.address_search import find_store
+from horovod.rendezvous.store.client import Store
+from horovod.rendezvous.store.hosted import HostedStore, start_store
+from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
+
+__all__ = ["LENGTH", "STORE_TIMEOUT_S", "call_by_mpirun", "call_values"]
+
+LENGTH = struct.Struct(">I")
+STORE_TIMEOUT_S = 30.0
+
+
+def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[Any]:
+    """Run ``call`` on the processes of ``job``, whose command is that of a worker; results by rank.
+
+    Raises:
+        RuntimeError: mpirun failed, or is not there; the text has its exit code, and what the rank
+            said that failed first.
+        ValueError: this MPI cannot do what is asked for.
+    """
+    environment = mpirun_environment(environ, {}, job)
+    words = mpirun_words(job, detect_mpi(environment), environment)
+    spans_hosts = not all(is_this_machine(host.hostname) for host in job.hosts)
+    hosted = start_store(spans_hosts, job.interfaces)
+    try:
+        with closing(find_store(hosted.addresses, hosted.secret, STORE_TIMEOUT_S)) as store:
+            values = call_values(store, hosted.secret)
+            values.put("call", _pickled(call))
+            exit_code = _run(words, environment, _greeting(hosted))
+            with contextlib.ExitStack() as files:
+                answers = [
+                    files.enter_context(_answer_of(values, rank))
+                    for rank in range(job.process_count)
+                ]
+                if exit_code != 0:
+                    raise _error(exit_code, answers)
+                return [_result(rank, answer) for rank, answer in enumerate(answers)]
+    finally:
+        if hosted.server is not None:
+            hosted.server.close()
+
+
+def call_values(store: Store, secret: bytes) -> ProvenValues:
+    """``call``, and ``answer/0`` and so on by rank, in the job's store."""
+    return ProvenValues(store, secret, b"horovod call")
+
+
+def _greeting(hosted: HostedStore) -> bytes:
+    """How to find the store, after its length: Open MPI 5 does not pass on the end of the input."""
+    content = hosted.encoded()
+    return LENGTH.pack(len(content)) + content
+
+
+def _pickled(call: Call) -> bytes:
+    stream = io.BytesIO()
+    write_call(call, stream)
+    return stream.getvalue()
+
+
+def _run(words: list[str], environment: Mapping[str, str], payload: bytes) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, broken, closed
+            stream.flush()
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, env=dict(environment), start_new_session=True
+    ) as process:
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it ended early, and says why
+                process.communicate(payload)
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+
+
+def _answer_of(values: ProvenValues, rank: int) -> BinaryIO:
+    """The answer of a rank, as ``call`` reads it; an empty file if there is none.
+
+    Raises:
+        RuntimeError: what is there is not what the rank has left.
+    """
+    file = memory_file()
+    try:
+        file.write(values.take(f"answer/{rank}", 0.0) or b"")
+    except UnprovenError:
+        file.close()
+        raise RuntimeError(
+            f"the answer of rank {rank} has no proof of the job's secret, so it was altered on the "
+            "way; it was not unpickled"
+        ) from None
+    file.flush()
+    return file
+
+
+def _result(rank: int, answer: BinaryIO) -> Any:
+    if not is_result(answer.fileno()):
+        raise RuntimeError(f"mpirun succeeded, but rank {rank} left no result")
+    try:
+        return read_result(answer)
+    except Exception as error:
+        raise unpickling_error(rank, error) from error
+
+
+def _error(exit_code: int, answers: Sequence[BinaryIO]) -> RuntimeError:
+    text = f"mpirun failed with exit code {exit_code}"
+    told = {rank: read_failure(answer) for rank, answer in enumerate(answers)}
+    failures = {rank: failure for rank, failure in told.items() if failure is not None}
+    if not failures:
+        return RuntimeError(f"{text}; its output says why")
+    rank = min(failures, key=lambda rank: failures[rank].time_ns)
+    first = failures[rank]
+    error = RuntimeError(f"{text}; rank {rank} {first.what}\n{first.traceback.rstrip()}")
+    error.__cause__ = first.exception()
+    return error

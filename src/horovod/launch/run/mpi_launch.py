@@ -1,0 +1,126 @@
+"""Handing a job over to ``mpirun`` or ``jsrun``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from horovod.core.base import mpi_library
+from horovod.launch.model.hosts import HostSlots, assign_ranks
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.run.supervision import end
+from horovod.launch.schedulers.jsrun import jsrun_words, rank_file
+from horovod.launch.schedulers.lsf import ask_host, is_lsf_job, job_hosts, with_a_process_per_gpu
+from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_environment, mpirun_words
+
+__all__ = [
+    "become_mpirun",
+    "check_mpi",
+    "is_lsf_job",
+    "lsf_hosts",
+    "run_jsrun",
+    "run_mpirun",
+    "why_no_jsrun",
+]
+
+
+def check_mpi() -> None:
+    """Refuse to start what could not go over MPI.
+
+    Raises:
+        ValueError: mpi4py or an MPI library is missing; the text says what to install.
+    """
+    missing = mpi_library.why_not_built()
+    if missing is not None:
+        raise ValueError(f"--mpi: {missing}")
+
+
+def lsf_hosts(environ: Mapping[str, str], ssh: SshOptions) -> tuple[HostSlots, ...]:
+    """The hosts of the LSF job around this process, with a slot for each GPU or core.
+
+    Raises:
+        ValueError: there is no such job, or it names no hosts.
+        RuntimeError: they cannot be asked.
+    """
+    if not is_lsf_job(environ):
+        raise ValueError("there is no LSF job here (LSB_JOBID is not set)")
+    hosts = job_hosts(environ)
+    return with_a_process_per_gpu(hosts, ask_host(hosts[0].hostname, ssh, environ))
+
+
+def why_no_jsrun(environ: Mapping[str, str]) -> str:
+    """Why ``jsrun`` cannot start processes whose data goes over MPI; empty if it can."""
+    if shutil.which("jsrun", path=environ.get("PATH")) is None:
+        return "there is no jsrun in the PATH"
+    return mpi_library.why_not_built() or ""
+
+
+def become_mpirun(
+    job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], *, is_verbose: bool
+) -> NoReturn:
+    """Replace this process by the ``mpirun`` of ``job``.
+
+    Raises:
+        RuntimeError: there is no mpirun that anybody knows.
+        ValueError: it cannot do what is asked for.
+    """
+    environment = mpirun_environment(environ, variables, job)
+    words = mpirun_words(job, detect_mpi(environment), environment)
+    _tell(words, is_verbose)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(words[0], words, environment)
+
+
+def run_mpirun(
+    job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], *, is_verbose: bool
+) -> int:
+    """Run ``job`` by ``mpirun``, in a child of this process; its exit status.
+
+    Raises:
+        RuntimeError, ValueError: as ``become_mpirun``.
+    """
+    environment = mpirun_environment(environ, variables, job)
+    words = mpirun_words(job, detect_mpi(environment), environment)
+    _tell(words, is_verbose)
+    with subprocess.Popen(words, env=environment) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            end(process)
+            raise
+
+
+def run_jsrun(
+    job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], *, is_verbose: bool
+) -> int:
+    """Run ``job`` by ``jsrun`` on the hosts of the LSF job; its exit status.
+
+    Raises:
+        ValueError: this is no LSF job, or has no jsrun; or it cannot do what is asked for.
+        RuntimeError: the hosts cannot be asked what they have.
+    """
+    if not is_lsf_job(environ):
+        raise ValueError("--jsrun: there is no LSF job here (LSB_JOBID is not set)")
+    if shutil.which("jsrun", path=environ.get("PATH")) is None:
+        raise ValueError("--jsrun: there is no jsrun in the PATH")
+    slots = assign_ranks(job.hosts, job.process_count)
+    parts = ask_host(slots[0].hostname, job.ssh, environ)
+    with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
+        ranks = Path(folder) / "ranks"
+        ranks.write_text(rank_file(slots, parts), encoding="utf-8")
+        words = jsrun_words(job, ranks)
+        _tell(words, is_verbose)
+        return subprocess.call(words, env=mpirun_environment(environ, variables, job))
+
+
+def _tell(words: list[str], is_verbose: bool) -> None:
+    if is_verbose:
+        print(f"horovodrun: starting {shlex.join(words)}", file=sys.stderr)

@@ -1,0 +1,203 @@
+"""The parameters of ``horovod.run``, checked before anything is started. Reads a hostfile at most.
+
+Those of elastic training are in ``elastic/run_options.py``. What contradicts another or makes no
+sense is refused by name.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from horovod.launch.model.argument_checks import check_count, check_integer, check_seconds
+from horovod.launch.model.hosts import (
+    HostSlots,
+    Slot,
+    interface_names,
+    parse_hostfile,
+    parse_hosts,
+)
+from horovod.launch.model.job_plan import OtherHosts
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.run.elastic_options import (
+    ELASTIC_PARAMETERS,
+    ElasticRun,
+    elastic_run,
+    is_elastic_run,
+)
+from horovod.launch.workers.machine import Placement, place
+from horovod.settings import Settings
+
+__all__ = ["RunOptions", "check_options"]
+
+# Frames between the caller of horovod.run and the warning.
+_STACKLEVEL = 5
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What ``horovod.run`` was asked for; ``slots`` are those of a job of fixed size."""
+
+    slots: tuple[Slot, ...]
+    executable: str
+    start_timeout_s: float | None
+    output_directory: Path | None
+    is_verbose: bool
+    others: OtherHosts = field(default_factory=OtherHosts)
+    hosts: tuple[HostSlots, ...] = ()
+    uses_mpi: bool = False
+    mpi_words: tuple[str, ...] = ()
+    elastic: ElasticRun | None = None
+    is_timestamped: bool = False
+    is_silent: bool = False
+
+    @property
+    def result_count(self) -> int:
+        """How many results there can be: one of each rank, or of as many as are always there."""
+        return self.elastic.result_count if self.elastic else len(self.slots)
+
+    @property
+    def least_results(self) -> int:
+        """How many results there must be."""
+        return self.elastic.limits.min_np if self.elastic else len(self.slots)
+
+    @property
+    def is_same_python(self) -> bool:
+        """Whether workers run this process's interpreter and so have its modules."""
+        return self.executable == sys.executable
+
+
+def check_options(given: Mapping[str, Any]) -> RunOptions:
+    """The options that ``given``, the arguments of ``horovod.run`` by name, stand for.
+
+    Raises:
+        ValueError: arguments contradict each other, or one asks for what is not there.
+        TypeError: an argument is of another kind than documented.
+        OSError: the hostfile cannot be read.
+    """
+    values = _resolve_aliases(given)
+    _refuse_conflicts(values)
+    is_elastic = is_elastic_run(values)
+    _warn_of_unused(values, is_elastic)
+    ssh, interfaces = _ssh(values), _interfaces(values)
+    process_count = check_count("num_proc", values["num_proc"])
+    hosts = _hosts(values, process_count)
+    placement = Placement(()) if is_elastic else place(hosts, process_count)
+    start_timeout_s = check_seconds("start_timeout", values["start_timeout"])
+    return RunOptions(
+        slots=placement.slots,
+        executable=_executable(values["executable"]),
+        start_timeout_s=start_timeout_s,
+        output_directory=_directory(values["output_filename"]),
+        is_verbose=bool(values["verbose"]),
+        others=OtherHosts(
+            addresses=placement.remote,
+            ssh=ssh,
+            interfaces=interfaces,
+            start_timeout_s=start_timeout_s or Settings.from_env().start_timeout_s,
+        ),
+        hosts=hosts,
+        uses_mpi=bool(values["use_mpi"]),
+        mpi_words=_mpi_words(values),
+        elastic=elastic_run(values, process_count, hosts) if is_elastic else None,
+    )
+
+
+def _resolve_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(given)
+    for old, new, default in (
+        ("np", "num_proc", 1),
+        ("min_np", "min_num_proc", None),
+        ("max_np", "max_num_proc", None),
+        ("network_interface", "network_interfaces", None),
+    ):
+        value = values.pop(old)
+        if value is None:
+            continue
+        if values[new] not in (default, value):
+            raise ValueError(f"give {new} or {old}, not both: {values[new]!r} and {value!r}")
+        warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, _STACKLEVEL)
+        values[new] = value
+    return values
+
+
+def _refuse_conflicts(values: Mapping[str, Any]) -> None:
+    for one, other in (
+        ("hosts", "hostfile"),
+        ("hosts", "host_discovery_script"),
+        ("hostfile", "host_discovery_script"),
+        ("use_gloo", "use_mpi"),
+    ):
+        if values[one] and values[other]:
+            raise ValueError(f"give {one} or {other}, not both")
+
+
+def _warn_of_unused(values: Mapping[str, Any], is_elastic: bool) -> None:
+    """Of what changes nothing in such a job."""
+    has_script = values["host_discovery_script"] is not None
+    for names, where, is_used in (
+        (("mpi_args",), "with use_mpi=True", values["use_mpi"]),
+        (("slots",), "with host_discovery_script", has_script),
+        (ELASTIC_PARAMETERS, "in an elastic job, see min_num_proc", is_elastic),
+    ):
+        for name in names:
+            if values[name] is not None and not is_used:
+                text = f"{name}={values[name]!r} has an effect only {where}"
+                warnings.warn(text, UserWarning, _STACKLEVEL)
+
+
+def _mpi_words(values: Mapping[str, Any]) -> tuple[str, ...]:
+    text = values["mpi_args"]
+    if text is None:
+        return ()
+    if not isinstance(text, str):
+        raise TypeError(f"mpi_args={text!r}: expected words in one text")
+    return tuple(shlex.split(text))
+
+
+def _ssh(values: Mapping[str, Any]) -> SshOptions:
+    port, identity_file = values["ssh_port"], values["ssh_identity_file"]
+    if port is not None and not 0 < check_integer("ssh_port", port) < 65536:
+        raise ValueError(f"ssh_port={port!r}: expected a port number")
+    return SshOptions(port, None if identity_file is None else str(Path(identity_file)))
+
+
+def _interfaces(values: Mapping[str, Any]) -> tuple[str, ...]:
+    names = values["network_interfaces"]
+    if names is None:
+        return ()
+    texts = names.split(",") if isinstance(names, str) else list(names)
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(f"network_interfaces={names!r}: expected names, or one comma string")
+    return interface_names(texts)
+
+
+def _hosts(values: Mapping[str, Any], process_count: int) -> tuple[HostSlots, ...]:
+    if values["hostfile"] is not None:
+        return parse_hostfile(Path(values["hostfile"]).read_text(encoding="utf-8"))
+    if values["hosts"] is not None:
+        return parse_hosts(values["hosts"])
+    if values["host_discovery_script"] is not None:
+        return ()
+    is_elastic = values["min_num_proc"] is not None
+    most = values["max_num_proc"] if is_elastic else None
+    return (HostSlots("localhost", most or process_count),)
+
+
+def _executable(executable: str | None) -> str:
+    name = executable or sys.executable
+    if not name:
+        raise ValueError("executable: this process does not know its Python interpreter; name one")
+    if shutil.which(name) is None:
+        raise ValueError(f"executable={name!r}: there is no such program that can be run")
+    return name
+
+
+def _directory(path: Any) -> Path | None:
+    return None if path is None else Path(path)

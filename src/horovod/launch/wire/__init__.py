@@ -1,0 +1,1 @@
+"""What a launcher and its agents send each other: frames, records, the handshake."""

@@ -1,0 +1,132 @@
+"""What a launcher and its agent on another host say to each other, over one ssh connection.
+
+Each way is a stream of frames: kind, stream, worker, length, payload. The agent's begins with a
+magic word, since login scripts may print something first. Nothing here is secret or authenticated
+by itself; ssh has done both. Payloads are JSON, plain bytes or numbers, never pickled objects.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from horovod.core.base.checked import BadMessageError, Fields
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAGIC",
+    "Frame",
+    "FrameError",
+    "FrameReader",
+    "Kind",
+    "encode",
+    "encode_json",
+]
+
+MAGIC = b"\0horovod agent 3\n"  # the number is the protocol's version
+CHUNK_BYTES = 64 * 1024
+# A plan carries the launcher's whole environment, and a system takes no more than this of it.
+_MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+_NUMBER_BYTES = 8
+_STREAMS = (0, 1)
+_HEAD = struct.Struct("!BBII")  # kind, stream, worker, bytes of the payload
+
+
+class Kind(IntEnum):
+    """What a frame is. The first group goes to the agent, the second comes from it."""
+
+    PLAN = 1  # JSON: what is the same for all workers of the host (host_plan.py)
+    CALL = 2  # a piece of horovod.run's call
+    START = 3  # JSON: places to start workers at, at any time; the call is complete
+    TAKEN = 4  # so many bytes of this stream's output have gone on their way
+    END = 5  # ask all processes to end; stream 1: also those that left their groups
+    KILL = 6
+    END_WORKER = 7  # ask one worker to end; it is killed if it does not
+    KILL_WORKER = 8
+    FORGET = 9  # nobody asks about this worker any more: end and close what is left of it
+
+    HELLO = 16  # JSON: here I am, with these workers
+    STARTED = 17  # a worker, and its pid
+    TROUBLE = 18  # JSON: why a worker, or any at all, cannot be started (crew.Trouble)
+    OUTPUT = 19  # bytes that a worker has written to stream 0 (stdout) or 1 (stderr)
+    CLOSED = 20  # a worker's stream has ended
+    ANSWER = 21  # a piece of a worker's answer to the call
+    EXITED = 22  # a worker, and its exit code
+    GONE = 23  # no process of the host is left, and all output has been sent
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message. ``worker``, a number, and ``stream`` are 0 where they mean nothing."""
+
+    kind: Kind
+    worker: int = 0
+    stream: int = 0
+    payload: bytes = b""
+
+    @property
+    def number(self) -> int:
+        """The payload of kinds that carry a number."""
+        if len(self.payload) != _NUMBER_BYTES:
+            raise self.error("payload", f"{len(self.payload)} bytes", "a number of 8 bytes")
+        return int.from_bytes(self.payload, "big", signed=True)
+
+    def error(self, field: str, found: str, expected: str) -> FrameError:
+        """What is wrong with a field of it."""
+        return FrameError(str(BadMessageError(self.kind.name, field, found, expected)))
+
+    @property
+    def fields(self) -> Fields:
+        """The payload of kinds that carry JSON; FrameError when it is none."""
+        try:
+            return Fields.read(self.kind.name, self.payload)
+        except BadMessageError as error:
+            raise FrameError(str(error)) from None
+
+
+class FrameError(Exception):
+    """The other side does not speak this protocol."""
+
+
+def encode(kind: Kind, payload: bytes | int = b"", *, worker: int = 0, stream: int = 0) -> bytes:
+    """A frame as it travels."""
+    if isinstance(payload, int):
+        payload = payload.to_bytes(_NUMBER_BYTES, "big", signed=True)
+    return _HEAD.pack(kind, stream, worker, len(payload)) + payload
+
+
+def encode_json(kind: Kind, fields: dict[str, Any]) -> bytes:
+    """A frame whose payload is ``fields``. Bytes that are no text survive, as surrogates."""
+    return encode(kind, json.dumps(fields).encode())
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """All frames that ``data`` completes. Raises FrameError."""
+        self._received += data
+        while (frame := self._take()) is not None:
+            yield frame
+
+    def _take(self) -> Frame | None:
+        received = self._received
+        if len(received) < _HEAD.size:
+            return None
+        kind, stream, worker, payload_bytes = _HEAD.unpack_from(received)
+        is_known = kind in Kind.__members__.values() and stream in _STREAMS
+        if not is_known or payload_bytes > _MAX_PAYLOAD_BYTES:
+            raise FrameError(f"a frame of kind {kind}, stream {stream}, with {payload_bytes} bytes")
+        end = _HEAD.size + payload_bytes
+        if len(received) < end:
+            return None
+        payload = bytes(received[_HEAD.size : end])
+        del received[:end]
+        return Frame(Kind(kind), worker, stream, payload)

@@ -1,0 +1,1 @@
+"""The workers of this host: started, watched, ended; their output."""

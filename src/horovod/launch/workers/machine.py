@@ -1,0 +1,70 @@
+"""Which names mean this machine, and what that makes of a list of hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.workers.addresses import is_own_address, resolve, resolve_all
+
+__all__ = ["Placement", "is_this_machine", "place", "recognise"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where workers go; ``remote`` has the other machines' names, with their addresses."""
+
+    slots: tuple[Slot, ...]
+    remote: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def place(hosts: Sequence[HostSlots], process_count: int) -> Placement:
+    """Places for ``process_count`` workers; all names of this machine are one host, the first.
+
+    Raises:
+        ValueError: there are too few slots.
+    """
+    # What is not needed is not looked up either.
+    names = dict.fromkeys(slot.hostname for slot in assign_ranks(hosts, process_count))
+    merged, remote = recognise(hosts, list(names))
+    slots = assign_ranks(merged, process_count)
+    used = {slot.hostname for slot in slots}
+    return Placement(slots, {name: found for name, found in remote.items() if name in used})
+
+
+def recognise(
+    hosts: Sequence[HostSlots], names: Sequence[str]
+) -> tuple[tuple[HostSlots, ...], dict[str, tuple[str, ...]]]:
+    """``hosts`` with this machine once, under the first of ``names`` that mean it.
+
+    And the addresses of those of ``names`` that mean other machines.
+    """
+    unknown = [name for name in names if not _says_this_machine(name)]
+    addresses = resolve_all(unknown)
+    remote = {name: addresses[name] for name in unknown if not _has_own(addresses[name])}
+    return _merged(hosts, [name for name in names if name not in remote]), remote
+
+
+def _merged(hosts: Sequence[HostSlots], here: Sequence[str]) -> tuple[HostSlots, ...]:
+    slots: dict[str, int] = {}
+    for host in hosts:
+        name = here[0] if host.hostname in here else host.hostname
+        slots[name] = slots.get(name, 0) + host.slots
+    return tuple(HostSlots(name, count) for name, count in slots.items())
+
+
+def is_this_machine(hostname: str) -> bool:
+    """Whether ``hostname`` is this machine; may ask DNS unless the name says it already."""
+    return _says_this_machine(hostname) or _has_own(resolve(hostname))
+
+
+def _says_this_machine(hostname: str) -> bool:
+    name = hostname.lower()
+    own = os.uname().nodename.lower()
+    return name in ("localhost", own, own.partition(".")[0]) or name.startswith("127.")
+
+
+def _has_own(addresses: Sequence[str]) -> bool:
+    return any(map(is_own_address, addresses))

@@ -1,0 +1,315 @@
+"""Workers' output on its way to the console: prefixed, whole lines, nothing lost.
+
+``LinePrefixer`` is pure, ``Lines`` take one stream of one worker. ``Console`` writes only when the
+terminal, pipe or file takes more, so a slow one never stops the launcher from seeing what its
+workers do; once much is waiting, ``Output`` stops reading and the workers wait instead. All on the
+launcher's main thread, in its selector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from horovod.launch.workers.logs import LogFile
+
+__all__ = ["Console", "LinePrefixer", "Lines", "Output", "Sink", "consoles", "timestamped"]
+
+_READ_BYTES = 65536
+# A longer line is broken, so that a worker that never ends one cannot fill the memory.
+_MAX_LINE_BYTES = 16 * 1024 * 1024
+_HIGH_WATER_BYTES = 1024 * 1024
+_LOW_WATER_BYTES = 256 * 1024
+# A pipe that polls as writable takes this much without blocking (pipe(7)).
+_WRITE_BYTES = select.PIPE_BUF
+# What a dead worker can have left in its pipe; more comes from a process that outlived it.
+_MAX_LEFT_BYTES = 1024 * 1024
+
+
+class LinePrefixer:
+    """Puts what ``prefix`` gives in front of each line; ``\\n``, ``\\r`` and ``\\r\\n`` end one.
+
+    Bytes pass through as they are. What follows the last line's end is kept until the rest comes.
+    """
+
+    def __init__(self, prefix: Callable[[], bytes]) -> None:
+        self._prefix = prefix
+        self._partial: list[bytes] = []
+        self._partial_bytes = 0
+        self._is_after_return = False
+
+    def feed(self, data: bytes) -> bytes:
+        """All lines that ``data`` completes, prefixed."""
+        start = b""
+        if self._is_after_return and data.startswith(b"\n"):
+            # The second half of a \r\n whose first half has been written.
+            start, data = b"\n", data[1:]
+        if data or start:
+            self._is_after_return = data.endswith(b"\r")
+        if not data:
+            return start
+        if b"\n" not in data and b"\r" not in data:
+            self._keep(data)
+            return start + (self.finish() if self._partial_bytes >= _MAX_LINE_BYTES else b"")
+        lines = b"".join((*self._partial, data)).splitlines(keepends=True)
+        self._partial, self._partial_bytes = [], 0
+        if not lines[-1].endswith((b"\n", b"\r")):
+            self._keep(lines.pop())
+        prefix = self._prefix()
+        return start + b"".join([prefix + line for line in lines])
+
+    def finish(self) -> bytes:
+        """The line that was begun, with the end it lacks."""
+        if not self._partial:
+            return b""
+        line = self._prefix() + b"".join(self._partial) + b"\n"
+        self._partial, self._partial_bytes = [], 0
+        return line
+
+    def _keep(self, data: bytes) -> None:
+        self._partial.append(data)
+        self._partial_bytes += len(data)
+
+
+def timestamped(prefix: bytes) -> bytes:
+    """``prefix`` after the local time, as C's ctime writes it."""
+    return time.ctime().encode() + prefix
+
+
+class Console:
+    """One place that the launcher writes to; ``is_broken`` once nobody reads there any more."""
+
+    def __init__(self, fd: int, selector: selectors.BaseSelector) -> None:
+        self._fd = fd
+        self._selector = selector
+        self._waiting = bytearray()
+        self._is_registered = False
+        self.is_broken = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much has been taken over and not been written."""
+        return len(self._waiting)
+
+    def write(self, data: bytes) -> None:
+        """Take over ``data``; it is written when the selector says so, files at once."""
+        if not data or self.is_broken:
+            return
+        self._waiting += data
+        if not self._is_registered:
+            try:
+                self._selector.register(self._fd, selectors.EVENT_WRITE, self.on_writable)
+                self._is_registered = True
+            except PermissionError:  # a regular file: always ready, not known to epoll
+                self.flush()
+
+    def on_writable(self) -> None:
+        """Write what is taken without blocking."""
+        if not self._is_registered:  # closed by what was called just before
+            return
+        self._write_some()
+        if not self._waiting:
+            self._selector.unregister(self._fd)
+            self._is_registered = False
+
+    def flush(self) -> None:
+        """Write everything, blocking."""
+        while self._waiting:
+            self._write_some()
+        if self._is_registered:
+            self._selector.unregister(self._fd)
+            self._is_registered = False
+
+    def abandon(self) -> None:
+        """Drop what is waiting, and take nothing more."""
+        self.is_broken = True
+        self._waiting.clear()
+        self.flush()
+
+    def _write_some(self) -> None:
+        try:
+            # Someone else may have made the shared terminal non-blocking; then wait for it here.
+            with memoryview(self._waiting) as waiting:
+                written = os.write(self._fd, waiting[:_WRITE_BYTES])
+            del self._waiting[:written]
+        except BlockingIOError:
+            select.select([], [self._fd], [])
+        except OSError:  # EPIPE, or EIO from a terminal that has hung up
+            self.is_broken = True
+            self._waiting.clear()
+
+
+def consoles(selector: selectors.BaseSelector) -> tuple[Console, Console]:
+    """Standard output and error; one and the same object if both go to one place."""
+    out, err = os.fstat(1), os.fstat(2)
+    stdout = Console(1, selector)
+    if (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino):
+        return stdout, stdout
+    return stdout, Console(2, selector)
+
+
+class Sink(Protocol):
+    """Where one stream of one worker goes."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much of it, or of what goes the same way, is still on its way."""
+
+    def feed(self, data: bytes) -> None:
+        """Take over ``data``; never blocks."""
+
+    def flush(self) -> None:
+        """Make what is waiting less if that can be done by blocking."""
+
+    def close(self) -> None:
+        """The stream has ended."""
+
+
+class Lines:
+    """A stream as whole lines with a prefix in front: to ``console``, and into ``log``.
+
+    ``prefix`` is asked for at every line, since the rank of an elastic job's worker may change.
+    """
+
+    def __init__(
+        self,
+        prefix: Callable[[], str],
+        console: Console,
+        log: LogFile | None = None,
+        *,
+        is_timestamped: bool,
+    ) -> None:
+        decorate = timestamped if is_timestamped else bytes
+        self._prefixer = LinePrefixer(lambda: decorate(prefix().encode()))
+        self._console = console
+        self._log = log
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See ``Sink``."""
+        return self._console.waiting_bytes
+
+    def feed(self, data: bytes) -> None:
+        """See ``Sink``."""
+        self._show(self._prefixer.feed(data))
+
+    def flush(self) -> None:
+        """See ``Sink``."""
+        self._console.flush()
+
+    def close(self) -> None:
+        """See ``Sink``; may be repeated."""
+        self._show(self._prefixer.finish())
+        if self._log is not None:
+            self._log.close()
+
+    def _show(self, lines: bytes) -> None:
+        self._console.write(lines)
+        if self._log is not None:
+            self._log.write(lines)
+
+
+def _flush_if_late(sink: Sink) -> None:
+    if sink.waiting_bytes > _HIGH_WATER_BYTES:
+        sink.flush()
+
+
+@dataclass(eq=False)
+class _Pipe:
+    fd: int
+    sink: Sink
+    is_registered: bool = False
+
+
+class Output:
+    """Reads workers' pipes through ``selector``, whose keys carry what to call."""
+
+    def __init__(self, selector: selectors.BaseSelector, *, is_timestamped: bool = False) -> None:
+        self._selector = selector
+        self._pipes: set[_Pipe] = set()
+        self._is_timestamped = is_timestamped
+
+    def add(self, fd: int, prefix: str, console: Console, log: LogFile | None = None) -> None:
+        """Take over ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
+        self.forward(fd, self.lines(lambda: prefix, console, log))
+
+    def lines(
+        self, prefix: Callable[[], str], console: Console, log: LogFile | None = None
+    ) -> Lines:
+        """A sink for lines, which begin with the time if that was asked for."""
+        return Lines(prefix, console, log, is_timestamped=self._is_timestamped)
+
+    def forward(self, fd: int, sink: Sink) -> None:
+        """Take over ``fd``, a pipe's read end; what comes goes to ``sink``."""
+        os.set_blocking(fd, False)
+        pipe = _Pipe(fd, sink)
+        self._pipes.add(pipe)
+        self._resume(pipe)
+
+    def balance(self) -> None:
+        """Stop reading for sinks that lag behind, resume for those that have caught up."""
+        for pipe in self._pipes:
+            waiting = pipe.sink.waiting_bytes
+            if pipe.is_registered and waiting > _HIGH_WATER_BYTES:
+                self._pause(pipe)
+            elif not pipe.is_registered and waiting < _LOW_WATER_BYTES:
+                self._resume(pipe)
+
+    def drain(self) -> None:
+        """Read what is left and close all pipes, also those that some process still holds open."""
+        for pipe in list(self._pipes):
+            self._finish(pipe, _flush_if_late)
+
+    def finish(self, sinks: Collection[Sink]) -> None:
+        """Read what is left for ``sinks`` and close their pipes, whoever holds them; never blocks.
+
+        What is left is kept in memory, so this is for few.
+        """
+        for pipe in [pipe for pipe in self._pipes if pipe.sink in sinks]:
+            self._finish(pipe)
+
+    def _finish(self, pipe: _Pipe, after_read: Callable[[Sink], None] = lambda sink: None) -> None:
+        left = _MAX_LEFT_BYTES
+        while left > 0 and pipe in self._pipes:
+            count = self._read(pipe)
+            left = left - count if count else 0
+            after_read(pipe.sink)
+        if pipe in self._pipes:
+            self._close(pipe)
+
+    def _read(self, pipe: _Pipe) -> int:
+        """How many bytes came; 0 for none now or never again."""
+        if pipe not in self._pipes:  # closed by what was called just before
+            return 0
+        try:
+            data = os.read(pipe.fd, _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._close(pipe)
+        else:
+            pipe.sink.feed(data)
+        return len(data)
+
+    def _resume(self, pipe: _Pipe) -> None:
+        self._selector.register(pipe.fd, selectors.EVENT_READ, lambda: self._read(pipe))
+        pipe.is_registered = True
+
+    def _pause(self, pipe: _Pipe) -> None:
+        self._selector.unregister(pipe.fd)
+        pipe.is_registered = False
+
+    def _close(self, pipe: _Pipe) -> None:
+        pipe.sink.close()
+        if pipe.is_registered:
+            self._pause(pipe)
+        self._pipes.discard(pipe)
+        with contextlib.suppress(OSError):
+            os.close(pipe.fd)

@@ -1,0 +1,202 @@
+"""Starting worker processes and ending them with all that they started.
+
+A worker is the leader of a session of its own: its pid names the process group that its children
+belong to unless they leave it, and Ctrl-C in the terminal reaches the launcher alone. Started with
+posix_spawn, which needs no copy of the launcher and reports a command that cannot run. What ends
+them imports nothing and needs few descriptors, since then there may be no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from horovod.rendezvous.base.descriptors import limit_child, limited_to
+
+__all__ = [
+    "Pipes",
+    "adopt_orphans",
+    "descendants",
+    "describe_exit",
+    "open_standard_files",
+    "reaped",
+    "signal_group",
+    "signal_processes",
+    "spawn",
+    "words_to_run",
+]
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_ABOVE_TARGETS = 16
+
+
+@dataclass(frozen=True)
+class Pipes:
+    """A started worker: its pid and the read ends of its output."""
+
+    pid: int
+    stdout_fd: int
+    stderr_fd: int
+
+
+def open_standard_files() -> None:
+    """A pipe that got one of these numbers would end up as some worker's standard input."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def words_to_run(command: Sequence[str]) -> list[str]:
+    """What to execute: several words are run as they are, one that has spaces by ``/bin/sh``."""
+    if len(command) == 1 and any(character.isspace() for character in command[0]):
+        return ["/bin/sh", "-c", command[0]]
+    return list(command)
+
+
+def spawn(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    inherits_stdin: bool,
+    descriptors: Mapping[int, int] | None = None,
+    file_limit: int | None = None,
+) -> Pipes:
+    """Start ``words`` in a new session, found along the launcher's PATH; never blocks.
+
+    ``descriptors`` maps numbers in the worker, from 3, to open descriptors of this process.
+    ``file_limit`` is its soft limit of descriptors, if not that of this process.
+
+    Raises:
+        OSError: the command cannot be run (FileNotFoundError, PermissionError) or the system has
+            no more processes or descriptors. Nothing was started then.
+    """
+    fds: list[int] = []
+    try:
+        fds += os.pipe()
+        fds += os.pipe()
+        stdout_fd, stdout_write, stderr_fd, stderr_write = fds
+        actions: list[tuple[int, int, int]] = [
+            (os.POSIX_SPAWN_DUP2, stdout_write, 1),
+            (os.POSIX_SPAWN_DUP2, stderr_write, 2),
+        ]
+        for number, fd in (descriptors or {}).items():
+            # Out of the way first, so that no number is a target before it was a source.
+            fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TARGETS))
+            actions.append((os.POSIX_SPAWN_DUP2, fds[-1], number))
+        if not inherits_stdin:
+            # Opened here: more may be open by now than the worker's limit allows it to open.
+            fds.append(os.open(os.devnull, os.O_RDONLY))
+            actions.append((os.POSIX_SPAWN_DUP2, fds[-1], 0))
+        # Python ignores these two; a worker should meet them as from a shell.
+        defaults = [signal.SIGPIPE, signal.SIGXFSZ]
+        # glibc refuses to duplicate a descriptor above the limit; when there are so many it is set
+        # a moment later, which a program that has yet to be loaded does not notice.
+        is_above = file_limit is not None and max(fds) >= file_limit
+        with limited_to(None if is_above else file_limit):
+            pid = os.posix_spawnp(
+                words[0],
+                list(words),
+                environment,
+                file_actions=actions,
+                setsid=True,
+                setsigdef=defaults,
+            )
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    if file_limit is not None and is_above:
+        limit_child(pid, file_limit)
+    for fd in fds:
+        if fd not in (stdout_fd, stderr_fd):
+            os.close(fd)
+    return Pipes(pid, stdout_fd, stderr_fd)
+
+
+def describe_exit(exit_code: int) -> str:
+    """``exited with code 3``, or ``was ended by SIGKILL`` for a negative one."""
+    if exit_code >= 0:
+        return f"exited with code {exit_code}"
+    try:
+        return f"was ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was ended by signal {-exit_code}"
+
+
+def reaped() -> Iterator[tuple[int, int]]:
+    """The children that have ended since the last call, and their exit codes; never blocks."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants that lose theirs, so that their end is seen.
+
+    Linux only; elsewhere nothing happens, and ends are seen at the next deadline instead.
+    """
+    if sys.platform == "linux":
+        import ctypes  # here, because the workers are on their way by now
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def signal_group(group: int, signum: int) -> bool:
+    """Send ``signum`` (0: nothing) to a process group; False when none of it is left."""
+    try:
+        os.killpg(group, signum)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it has changed its user: not ours to end
+        return False
+    return True
+
+
+def descendants(but_not: Collection[int]) -> list[int]:
+    """Pids of all living descendants, whatever group or session they have moved to.
+
+    Those in ``but_not`` are left out with their own descendants. Linux only; elsewhere there are
+    none to be found.
+    """
+    children = _living_children()
+    found: list[int] = []
+    waiting = [os.getpid()]
+    while waiting:
+        for pid, is_zombie in children.get(waiting.pop(), ()):
+            if pid not in but_not:
+                waiting.append(pid)
+                found += [] if is_zombie else [pid]
+    return found
+
+
+def _living_children() -> dict[int, list[tuple[int, bool]]]:
+    """By parent, the pids of the machine's processes, and whether they are zombies (proc(5))."""
+    children: dict[int, list[tuple[int, bool]]] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            # One that has ended since is none.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                children.setdefault(int(parent), []).append((int(name), state in (b"Z", b"X")))
+    return children
+
+
+def signal_processes(pids: Collection[int], signum: int) -> None:
+    """Send ``signum`` to those of ``pids`` that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)

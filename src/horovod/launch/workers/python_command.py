@@ -1,0 +1,42 @@
+"""How another Python process, here or on another host, is told to run a part of this package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod.launch.model.ssh import SshOptions, agent_command, remote_words
+
+__all__ = ["python_words", "words_there"]
+
+# Whatever the first entry of the search path is, it must not replace a module of the interpreter;
+# the package is found where this process has found it, unless the other Python has its own.
+_START = (
+    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
+    "from horovod.launch.{module} import main; main()"
+)
+
+
+def python_words(executable: str, module: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that calls ``main`` of ``horovod.launch.<module>``; see ``sys.argv[1:]``."""
+    return [executable, *_arguments(module, arguments)]
+
+
+def words_there(
+    hostname: str,
+    ssh: SshOptions,
+    environ: Mapping[str, str],
+    module: str,
+    arguments: Sequence[str] = (),
+) -> list[str]:
+    """The same on ``hostname``, in this folder and by this interpreter where they exist."""
+    words = _arguments(module, arguments)
+    command = agent_command(os.getcwd(), sys.executable or "python3", words)
+    return remote_words(hostname, command, ssh, environ)
+
+
+def _arguments(module: str, arguments: Sequence[str]) -> list[str]:
+    package_root = str(Path(__file__).resolve().parents[2])
+    return ["-c", _START.format(module=module), *arguments, package_root]

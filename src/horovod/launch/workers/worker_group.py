@@ -1,0 +1,324 @@
+"""The workers of one host: started, watched, ended, with all that they have started.
+
+``WorkerGroup`` is what a job asks of a host, ``LocalWorkerGroup`` the one of the machine it is used
+on: in the launcher, and in the agent that a launcher has on another host. Workers come and go by
+number, at any time; what is kept for one that has ended is let go with ``forget``. Main thread
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.model.host_plan import HostPlan, Place
+from horovod.launch.model.hosts import Slot
+from horovod.launch.workers.output import Output, Sink
+from horovod.launch.workers.processes import (
+    descendants,
+    signal_group,
+    signal_processes,
+    spawn,
+)
+from horovod.launch.workers.watchdog import Watchdog
+
+__all__ = ["GRACE_S", "LocalWorkerGroup", "StartListener", "Trouble", "Worker", "WorkerGroup"]
+
+# Between SIGTERM and SIGKILL, and again until what does not die is given up.
+GRACE_S = 5.0
+
+_CANNOT_START = 126
+_NOT_FOUND = 127
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process of a job. ``number`` stays; ``slot`` may be replaced, as worlds follow others."""
+
+    number: int
+    slot: Slot
+    pid: int
+    exit_code: int | None = None  # negative: the signal that ended it
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"rank {self.slot.rank} on {self.slot.hostname} (pid {self.pid})"
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a worker cannot be started; ``status`` is the launcher's exit status for that.
+
+    Without a ``number`` no worker at all can be started on the host.
+    """
+
+    status: int
+    text: str
+    number: int | None = None
+
+
+class StartListener(Protocol):
+    """Whom a crew tells what becomes of ``start_worker``."""
+
+    def started(self, worker: Worker) -> None:
+        """A worker has been started."""
+
+    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+        """A worker cannot be started; it is none of the crew's."""
+
+
+class WorkerGroup(Protocol):
+    """The workers of one host, on whatever machine; ``workers`` by number."""
+
+    workers: dict[int, Worker]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it is left, as far as can be known."""
+
+    @property
+    def living(self) -> int:
+        """How many workers have not ended, as far as can be known."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When ``balance`` has something to do, if nothing happens before."""
+
+    def start_worker(self, place: Place) -> None:
+        """Start one more worker; its listener hears of it."""
+
+    def end_worker(self, number: int) -> None:
+        """Ask a worker's process group to end, and kill what is left of it after ``GRACE_S``."""
+
+    def kill_worker(self, number: int) -> None:
+        """End a worker's process group."""
+
+    def forget(self, number: int) -> None:
+        """Nobody asks about this worker any more: once it has ended, nothing is kept for it.
+
+        What is left of its process group is ended, and its output is closed.
+        """
+
+    def late(self) -> list[str]:
+        """Who is left."""
+
+    def end(self, *, reaches_strays: bool) -> None:
+        """Ask all processes to end, ``reaches_strays``: also those that left their groups."""
+
+    def kill(self) -> None:
+        """End them."""
+
+    def balance(self) -> None:
+        """Do and send what is due; to be called in every turn of a loop."""
+
+
+@dataclass
+class _Group:
+    """A worker with its process group, which may outlive it, and the ways of its output."""
+
+    worker: Worker
+    sinks: tuple[Sink, Sink]
+    is_gone: bool = False
+    is_forgotten: bool = False
+    is_asked: bool = False  # to end
+    kill_at: float | None = None
+
+
+class LocalWorkerGroup:
+    """The workers of this machine. ``outsiders`` are children that are none of its business.
+
+    ``file_limit`` is a worker's soft limit of descriptors, if not that of this process.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        watchdog: Watchdog,
+        *,
+        sinks: Callable[[Worker], tuple[Sink, Sink]],
+        listener: StartListener,
+        outsiders: Callable[[], Collection[int]] = tuple,
+        file_limit: int | None = None,
+    ) -> None:
+        self.workers: dict[int, Worker] = {}
+        self._groups: dict[int, _Group] = {}
+        self._output = output
+        self._watchdog = watchdog
+        self._make_sinks = sinks
+        self._listener = listener
+        self._outsiders = outsiders
+        self._file_limit = file_limit
+        self._reaches_strays = False
+        self._plan: HostPlan | None = None
+        self._has_started = False  # any worker, ever
+
+    def prepare(
+        self,
+        plan: HostPlan,
+        rendezvous: Rendezvous,
+        *,
+        descriptors: Callable[[int], Mapping[int, int]] = lambda number: {},
+        reads_stdin: bool = False,
+    ) -> None:
+        """What all workers have in common; to be known before the first is started.
+
+        ``descriptors`` are those that the worker of a number gets (see ``spawn``);
+        ``reads_stdin``: worker 0 inherits standard input.
+        """
+        self._plan, self._rendezvous = plan, rendezvous
+        self._descriptors, self._reads_stdin = descriptors, reads_stdin
+
+    def start_worker(self, place: Place) -> None:
+        """See ``WorkerGroup``; needs ``prepare`` once before."""
+        assert self._plan is not None
+        plan, number = self._plan, place.number
+        environment = worker_environment(
+            plan.environment, place.slot, self._rendezvous, place.extra, plan.interfaces
+        )
+        try:
+            pipes = spawn(
+                plan.words,
+                environment,
+                inherits_stdin=self._reads_stdin and number == 0,
+                descriptors=self._descriptors(number),
+                file_limit=self._file_limit,
+            )
+        except OSError as error:
+            self._listener.troubled(self, _trouble(plan.words[0], place, error))
+            return
+        self._has_started = True
+        self._watchdog.add(pipes.pid)
+        worker = self.workers[number] = Worker(number, place.slot, pipes.pid)
+        sinks = self._make_sinks(worker)
+        self._groups[number] = _Group(worker, sinks)
+        for fd, sink in zip((pipes.stdout_fd, pipes.stderr_fd), sinks, strict=True):
+            self._output.forward(fd, sink)
+        self._listener.started(worker)
+
+    def note_exit(self, pid: int, exit_code: int) -> Worker | None:
+        """The worker that this reaped process was."""
+        for worker in self.workers.values():
+            if worker.pid == pid and worker.exit_code is None:
+                worker.exit_code = exit_code
+                return worker
+        return None
+
+    @property
+    def is_gone(self) -> bool:
+        """See ``WorkerGroup``."""
+        self.note_ended_groups()
+        return all(group.is_gone for group in self._groups.values()) and not self._strays()
+
+    def note_ended_groups(self) -> None:
+        """The numbers of groups that have ended may come to belong to someone else."""
+        for number, group in list(self._groups.items()):
+            worker = group.worker
+            if worker.exit_code is None:
+                continue
+            if not group.is_gone and not signal_group(worker.pid, 0):
+                group.is_gone, group.kill_at = True, None
+                self._watchdog.drop(worker.pid)
+            if group.is_gone and group.is_forgotten:
+                self._output.finish(group.sinks)
+                del self._groups[number], self.workers[number]
+            elif group.is_forgotten:
+                self.end_worker(number)
+
+    @property
+    def living(self) -> int:
+        """See ``WorkerGroup``."""
+        return sum(1 for worker in self.workers.values() if worker.exit_code is None)
+
+    @property
+    def deadline(self) -> float | None:
+        """See ``WorkerGroup``."""
+        times = [group.kill_at for group in self._groups.values() if group.kill_at is not None]
+        return min(times, default=None)
+
+    def end_worker(self, number: int) -> None:
+        """See ``WorkerGroup``. One that is unknown has ended."""
+        group = self._groups.get(number)
+        if group is not None and not group.is_gone and not group.is_asked:
+            group.is_asked, group.kill_at = True, time.monotonic() + GRACE_S
+            # A stopped process sees SIGTERM once it continues.
+            for signum in (signal.SIGTERM, signal.SIGCONT):
+                signal_group(group.worker.pid, signum)
+
+    def kill_worker(self, number: int) -> None:
+        """See ``WorkerGroup``."""
+        group = self._groups.get(number)
+        if group is not None and not group.is_gone:
+            signal_group(group.worker.pid, signal.SIGKILL)
+
+    def forget(self, number: int) -> None:
+        """See ``WorkerGroup``."""
+        if number in self._groups:
+            self._groups[number].is_forgotten = True
+            self.note_ended_groups()
+
+    def balance(self) -> None:
+        """See ``WorkerGroup``."""
+        now = time.monotonic()
+        for number, group in self._groups.items():
+            if group.kill_at is not None and now >= group.kill_at:
+                group.kill_at = None
+                self.kill_worker(number)
+
+    def late(self) -> list[str]:
+        """See ``WorkerGroup``."""
+        return [group.worker.name for group in self._groups.values() if not group.is_gone]
+
+    def end(self, *, reaches_strays: bool) -> None:
+        """See ``WorkerGroup``."""
+        self._reaches_strays = reaches_strays
+        # A stopped process sees SIGTERM once it continues.
+        self._send(signal.SIGTERM, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """See ``WorkerGroup``."""
+        self._send(signal.SIGKILL)
+
+    def kill_groups(self) -> None:
+        """Whatever happened: leave no worker behind. Does nothing once all have ended."""
+        for number in self._groups:
+            self.kill_worker(number)
+
+    def _send(self, *signums: int) -> None:
+        groups = [group.worker.pid for group in self._groups.values() if not group.is_gone]
+        strays = self._strays(groups)
+        for signum in signums:
+            for group in groups:
+                signal_group(group, signum)
+            signal_processes(strays, signum)
+
+    def _strays(self, groups: Sequence[int] = ()) -> list[int]:
+        """Descendants outside the workers' groups; after a success those may live on."""
+        if not self._reaches_strays or not self._has_started:
+            return []
+        pids = descendants(but_not=(self._watchdog.pid, *self._outsiders()))
+        return [pid for pid in pids if _group_of(pid) not in groups]
+
+
+def _trouble(word: str, place: Place, error: OSError) -> Trouble:
+    where = f" on {place.slot.hostname}"
+    if isinstance(error, FileNotFoundError):
+        path = "" if "/" in word else " in PATH"
+        return Trouble(_NOT_FOUND, f"command not found{path}{where}: {word}", place.number)
+    if isinstance(error, PermissionError):
+        text = f"{word}: not executable{where}: {error.strerror}"
+    else:
+        text = f"cannot start rank {place.slot.rank}{where} ({word}): {error.strerror}"
+    return Trouble(_CANNOT_START, text, place.number)
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0

@@ -1,0 +1,68 @@
+"""What all worlds of this process have counted together.
+
+Each engine counts for itself (``engine/runtime/counters.h``), and elastic jobs have one after the
+other, so what an engine leaves is added up here; numbers never go back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Protocol
+
+__all__ = ["KINDS", "MOVING", "CounterTotals", "Counting"]
+
+MOVING = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+KINDS = (*MOVING, "barrier", "join")
+_NS = "_ns"
+# Of the moment: what an earlier engine had says nothing.
+_MOMENTARY = ("in_flight", "last_step_ns")
+_NAMES = {
+    "in_flight": "in_flight_operations",
+    "stepped_ns": "step_seconds",
+    "last_step_ns": "last_step_seconds",
+}
+_COUNTS = (
+    *(f"{kind}_operations" for kind in KINDS),
+    *(f"{kind}_{what}" for kind in MOVING for what in ("tensors", "bytes")),
+    *("in_flight", "buckets", "fused_tensors", "queued_ns", "waited_ns", "blocked_ns"),
+    *("errors", "stalls", "steps", "stepped_ns", "last_step_ns"),
+)
+
+
+class Counting(Protocol):
+    """An engine, as far as it counts."""
+
+    def counts(self) -> dict[str, int]:
+        """All counts by name, times in nanoseconds."""
+
+
+class CounterTotals:
+    """The counts of this process."""
+
+    def __init__(self) -> None:
+        self._past: Counter[str] = Counter()
+        self._worlds = 0
+
+    def begin(self) -> None:
+        """A world begins."""
+        self._worlds += 1
+
+    def end(self, engine: Counting) -> None:
+        """A world is over; this was its engine."""
+        counts = engine.counts()
+        self._past.update({name: counts[name] for name in counts if name not in _MOMENTARY})
+
+    def read(self, engine: Counting | None) -> dict[str, float]:
+        """All numbers under their public names; ``engine`` is the one of the current world."""
+        present: Mapping[str, int] = {} if engine is None else engine.counts()
+        numbers: dict[str, float] = {}
+        for name in _COUNTS:
+            count = self._past[name] + present.get(name, 0)
+            if name.endswith(_NS):
+                public = _NAMES.get(name, f"{name.removesuffix(_NS)}_seconds")
+                numbers[public] = count / 1e9
+            else:
+                numbers[_NAMES.get(name, name)] = count
+        numbers["resets"] = max(0, self._worlds - 1)
+        return numbers

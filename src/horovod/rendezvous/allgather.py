@@ -1,0 +1,261 @@
+"""All ranks say something, all hear everything: agreement by means of nothing but a store.
+
+The first rank collects what the others post and publishes it; a rank that fails posts the reason
+instead, and everybody gets that as its error. Every value carries a proof of the job's secret over
+where it belongs, so it counts no more who else can write to the store.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import reprlib
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from horovod.core.base.checked import BadMessageError, printable
+from horovod.core.base.ranks import ranks_text
+from horovod.errors import InitError
+from horovod.rendezvous.base.failure import decode_failure, encode_failure
+from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.store.client import Store
+from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
+
+__all__ = ["StoreAllgather", "decode_all"]
+
+_ROLE = b"horovod gathering"
+_GRACE_S = 5.0  # beyond the first rank's own deadline: only a stopped one is that late
+_SLICE_S = 0.25  # a failure posted by a later rank is seen within this time
+_VALUE, _FAILURE = b"+", b"-"
+_SECONDS = struct.Struct("!d")
+_MOST_SECONDS = 1e9
+
+_Value = TypeVar("_Value")
+
+
+def decode_all(
+    ranks: Sequence[int], values: Sequence[bytes], decode: Callable[[bytes], _Value]
+) -> list[_Value]:
+    """What ``decode`` makes of each rank's value.
+
+    Raises:
+        InitError: a value is not what it should be, and the text says whose; on all ranks alike,
+            since all have the same values.
+    """
+    found = []
+    for rank, value in zip(ranks, values, strict=True):
+        try:
+            found.append(decode(value))
+        except BadMessageError as error:
+            raise InitError(f"init: {error.of(f'rank {rank}')}", ranks=[rank]) from None
+    return found
+
+
+class StoreAllgather:
+    """One round among ``ranks`` under ``key``, which is used once.
+
+    ``deadline`` is the first rank's to enforce; with ``is_meeting`` the others take over the time
+    that it has left when they find it there. ``check`` says, on the first rank, what is wrong with
+    a value as soon as it is there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        secret: bytes,
+        key: str,
+        rank: int,
+        ranks: Sequence[int],
+        deadline: Deadline,
+        *,
+        is_meeting: bool = False,
+        check: Callable[[bytes], InitError | None] | None = None,
+    ) -> None:
+        self.deadline = deadline
+        self._shelf = ProvenValues(store, secret, _ROLE)
+        self._key = key
+        self._rank = rank
+        self._ranks = ranks
+        self._is_meeting = is_meeting
+        self._late = "did not arrive" if is_meeting else "stopped answering"
+        self._check = check
+        self._values: dict[int, bytes] = {}
+        self._is_published = False
+        self._refused: set[str] = set()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._rank == self._ranks[0]
+
+    def own_value(self) -> bytes | None:
+        """What was last said in this rank's name, maybe by another process; None for nothing."""
+        return self._take(str(self._rank), 0.0)
+
+    def post(self, value: bytes) -> None:
+        """Say ``value``."""
+        if self._is_first:
+            self._values[self._rank] = value
+            if self._is_meeting:
+                self._put("here", _SECONDS.pack(self.deadline.remaining_s()))
+        self._put(str(self._rank), value)
+
+    def fail(self, error: InitError) -> None:
+        """Say that this rank cannot go on; the others raise the same. Not after the end."""
+        if self._is_published:
+            return
+        reason = encode_failure(error)
+        # Without the store nobody can be told, and why this rank failed matters more here.
+        with contextlib.suppress(InitError):
+            if self._is_first:
+                self._publish(_FAILURE + reason)
+            else:
+                self._put("failed", reason)
+
+    def exchange(self, value: bytes) -> list[bytes]:
+        """``post`` and wait for what the others said, in the order of ``ranks``.
+
+        Raises:
+            InitError: a rank failed or did not come before the deadline; on all ranks alike.
+        """
+        self.post(value)
+        if self._is_meeting and not self._is_first:
+            self._find_first()
+        return self.wait()
+
+    def wait(self) -> list[bytes]:
+        """Wait for what the others say, once this rank has posted; raises as ``exchange``."""
+        while True:
+            # The others need not look: the first one ends it for all.
+            found = self.poll(_SLICE_S if self._is_first else self.deadline.remaining_s())
+            if found is not None:
+                return found
+
+    def poll(self, wait_s: float) -> list[bytes] | None:
+        """What all have said, or None if that takes longer than ``wait_s``; raises as ``exchange``.
+
+        The first rank must call it again and again, or nobody hears anything.
+        """
+        return self._collect(wait_s) if self._is_first else self._listen(wait_s)
+
+    def _find_first(self) -> None:
+        seconds = self._take("here", self.deadline.remaining_s())
+        if seconds is None:
+            raise self._absent_first("did not arrive")
+        self.deadline = Deadline(self._seconds_in(seconds))
+
+    def _seconds_in(self, value: bytes) -> float:
+        (seconds,) = _SECONDS.unpack(value) if len(value) == _SECONDS.size else (math.nan,)
+        if not 0.0 <= seconds <= _MOST_SECONDS:
+            raise self._bad("here", "seconds", value, "seconds that are left")
+        return float(seconds)
+
+    def _bad(self, name: str, field: str, found: object, expected: str) -> InitError:
+        text = printable(reprlib.repr(found))
+        first = f"rank {self._ranks[0]}"
+        error = BadMessageError(name, field, text, expected, first)
+        return InitError(f"init: {error}", ranks=self._ranks[:1])
+
+    def _absent_first(self, what: str) -> InitError:
+        return InitError(
+            f"init: rank {self._ranks[0]} of {len(self._ranks)} {what} within "
+            f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+            ranks=self._ranks[:1],
+        )
+
+    def _listen(self, wait_s: float) -> list[bytes] | None:
+        answer = self._take("all", wait_s)
+        if answer is None:
+            if self.deadline.has_passed and self._take("all", _GRACE_S) is None:
+                raise self._absent_first("stopped answering")
+            return None
+        self._is_published = True
+        if answer[:1] == _FAILURE:
+            raise decode_failure(answer[1:], f"rank {self._ranks[0]}")
+        return self._values_in(answer)
+
+    def _values_in(self, answer: bytes) -> list[bytes]:
+        try:
+            values = [base64.b64decode(text, validate=True) for text in json.loads(answer[1:])]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._bad("all", "values", str(error), "a list of values") from None
+        if answer[:1] != _VALUE or len(values) != len(self._ranks):
+            found = f"{len(values)} behind {answer[:1]!r}"
+            raise self._bad("all", "values", found, f"{len(self._ranks)} behind {_VALUE!r}")
+        return values
+
+    def _collect(self, wait_s: float) -> list[bytes] | None:
+        until = Deadline(wait_s)
+        for rank in self._ranks:
+            if rank not in self._values:
+                value = self._take(str(rank), until.remaining_s())
+                if value is not None:
+                    self._note(rank, value)
+                elif self._check is None:
+                    break  # what the rest have said can wait until it is their turn
+        self._check_failed()
+        if len(self._values) == len(self._ranks):
+            values = [self._values[rank] for rank in self._ranks]
+            text = json.dumps([base64.b64encode(value).decode() for value in values])
+            self._publish(_VALUE + text.encode())
+            return values
+        if self.deadline.has_passed:
+            missing = set(self._ranks) - set(self._values)
+            self._end(
+                InitError(
+                    f"init: {ranks_text(missing)} of {len(self._ranks)} {self._late} within "
+                    f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+                    ranks=missing,
+                )
+            )
+        return None
+
+    def _note(self, rank: int, value: bytes) -> None:
+        problem = self._check(value) if self._check else None
+        if problem is not None:
+            self._end(problem)
+        self._values[rank] = value
+
+    def _check_failed(self) -> None:
+        reason = self._take("failed", 0.0)
+        if reason is not None:
+            self._end(decode_failure(reason, "another rank"))
+
+    def _end(self, error: InitError) -> None:
+        self.fail(error)
+        raise error
+
+    def _publish(self, answer: bytes) -> None:
+        self._is_published = True
+        self._put("all", answer)
+
+    def _put(self, name: str, value: bytes) -> None:
+        self._shelf.put(f"{self._key}/{name}", value)
+
+    def _take(self, name: str, wait_s: float) -> bytes | None:
+        """The value under ``name``, if one is there in time; one without a proof counts as none."""
+        key = f"{self._key}/{name}"
+        try:
+            return self._shelf.take(key, wait_s)
+        except UnprovenError:
+            self._refuse(name, key)
+        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
+        return None
+
+    def _refuse(self, name: str, key: str) -> None:
+        if name in ("here", "all"):
+            raise InitError(
+                f"init: rank {self._ranks[0]} does not know the job's secret that this process has "
+                "(_HOROVOD_SECRET_KEY)",
+                ranks=self._ranks[:1],
+            )
+        if name not in self._refused:
+            self._refused.add(name)
+            sys.stderr.write(
+                f"horovod: init: ignored a message for {key!r}: its sender does not know the job's "
+                "secret\n"
+            )

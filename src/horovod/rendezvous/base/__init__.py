@@ -1,0 +1,1 @@
+"""Authentication, sockets and limits that every part of rendezvous uses."""

@@ -1,0 +1,306 @@
+"""N processes become authenticated peers: who am I, where is the store, who else is there.
+
+``world`` calls ``identify`` and, where there is more than one rank, ``meet``; the engine gets the
+descriptors of the resulting ``Mesh``. The connection to the store stays open, and silent, until the
+process ends, so that the next ``init`` need not make another. Every ``init`` of a process counts up
+a generation and uses keys of its own, so worlds can follow each other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import binascii
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from horovod.core.base import mpi_library
+from horovod.errors import InitError
+from horovod.rendezvous.base.descriptors import raise_limit
+from horovod.rendezvous.base.membership import Deadline, Mesh, SetLinks
+from horovod.rendezvous.identity import mpi as mpi_identity
+from horovod.rendezvous.identity.elastic_client import (
+    ElasticClient,
+    RemovedError,
+    identity_in,
+    this_member,
+)
+from horovod.rendezvous.identity.environment import Identity, identify
+from horovod.rendezvous.identity.secret_socket import ask_for_secret
+from horovod.rendezvous.store.client import Store, StoreClient
+
+if TYPE_CHECKING:
+    from horovod.rendezvous.identity.torchrun import TorchStore
+    from horovod.rendezvous.store.server import StoreServer
+
+__all__ = [
+    "ElasticClient",
+    "Identity",
+    "Mesh",
+    "RemovedError",
+    "SetLinks",
+    "identify",
+    "job_store",
+    "launcher_store",
+    "meet",
+    "new_launcher_store",
+    "recognise",
+    "secret_in",
+    "this_member",
+]
+
+_ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
+_PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
+_SECRET = "_HOROVOD_SECRET_KEY"
+_INTERFACES = "HOROVOD_GLOO_IFACE"
+
+
+class _Contact(NamedTuple):
+    """An open store and the job's secret; ``source`` tells from where."""
+
+    source: tuple[object, ...]
+    store: StoreClient | TorchStore
+    secret: bytes
+    server: StoreServer | None = None  # where this process keeps the store itself
+
+    def close(self) -> None:
+        self.store.close()
+        if self.server is not None:
+            self.server.close()
+
+
+_lock = threading.Lock()
+_contact: _Contact | None = None
+
+
+def recognise(
+    environ: Mapping[str, str],
+    timeout_s: float,
+    comm: Any = None,
+    *,
+    by_mpi: bool = False,
+    mpi_threads: bool = True,
+) -> Identity:
+    """Who this process is; blocks in an elastic job, and where MPI says it, until all ask.
+
+    Args:
+        comm: what ``init`` was given: ranks, an mpi4py communicator, or None for all.
+        by_mpi: ask MPI where it may know, although something else started the process.
+        mpi_threads: MPI is going to be called by several threads at a time.
+
+    Raises:
+        InitError: what the launcher says makes no sense, or not all processes came in time; an
+            elastic job has no place for this process any more, or no driver.
+        ValueError: a communicator where MPI knows nothing of the other processes.
+    """
+    is_communicator = mpi_library.is_communicator(comm)
+    if is_communicator and comm.Get_size() == 1:
+        return Identity(0, 1, 0, 1, 0, 1, os.uname().nodename, "mpirun", comm=comm)
+    is_ours = "HOROVOD_RANK" in environ or "TORCHELASTIC_RUN_ID" in environ
+    # What mpirun starts in a job of Slurm's may have variables of both.
+    if not is_ours and (by_mpi or is_communicator or mpi_identity.is_started_by_mpi(environ)):
+        return mpi_identity.identify_by_mpi(environ, timeout_s, comm, needs_threads=mpi_threads)
+    if is_communicator:
+        raise ValueError(
+            "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
+            "world; use mpirun or horovodrun --mpi, or give a list of ranks"
+        )
+    if (member := this_member(environ)) is not None:
+        seat = member.take_seat(lambda: launcher_store(environ, timeout_s))
+        identity = identity_in(seat, environ)
+    elif not is_ours and _is_step(environ):
+        from horovod.rendezvous.identity.slurm import identify_by_slurm
+
+        identity = identify_by_slurm(environ)
+    else:
+        identity = identify(environ)
+    return identity.restricted_to(comm) if comm else identity
+
+
+def _is_step(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm's srun started this process as one of several.
+
+    A program of a batch script alone, or in a shell that srun started, has other variables of
+    Slurm's, too.
+    """
+    return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "SLURM_PROCID" in environ
+
+
+def meet(
+    identity: Identity,
+    generation: int,
+    region_bytes: int,
+    timeout_s: float,
+    environ: Mapping[str, str],
+    link_timeout_s: float = 30.0,
+    protection: str = "control",
+) -> Mesh:
+    """Meet the other ranks through the store that this job's launcher keeps; see ``mesh.connect``.
+
+    ``HOROVOD_GLOO_IFACE`` in ``environ`` names the interfaces to other hosts, separated by commas;
+    without it all are tried. Every rank counts ``generation`` up by one for each attempt, failed
+    ones included. Blocks for about ``timeout_s`` at most. One thread of a process at a time.
+
+    Raises:
+        InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
+    """
+    # Here, because launchers and their agents need the store alone.
+    from horovod.rendezvous.mesh import connect
+
+    raise_limit()  # for links to many hosts, and the strangers who reach where ranks listen
+    deadline = Deadline(timeout_s)
+    with _lock:
+        contact = _find_contact(identity, environ, deadline)
+        return connect(
+            identity,
+            contact.store,
+            contact.secret,
+            generation,
+            region_bytes,
+            timeout_s,
+            link_timeout_s=link_timeout_s,
+            interfaces=_interfaces_of(environ),
+            protection=protection,
+        )
+
+
+def job_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) -> Store:
+    """The store of this job, for what is to be said while data planes connect.
+
+    Raises:
+        InitError: it cannot be reached.
+    """
+    with _lock:
+        return _find_contact(identity, environ, Deadline(timeout_s)).store
+
+
+def launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
+    """This process's connection to the store that our launcher keeps.
+
+    Raises:
+        InitError: it cannot be reached.
+    """
+    with _lock:
+        return _find_contact(identify(environ), environ, Deadline(timeout_s)).store
+
+
+def new_launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
+    """One more connection to it, for a thread that waits there; the caller's to close.
+
+    Raises:
+        InitError: it cannot be reached.
+    """
+    address, secret = _launcher_store(identify(environ), environ, timeout_s)
+    return StoreClient(address, secret, timeout_s=timeout_s)
+
+
+def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> _Contact:
+    global _contact
+    source = _source(identity, environ)
+    if _contact is not None and (_contact.source != source or _contact.store.is_closed):
+        _close_contact()
+    if _contact is None:
+        _contact = _open_contact(identity, environ, deadline, source)
+    return _contact
+
+
+def _source(identity: Identity, environ: Mapping[str, str]) -> tuple[object, ...]:
+    """What a contact depends on; a forked child must not speak on its parent's connection."""
+    names = (_ADDRESS, _PORT, _SECRET, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    # What our launcher's workers are is no part of it: in an elastic job it changes.
+    who = None if identity.launcher == "horovodrun" else identity
+    return (os.getpid(), who, *(environ.get(name) for name in names))
+
+
+def _open_contact(
+    identity: Identity,
+    environ: Mapping[str, str],
+    deadline: Deadline,
+    source: tuple[object, ...],
+) -> _Contact:
+    if identity.launcher == "mpirun":
+        from horovod.rendezvous.store.address_search import find_store
+
+        hosted = mpi_identity.host_store(identity, _interfaces_of(environ))
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        return _Contact(source, store, hosted.secret, hosted.server)
+    if identity.launcher == "srun":
+        from horovod.rendezvous.identity.slurm import meet_in_file
+
+        interfaces = _interfaces_of(environ)
+        store, hosted = meet_in_file(identity, environ, interfaces, deadline)
+        return _Contact(source, store, hosted.secret, hosted.server)
+    if identity.launcher == "torchrun":
+        from horovod.rendezvous.identity import torchrun
+
+        torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
+        try:
+            secret = secret_in(environ) or torchrun.agree_on_secret(
+                identity, torch_store, deadline.remaining_s()
+            )
+        except TimeoutError:
+            raise InitError(
+                f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
+                "(HOROVOD_START_TIMEOUT)",
+                ranks=[0],
+            ) from None
+        return _Contact(source, torch_store, secret)
+    address, secret = _launcher_store(identity, environ, deadline.remaining_s())
+    store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
+    return _Contact(source, store, secret)
+
+
+def _interfaces_of(environ: Mapping[str, str]) -> list[str]:
+    return [name for name in environ.get(_INTERFACES, "").split(",") if name]
+
+
+def _launcher_store(
+    identity: Identity, environ: Mapping[str, str], timeout_s: float
+) -> tuple[tuple[str, int], bytes]:
+    address, port = environ.get(_ADDRESS, ""), environ.get(_PORT, "")
+    if not address or not port:
+        raise InitError(
+            f"init: HOROVOD_SIZE={identity.size} but {_ADDRESS if not address else _PORT} is not "
+            "set, so the other ranks cannot be found; start the script with "
+            f"'horovodrun -np {identity.size} python ...'"
+        )
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise InitError(f"init: {_PORT}={port!r}: expected a port from 1 to 65535")
+    secret = secret_in(environ)
+    if not secret and identity.launcher == "other":
+        secret = ask_for_secret(int(port), timeout_s)
+        if not secret:
+            raise InitError(
+                f"init: {_SECRET} is missing, and no RendezvousServer of this user and container "
+                f"serves port {port} here; its launcher must be running, and give its {_SECRET} to "
+                "workers elsewhere (docs/security.md)"
+            )
+    if not secret:
+        raise _bad_secret()
+    return (address, int(port)), secret
+
+
+def secret_in(environ: Mapping[str, str]) -> bytes:
+    """The secret in the environment; empty if there is none.
+
+    Raises:
+        InitError: it is not base64.
+    """
+    try:
+        return base64.b64decode(environ.get(_SECRET, ""), validate=True)
+    except binascii.Error:
+        raise _bad_secret() from None
+
+
+def _bad_secret() -> InitError:
+    return InitError(f"init: {_SECRET} is missing or not base64; horovodrun sets it")
+
+
+@atexit.register
+def _close_contact() -> None:
+    global _contact
+    if _contact is not None:
+        _contact.close()
+        _contact = None

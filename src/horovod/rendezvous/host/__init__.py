@@ -1,0 +1,1 @@
+"""How the ranks of one host meet: a Unix socket, shared memory, pidfds."""

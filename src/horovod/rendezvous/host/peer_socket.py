@@ -1,0 +1,80 @@
+"""Unix sockets between the processes of one user on one host, and who is at their other end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+from horovod.errors import InitError
+from horovod.rendezvous.host.handshake import MAX_MESSAGE_BYTES
+
+__all__ = [
+    "MAX_FDS_PER_MESSAGE",
+    "Credentials",
+    "credentials",
+    "new_socket",
+    "open_pidfd",
+    "receive",
+]
+
+# The kernel takes 253 (SCM_MAX_FD, unix(7)) in one message.
+MAX_FDS_PER_MESSAGE = 250
+_UCRED = struct.Struct("=iII")
+_FD = struct.Struct("=i")
+
+
+class Credentials:
+    """Process and user at the other end, as the kernel recorded them when it connected."""
+
+    def __init__(self, pid: int, uid: int) -> None:
+        self.pid = pid
+        self.is_same_user = uid == os.geteuid()
+
+
+def new_socket() -> socket.socket:
+    """A connection-oriented Unix socket that keeps message borders; close-on-exec."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def credentials(connected: socket.socket) -> Credentials:
+    """Who connected (seen by the listener) or who listens (seen by the one that connected)."""
+    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(raw)
+    return Credentials(pid, uid)
+
+
+def open_pidfd(pid: int) -> int:
+    """A pidfd, or -1 where there are none (other pid namespace, sandbox, no Linux).
+
+    Raises:
+        ProcessLookupError: the process has ended.
+    """
+    if pid <= 0 or not hasattr(os, "pidfd_open"):
+        return -1
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return -1
+
+
+def receive(connected: socket.socket, fds: list[int]) -> bytes:
+    """One message, empty at the end of the stream; descriptors that came along go into ``fds``.
+
+    Raises:
+        InitError: descriptors got lost because this process has too many open.
+    """
+    # Not socket.recv_fds: it takes flags but does not pass them on (seen in CPython 3.11).
+    room = socket.CMSG_SPACE(MAX_FDS_PER_MESSAGE * _FD.size)
+    message, ancillary, flags, _ = connected.recvmsg(
+        MAX_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            whole = len(data) - len(data) % _FD.size
+            fds += [fd for (fd,) in _FD.iter_unpack(data[:whole])]
+    if flags & socket.MSG_CTRUNC:
+        raise InitError("init: too many open files to receive the other ranks' (see ulimit -n)")
+    return message

@@ -1,0 +1,350 @@
+"""The first rank's side of a host's meeting: listen, authenticate, hand out region, bells, pidfds.
+
+All or none: every rank confirms that it holds everything before any is told to go; whatever fails
+before that fails on all of them, with one text. Runs on the thread that called ``init``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from horovod.core.base.ranks import ranks_text
+from horovod.errors import InitError
+from horovod.rendezvous.base.authentication import new_nonce
+from horovod.rendezvous.base.descriptors import accept_some
+from horovod.rendezvous.base.failure import as_failure
+from horovod.rendezvous.base.membership import Deadline, HostMesh, close_all
+from horovod.rendezvous.host import handshake
+from horovod.rendezvous.host.handshake import Claims, Hello, Kind, Members, ProtocolError
+from horovod.rendezvous.host.peer_socket import (
+    MAX_FDS_PER_MESSAGE,
+    credentials,
+    new_socket,
+    open_pidfd,
+    receive,
+)
+from horovod.rendezvous.host.shared_memory import make_region
+from horovod.rendezvous.store.client import Store
+
+__all__ = ["host_mesh"]
+
+_MAX_REPORTS = 20
+_HELLO_TIMEOUT_S = 5.0
+_ACCEPTS_AT_ONCE = 64
+_LOOK_S = 0.25  # how often the store is asked whether the meeting still goes on
+# Descriptors in flight count against RLIMIT_NOFILE of the sender's user (unix(7), ETOOMANYREFS).
+_MAX_FDS_IN_FLIGHT = 512
+
+
+@dataclass(eq=False)
+class _Peer:
+    """A connection; it is a member once ``hello`` is there."""
+
+    socket: socket.socket
+    pid: int
+    nonce: bytes
+    patience: Deadline
+    hello: Hello | None = None
+    pidfd: int = -1
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"rank {self.hello.claims.rank} (pid {self.pid})" if self.hello else f"{self.pid}"
+
+    @property
+    def ranks(self) -> list[int]:
+        """Its rank, once it has said which."""
+        return [self.hello.claims.rank] if self.hello else []
+
+
+def host_mesh(
+    claims: Claims,
+    members: Sequence[int],
+    with_bells: bool,
+    key: str,
+    store: Store,
+    secret: bytes,
+    deadline: Deadline,
+) -> HostMesh:
+    """Wait for the other ranks of this host, which find us under ``key``; give each its part.
+
+    ``members`` are the host's ranks, this one first. Blocks until ``deadline`` at most.
+
+    Raises:
+        InitError: a rank is missing, died or does not fit; the others are told the same.
+    """
+    fds: list[int] = []
+    try:
+        with _Root(claims, members[1:], secret, deadline) as root:
+            try:
+                store.set(key, root.name.encode())
+                root.gather(lambda: _look(store, key))
+                fds.append(make_region(claims.region_bytes))
+                if with_bells:
+                    fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
+                return root.hand_out(fds)
+            except BaseException as error:
+                root.tell_failure(as_failure(claims.rank, error))
+                raise
+    except BaseException:
+        close_all(fds)
+        raise
+
+
+def _look(store: Store, key: str) -> None:
+    """Raises InitError if the store has gone, or has given the meeting up."""
+    with contextlib.suppress(TimeoutError):
+        store.get(f"{key}/over", 0.0)  # which nobody sets
+
+
+class _Root:
+    """The listening socket and the connections of one meeting with ``peers``."""
+
+    def __init__(
+        self, claims: Claims, peers: Sequence[int], secret: bytes, deadline: Deadline
+    ) -> None:
+        self._claims = claims
+        self._peers = peers
+        self._secret = secret
+        self._deadline = deadline
+        self._strangers: set[_Peer] = set()
+        self._reported = 0
+        self._members: dict[int, _Peer] = {}
+        self._refused: list[_Peer] = []
+        self._selector = selectors.DefaultSelector()
+        self._listener = new_socket()
+        # Abstract (no file, gone with the socket) and, so that nobody takes it first, a random one.
+        self.name = f"horovod-{os.urandom(16).hex()}"
+
+    def __enter__(self) -> _Root:
+        try:
+            self._listener.bind(f"\0{self.name}")
+            self._listener.listen(len(self._peers) + 128)
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        self._listener.close()
+        for peer in (*self._strangers, *self._members.values(), *self._refused):
+            peer.socket.close()
+            close_all((peer.pidfd,))
+
+    def gather(self, look: Callable[[], None]) -> None:
+        """Accept and authenticate until all ranks are members; ``look`` may end the wait."""
+        while len(self._members) < len(self._peers):
+            if self._deadline.remaining_s() <= 0:
+                raise self._missing_error()
+            waits = [s.patience.remaining_s() for s in self._strangers]
+            wait_s = min([*waits, self._deadline.remaining_s(), _LOOK_S])
+            events = self._selector.select(wait_s)
+            if not events:
+                look()
+            for key, _ in events:
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._hear(key.data)
+            for late in [s for s in self._strangers if s.patience.remaining_s() <= 0]:
+                self._drop(late, f"no proof of the secret within {_HELLO_TIMEOUT_S:g} s")
+
+    def hand_out(self, shared: list[int]) -> HostMesh:
+        """Send every member its descriptors, wait until all have them, then let all go.
+
+        ``shared``: the region's and those of the bells.
+        """
+        peers = [self._members[rank] for rank in self._peers]
+        own_pidfd = open_pidfd(os.getpid())
+        try:
+            pidfds = (own_pidfd, *(peer.pidfd for peer in peers))
+            pids = (os.getpid(), *(peer.pid for peer in peers))
+            at_once = max(1, _MAX_FDS_IN_FLIGHT // (len(shared) + len(pidfds)))
+            for first in range(0, len(peers), at_once):
+                batch = peers[first : first + at_once]
+                for position, peer in enumerate(batch, first + 1):
+                    others = [*pidfds[:position], -1, *pidfds[position + 1 :]]
+                    self._send_descriptors(peer, shared, others, pids)
+                self._wait_until_ready(set(batch))
+        finally:
+            close_all((own_pidfd,))
+        for peer in peers:
+            # Whoever died now is found dead through its pidfd; the others must not wait for it.
+            with contextlib.suppress(OSError):
+                peer.socket.send(bytes((Kind.GO,)))
+        for peer in peers:
+            peer.pidfd = -1  # now the mesh's
+        return HostMesh(shared[0], (-1, *pidfds[1:]), pids, tuple(shared[1:]))
+
+    def tell_failure(self, error: InitError) -> None:
+        """Send every member the reason; who cannot be told has left or sees the end of stream."""
+        for peer in (*self._members.values(), *self._refused):
+            if peer.hello:
+                failed = handshake.encode_failed(self._secret, peer.hello.nonce, error)
+                with contextlib.suppress(OSError):
+                    peer.socket.send(failed)
+
+    def _accept(self) -> None:
+        try:
+            for accepted, _ in accept_some(self._listener, _ACCEPTS_AT_ONCE):
+                self._welcome(accepted)
+        except OSError as error:
+            raise InitError(
+                f"init: rank {self._claims.rank} cannot accept the other ranks: {error}"
+            ) from None
+
+    def _welcome(self, accepted: socket.socket) -> None:
+        who = credentials(accepted)
+        peer = _Peer(accepted, who.pid, new_nonce(), Deadline(_HELLO_TIMEOUT_S))
+        self._strangers.add(peer)
+        self._selector.register(accepted, selectors.EVENT_READ, peer)
+        if not who.is_same_user:
+            self._drop(peer, "it belongs to another user")
+            return
+        try:
+            accepted.send(handshake.encode_challenge(peer.nonce))
+        except OSError as error:
+            self._drop(peer, str(error))
+
+    def _hear(self, peer: _Peer) -> None:
+        if peer.hello is not None:
+            self._expect(peer, None)
+            return
+        try:
+            message = self._receive(peer)
+            if not message:
+                raise ProtocolError("it left without proving that it knows the job's secret")
+            hello = handshake.decode_hello(message, self._secret, peer.nonce)
+        except (ProtocolError, OSError) as error:
+            self._drop(peer, str(error))
+        else:
+            self._admit(peer, hello)
+
+    def _admit(self, peer: _Peer, hello: Hello) -> None:
+        """An authentic process of this job: from here on its troubles are everybody's."""
+        peer.hello = hello
+        rank = hello.claims.rank
+        mismatch = handshake.describe_mismatch(
+            self._claims, hello.claims, hello.version, self._peers
+        )
+        if mismatch is None and rank in self._members:
+            mismatch = f"two processes are rank {rank}: pids {self._members[rank].pid}, {peer.pid}"
+        self._strangers.discard(peer)
+        if mismatch is not None:
+            self._refused.append(peer)
+            raise InitError(
+                f"init: ranks do not fit together: {mismatch}; all of them need the same version "
+                "of horovod, the same settings and one launcher",
+                ranks=[rank],
+            )
+        self._members[rank] = peer
+        self._watch(peer)
+        seconds = self._deadline.remaining_s()
+        self._send(
+            peer, handshake.encode_welcome(self._secret, hello.nonce, self._claims, seconds), []
+        )
+
+    def _watch(self, peer: _Peer) -> None:
+        try:
+            peer.pidfd = open_pidfd(peer.pid)
+            # Only if it still holds the connection is the pid certainly still its own.
+            if not peer.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                raise ProcessLookupError
+        except BlockingIOError:
+            return
+        except OSError:
+            raise self._lost_error(peer) from None
+
+    def _wait_until_ready(self, waiting: set[_Peer]) -> None:
+        while waiting:
+            remaining_s = self._deadline.remaining_s()
+            if remaining_s <= 0:
+                silent = [p.hello.claims.rank for p in waiting if p.hello]
+                raise InitError(
+                    f"init: {ranks_text(silent)} of {self._claims.size} stopped answering within "
+                    f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+                    ranks=silent,
+                )
+            for key, _ in self._selector.select(remaining_s):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data in waiting:
+                    self._expect(key.data, Kind.READY)
+                    waiting.discard(key.data)
+                else:
+                    self._hear(key.data)
+
+    def _send_descriptors(
+        self, peer: _Peer, shared: list[int], pidfds: list[int], pids: tuple[int, ...]
+    ) -> None:
+        """``pidfds`` has none, that is -1, for the peer itself."""
+        has_pidfd = tuple(fd >= 0 for fd in pidfds)
+        fds = [*shared, *(fd for fd in pidfds if fd >= 0)]
+        message = handshake.encode_members(Members(pids, has_pidfd))
+        for first in range(0, len(fds), MAX_FDS_PER_MESSAGE):
+            self._send(peer, message, fds[first : first + MAX_FDS_PER_MESSAGE])
+            message = bytes((Kind.MORE,))
+
+    def _send(self, peer: _Peer, message: bytes, fds: list[int]) -> None:
+        try:
+            socket.send_fds(peer.socket, [message], fds)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._lost_error(peer) from None
+        except OSError as error:
+            raise InitError(f"init: cannot reach {peer.name}: {error}", ranks=peer.ranks) from None
+
+    def _expect(self, member: _Peer, kind: Kind | None) -> None:
+        """The member's next message must be ``kind``; none is due for None."""
+        try:
+            message = self._receive(member)
+        except OSError:
+            message = b""
+        if not message:
+            raise self._lost_error(member)
+        if kind is None or message != bytes((kind,)):
+            raise InitError(
+                f"init: {member.name} broke the protocol: it sent kind {message[0]}",
+                ranks=member.ranks,
+            )
+
+    def _receive(self, peer: _Peer) -> bytes:
+        """One message; nobody sends descriptors to the root, so none stay open."""
+        fds: list[int] = []
+        try:
+            return receive(peer.socket, fds)
+        finally:
+            close_all(fds)
+
+    def _drop(self, stranger: _Peer, reason: str) -> None:
+        self._strangers.discard(stranger)
+        self._selector.unregister(stranger.socket)
+        stranger.socket.close()
+        self._reported += 1
+        if self._reported <= _MAX_REPORTS:  # anybody on this machine can connect, again and again
+            sys.stderr.write(
+                f"horovod: init: dropped a connection from pid {stranger.pid}: {reason}\n"
+            )
+
+    def _missing_error(self) -> InitError:
+        size = self._claims.size
+        missing = set(self._peers) - set(self._members)
+        return InitError(
+            f"init: {ranks_text(missing)} of {size} did not arrive within "
+            f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
+            ranks=missing,
+        )
+
+    def _lost_error(self, peer: _Peer) -> InitError:
+        return InitError(
+            f"init: {peer.name} died or gave up before all ranks had met", ranks=peer.ranks
+        )

@@ -1,0 +1,1 @@
+"""Which rank this process is, as its launcher says."""

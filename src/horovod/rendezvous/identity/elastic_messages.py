@@ -1,0 +1,215 @@
+"""What a worker of an elastic job and its driver, which is the launcher, say to each other.
+
+All of it goes through the job's store. A worker that wants a place in a world says that it is ready
+and waits for a seat; the driver gives seats to all members of a world at once, or tells a worker
+that there is none for it any more. Texts are JSON; who can write to the store knows the secret.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import IntFlag
+
+from horovod.core.base.checked import MOST_RANKS, Fields, printable
+
+__all__ = [
+    "HostUpdate",
+    "Ready",
+    "Seat",
+    "StateVersion",
+    "Update",
+    "WorkerKeys",
+    "read_key",
+    "update_key",
+    "world_scope",
+]
+
+
+@dataclass(frozen=True, order=True)
+class StateVersion:
+    """How new the state is that a worker could go back to: that of the larger standing is newer.
+
+    ``world`` is the last one whose state it took over, 0 if none; ``commits`` counts since then.
+    """
+
+    world: int = 0
+    commits: int = 0
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the worker has taken part in a world, so that others can go on from it."""
+        return self.world > 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker asks for a seat: at its start, after a failure, or after an update.
+
+    ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
+    dead, silent or out of reach. ``keeps_state``: its state is what all that stay have, so that it
+    need not be sent. ``is_early``: it comes from the first ``init`` and may have much to do before
+    it trains, so a forecast is as good as a seat. ``checkpoint`` is the file last written from its
+    state.
+    """
+
+    standing: StateVersion = StateVersion()
+    reason: str = ""
+    lost: tuple[int, ...] = ()
+    keeps_state: bool = False
+    is_early: bool = False
+    checkpoint: str = ""
+
+    def encoded(self) -> bytes:
+        """As it travels."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Ready:
+        """The contrary of ``encoded``; BadMessageError for anything else."""
+        fields = Fields.read("ready", text)
+        standing = fields.fields("standing")
+        ready = cls(
+            standing=StateVersion(standing.integer("world"), standing.integer("commits")),
+            reason=printable(fields.text("reason")),
+            lost=fields.integers("lost"),
+            keeps_state=fields.flag("keeps_state"),
+            is_early=fields.flag("is_early"),
+            checkpoint=fields.text("checkpoint"),
+        )
+        standing.close()
+        fields.close()
+        return ready
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
+
+    ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
+    member needs the state of rank 0. ``is_forecast``: these are the numbers that the worker will
+    probably have, and nobody waits for it before it asks again. With ``removal`` there is no seat
+    for the worker any more, and the text says why.
+    """
+
+    world: int = 0
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    cross_rank: int = 0
+    cross_size: int = 1
+    members: tuple[int, ...] = field(default=())
+    updates: int = 0
+    must_sync: bool = True
+    is_forecast: bool = False
+    removal: str = ""
+
+    def encoded(self) -> bytes:
+        """As it travels."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Seat:
+        """The contrary of ``encoded``; BadMessageError for anything else."""
+        fields = Fields.read("seat", text)
+        size, local_size, cross_size = (
+            fields.integer(name, 1, MOST_RANKS) for name in ("size", "local_size", "cross_size")
+        )
+        seat = cls(
+            world=fields.integer("world"),
+            rank=fields.integer("rank", 0, size - 1),
+            size=size,
+            local_rank=fields.integer("local_rank", 0, local_size - 1),
+            local_size=local_size,
+            cross_rank=fields.integer("cross_rank", 0, cross_size - 1),
+            cross_size=cross_size,
+            members=fields.integers("members"),
+            updates=fields.integer("updates"),
+            must_sync=fields.flag("must_sync"),
+            is_forecast=fields.flag("is_forecast"),
+            removal=printable(fields.text("removal")),
+        )
+        fields.close()
+        if seat.members and len(set(seat.members)) != size:
+            raise fields.error("members", seat.members, f"{size} workers")
+        return seat
+
+
+class HostUpdate(IntFlag):
+    """What happened to the set of hosts; the numbers are part of the public interface."""
+
+    NONE = 0
+    REMOVED = 1
+    ADDED = 2
+    MIXED = 3
+
+
+@dataclass(frozen=True)
+class Update:
+    """News for the members of a world: ``kind`` is a ``HostUpdate``; ``timestamp`` always grows."""
+
+    timestamp: int
+    kind: int
+
+    def encoded(self) -> bytes:
+        """As it travels."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Update:
+        """The contrary of ``encoded``; BadMessageError for anything else."""
+        fields = Fields.read("update", text)
+        kind = fields.integer("kind", HostUpdate.NONE, HostUpdate.MIXED)
+        update = cls(fields.integer("timestamp"), kind)
+        fields.close()
+        return update
+
+
+@dataclass(frozen=True)
+class WorkerKeys:
+    """Where a worker and the driver leave messages for each other."""
+
+    worker: int
+
+    def ready(self, count: int) -> str:
+        """The worker's ``count``-th ``Ready``, from 1."""
+        return f"elastic/worker/{self.worker}/ready/{count}"
+
+    def seat(self, count: int) -> str:
+        """The answer to it, a ``Seat``."""
+        return f"elastic/worker/{self.worker}/seat/{count}"
+
+    @property
+    def all(self) -> str:
+        """What all keys of this worker begin with."""
+        return f"elastic/worker/{self.worker}/"
+
+    @property
+    def done(self) -> str:
+        """Set when the worker's training function has returned."""
+        return f"elastic/worker/{self.worker}/done"
+
+    @property
+    def fatal(self) -> str:
+        """Set to an error that would only come again: it ends the job."""
+        return f"elastic/worker/{self.worker}/fatal"
+
+
+def read_key(key: str) -> tuple[int, str, int] | None:
+    """Which worker has said something under ``key``, what, and for which time; None for others."""
+    words = key.split("/")
+    if words[:2] != ["elastic", "worker"] or len(words) < 4 or not words[2].isdecimal():
+        return None
+    count = words[4] if len(words) > 4 and words[4].isdecimal() else "0"
+    return int(words[2]), words[3], int(count)
+
+
+def update_key(count: int) -> str:
+    """The job's ``count``-th ``Update``, from 1."""
+    return f"elastic/update/{count}"
+
+
+def world_scope(world: int) -> str:
+    """What distinguishes the meeting of this world from those of others; see ``Identity.scope``."""
+    return f"world{world}/"

@@ -1,0 +1,193 @@
+"""Who this process is where Slurm's ``srun`` started it, and how its ranks find the store.
+
+Slurm tells its processes their numbers, but gives them no way to talk. So rank 0 keeps the job's
+store and writes where it is, with the job's secret, into a file that its user alone may read, in a
+folder that all nodes share. The file goes when all ranks have read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod.core.base.own_files import replacing
+from horovod.core.base.ranks import ranks_text
+from horovod.errors import InitError
+from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.identity.environment import Identity, hostname_of, position_of
+from horovod.rendezvous.store.address_search import find_store
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.hosted import HostedStore, start_store
+
+__all__ = [
+    "contact_file",
+    "identify_by_slurm",
+    "meet_in_file",
+    "publish",
+    "wait_for_contact",
+]
+
+_SIZE = "SLURM_STEP_NUM_TASKS"
+_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+_FOLDER = "HOROVOD_RENDEZVOUS_DIR"
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
+_LONGEST_PAUSE_S = 0.25
+
+
+def identify_by_slurm(environ: Mapping[str, str]) -> Identity:
+    """The identity that Slurm's variables give this process.
+
+    Raises:
+        InitError: one of them is missing, or they contradict each other; the text names it.
+    """
+    rank, size = position_of(environ, "SLURM_PROCID", _SIZE)
+    counts = _tasks_per_node(environ, size)
+    node, _ = position_of({**environ, "nodes": str(len(counts))}, "SLURM_NODEID", "nodes")
+    local = {**environ, "tasks": str(counts[node])}
+    local_rank, local_size = position_of(local, "SLURM_LOCALID", "tasks")
+    column = [other for other, count in enumerate(counts) if count > local_rank]
+    return Identity(
+        *(rank, size, local_rank, local_size, column.index(node), len(column)),
+        hostname=hostname_of(environ),
+        launcher="srun",
+        group=str(node),
+    )
+
+
+def _tasks_per_node(environ: Mapping[str, str], size: int) -> list[int]:
+    """``2(x3),1`` is 2, 2, 2, 1."""
+    text = environ.get(_PER_NODE, "")
+    matches = [_COUNT.fullmatch(part) for part in text.split(",")]
+    counts = [int(m[1]) for m in matches if m for _ in range(int(m[2] or 1))]
+    if not all(matches) or sum(counts) != size:
+        raise InitError(
+            f"init: {_PER_NODE}={text!r}: expected the numbers of tasks on each node, {size} in all"
+        )
+    return counts
+
+
+def meet_in_file(
+    identity: Identity, environ: Mapping[str, str], interfaces: Sequence[str], deadline: Deadline
+) -> tuple[StoreClient, HostedStore]:
+    """A connection to the job's store, of which rank 0 tells the others in the step's file.
+
+    Blocks until all have come, on rank 0.
+
+    Raises:
+        InitError: not all came in time, or they do not share the folder.
+    """
+    path = contact_file(identity, environ)
+    if identity.rank != 0:
+        hosted = wait_for_contact(path, deadline)
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        store.set(f"arrived/{identity.rank}", b"")
+        return store, hosted
+    hosted = start_store(identity.local_size < identity.size, interfaces)
+    try:
+        publish(hosted, path)
+        store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
+        _await_arrivals(store, identity.size, deadline)
+    except BaseException:
+        if hosted.server is not None:
+            hosted.server.close()
+        raise
+    finally:
+        _withdraw(hosted, path)
+    return store, hosted
+
+
+def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
+    """Until all ranks have a connection to the store."""
+    missing = set(range(1, size))
+    for rank in range(1, size):
+        with contextlib.suppress(TimeoutError):
+            store.get(f"arrived/{rank}", deadline.remaining_s())
+            missing.discard(rank)
+    if missing:
+        raise InitError(
+            f"init: {ranks_text(missing)} of {size} did not arrive within {deadline.timeout_s:g} s "
+            "(HOROVOD_START_TIMEOUT)",
+            ranks=missing,
+        )
+
+
+def contact_file(identity: Identity, environ: Mapping[str, str]) -> Path:
+    """The file of this job step; ``HOROVOD_RENDEZVOUS_DIR`` names its folder."""
+    folder = Path(environ.get(_FOLDER) or Path.home() / ".horovod")
+    names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+    parts = [re.sub(r"\W", "_", environ.get(name, "0")) for name in names]
+    return folder / "-".join(["slurm", *parts, *identity.scope.rstrip("/").split("-")]).rstrip("-")
+
+
+def publish(store: HostedStore, path: Path) -> None:
+    """Write how to find ``store`` into ``path``, at once and for this user alone.
+
+    Raises:
+        InitError: that is impossible, or something else is there; the text says why.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (left := _read(path)) is not None:  # by a step of this name that did not end well
+            HostedStore.decoded(left)
+        with replacing(path) as file:
+            file.write(store.encoded())
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, ValueError) as error:
+        raise InitError(f"init: cannot write {path} ({_FOLDER}): {error}") from None
+
+
+def _withdraw(store: HostedStore, path: Path) -> None:
+    """Remove what ``publish`` has written; anything else stays."""
+    with contextlib.suppress(InitError, OSError):
+        if _read(path) == store.encoded():
+            path.unlink()
+
+
+def wait_for_contact(path: Path, deadline: Deadline) -> HostedStore:
+    """What rank 0 published; blocks until it has.
+
+    Raises:
+        InitError: it did not in time, or the file is not this user's own.
+    """
+    pause_s = 0.01
+    while (message := _read(path)) is None:
+        if deadline.has_passed:
+            raise InitError(
+                f"init: rank 0 has not written {path} within {deadline.timeout_s:g} s "
+                f"(HOROVOD_START_TIMEOUT); the nodes must share this folder, which {_FOLDER} names",
+                ranks=[0],
+            )
+        time.sleep(min(pause_s, deadline.remaining_s()))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    try:
+        return HostedStore.decoded(message)
+    except ValueError as error:
+        raise InitError(f"init: {path}: {error}") from None
+
+
+def _read(path: Path) -> bytes | None:
+    """The contents of a file that is this user's alone; None if there is none."""
+    with contextlib.suppress(OSError):
+        os.listdir(path.parent)  # network file systems remember for a while what was not there
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InitError(f"init: cannot read {path} ({_FOLDER}): {error}") from None
+    with open(fd, "rb") as file:
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode):
+            raise InitError(f"init: {path}: expected a regular file")
+        if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
+            raise InitError(
+                f"init: {path} belongs to user {state.st_uid} with mode "
+                f"{stat.S_IMODE(state.st_mode):o}; expected user {os.getuid()} and 600"
+            )
+        return file.read()

@@ -1,0 +1,1 @@
+"""How hosts are connected over TCP."""

@@ -1,0 +1,101 @@
+"""Finds the one of several addresses at which a job's store answers, as seen from this machine.
+
+For the launcher's agents: the launcher listens at several addresses of its machine and cannot know
+which of them another machine reaches.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+
+from horovod.errors import InitError
+from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.store.client import StoreClient, address_text
+
+__all__ = ["find_store"]
+
+_STAGGER_S = 0.25
+_LEAST_TRY_S = 0.1
+
+
+def find_store(
+    addresses: Sequence[tuple[str, int]], secret: bytes, timeout_s: float
+) -> StoreClient:
+    """A connection to the store at one of ``addresses``: the first that proves to know ``secret``.
+
+    They are tried in their order, each a moment after the one before, without waiting for its
+    answer. ``address`` of the client tells which one it was. Blocks for ``timeout_s`` at most.
+
+    Raises:
+        InitError: none answered in time and authentically; the text has a reason for each.
+    """
+    deadline = Deadline(timeout_s)
+    search = _Search(secret, deadline)
+    waiting = list(addresses)
+    under_way = 0
+    try:
+        while (waiting or under_way) and not deadline.has_passed:
+            if waiting:
+                search.start(waiting.pop(0))
+                under_way += 1
+            patience_s = _STAGGER_S if waiting else deadline.remaining_s()
+            if search.has_ended_one(patience_s):
+                under_way -= 1
+            if search.found is not None:
+                return search.found
+    finally:
+        search.end()
+    reasons = [f"  {address_text(a)}: {search.reasons.get(a, 'no answer')}" for a in addresses]
+    raise InitError(
+        f"init: the launcher's store cannot be reached within {timeout_s:g} s, at none of its "
+        "addresses:\n" + "\n".join(reasons)
+    )
+
+
+class _Search:
+    """Tries addresses on threads of their own; the first client that authenticates is kept."""
+
+    def __init__(self, secret: bytes, deadline: Deadline) -> None:
+        self.found: StoreClient | None = None
+        self.reasons: dict[tuple[str, int], str] = {}
+        self._secret = secret
+        self._deadline = deadline
+        self._ended: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def start(self, address: tuple[str, int]) -> None:
+        """Begin to try one address."""
+        name = f"horovod-reach-{address_text(address)}"
+        threading.Thread(target=self._try, args=(address,), name=name, daemon=True).start()
+
+    def has_ended_one(self, wait_s: float) -> bool:
+        """Wait until a try has ended, well or not; False if none does in time."""
+        try:
+            self._ended.get(timeout=wait_s).join()
+        except queue.Empty:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Whoever succeeds from now on is closed at once."""
+        with self._lock:
+            self._is_over = True
+
+    def _try(self, address: tuple[str, int]) -> None:
+        left_s = max(self._deadline.remaining_s(), _LEAST_TRY_S)
+        try:
+            self._offer(StoreClient(address, self._secret, timeout_s=left_s))
+        except InitError as error:
+            self.reasons[address] = error.reason
+        self._ended.put(threading.current_thread())
+
+    def _offer(self, client: StoreClient) -> None:
+        with self._lock:
+            is_first = self.found is None and not self._is_over
+            if is_first:
+                self.found = client
+        if not is_first:
+            client.close()

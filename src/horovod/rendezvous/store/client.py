@@ -1,0 +1,220 @@
+"""A key-value store that all ranks of a job can reach while they find each other.
+
+``Store`` is what the mesh needs of it; ``StoreClient`` speaks to the ``StoreServer`` inside our
+launcher, ``torchrun.TorchStore`` to the one that torchrun keeps. A client is used by one thread at
+a time and may stay open, silent, for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from horovod.errors import InitError
+from horovod.rendezvous.base.tcp import address_text
+from horovod.rendezvous.store import wire
+from horovod.rendezvous.store.channel import (
+    LostError,
+    SilentError,
+    StoreChannel,
+    StoreUnreachableError,
+)
+
+__all__ = [
+    "REPORT_KEYS",
+    "AbandonedError",
+    "Store",
+    "StoreClient",
+    "StoreUnreachableError",
+    "address_text",
+]
+
+# What the keys begin with under which processes tell the report of their job.
+REPORT_KEYS = "report/"
+
+# How much longer than the server a client waits for an answer: only a stopped server is that late.
+_GRACE_S = 5.0
+
+_MOST_CERTAIN = 3  # so often in a row one is told the same before it is believed
+_PAUSE_S, _MOST_PAUSE_S = 0.05, 0.5
+# Where a listener is flooded the system loses who connects, who then does better to connect anew;
+# who is connected waits for its turn, and would lose it.
+_CONNECT_S, _MOST_CONNECT_S = 1.0, 8.0
+_PATIENCE_S = 20.0
+_AFTERWARDS_S = 5.0  # with a store that was lost when the job had long begun
+
+
+class Store(Protocol):
+    """Small values under text keys, visible to every rank; a later ``set`` replaces the value."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store ``value``; blocks until the store has it. InitError if the store is gone."""
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        """The value of ``key``; blocks until some rank has set it.
+
+        Raises:
+            TimeoutError: nobody set it within ``timeout_s``; the store stays usable.
+            InitError: the store is gone.
+        """
+
+    def close(self) -> None:
+        """End the connection; may be called twice."""
+
+
+class AbandonedError(InitError):
+    """What the store was asked for belongs to a world that will not be; the text says why."""
+
+
+class StoreClient:
+    """A connection to the launcher's ``StoreServer`` at ``(host, port)``.
+
+    ``host`` is a name or an IPv4 or IPv6 address; of a name's addresses the first that can be
+    connected to is used. Construction connects and authenticates both sides, within ``timeout_s``:
+    a connection that is cut, or gets no answer, is dialled again until then. What says for certain
+    that there is no store of this job (nobody listens, another secret) is believed the third time.
+
+    A connection that is cut later is dialled again as long, or for a few seconds, and what was
+    asked is asked again; the server does nothing twice.
+
+    Raises:
+        StoreUnreachableError: nobody listens.
+        InitError: the other side does not know the job's secret.
+    """
+
+    def __init__(self, address: tuple[str, int], secret: bytes, *, timeout_s: float) -> None:
+        self.address = address
+        self._secret = secret
+        self._name = address_text(address)
+        self._lock = threading.Lock()
+        self._has_ended = threading.Event()
+        self._id = os.urandom(wire.CLIENT_BYTES)
+        self._count = 0
+        self._start_until = time.monotonic() + timeout_s
+        self._channel = self._dial(self._attempts(self._start_until))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended, by ``close`` or by an error."""
+        return self._has_ended.is_set()
+
+    def set(self, key: str, value: bytes) -> None:
+        """See ``Store.set``; ValueError for keys over 255 bytes or values over about 64 KiB."""
+        self._ask(wire.Operation.SET, key, value, 0.0)
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        """See ``Store.get``."""
+        status, value = self._ask(wire.Operation.GET, key, b"", timeout_s)
+        if status != wire.Status.DONE:
+            raise TimeoutError(f"store: nobody set {key!r} within {timeout_s:g} s")
+        return value
+
+    def close(self) -> None:
+        """See ``Store.close``."""
+        self._has_ended.set()
+        self._channel.close()
+
+    def _ask(
+        self, operation: wire.Operation, key: str, value: bytes, timeout_s: float
+    ) -> tuple[int, bytes]:
+        with self._lock:
+            if self.is_closed:
+                raise InitError(f"init: the connection to the store at {self._name} has ended")
+            self._count += 1
+            request = wire.Request(operation, key.encode(), value, 0, self._id, self._count)
+            wire.check_size(wire.encode_request(request))
+            try:
+                body = self._exchange(request, timeout_s)
+            except BaseException:
+                # Interrupted between question and answer: the next answer would be the wrong one.
+                self.close()
+                raise
+        if body[0] == wire.Status.ABANDONED:
+            raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
+        if body[0] == wire.Status.FULL:
+            raise InitError(f"init: {key!r} cannot be set: {body[1:].decode(errors='replace')}")
+        return body[0], body[1:]
+
+    def _exchange(self, request: wire.Request, timeout_s: float) -> bytes:
+        """The body of the answer, from whichever connection gets it."""
+        until = time.monotonic() + timeout_s
+        attempts: _Attempts | None = None
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            timed = replace(request, timeout_ms=math.ceil(left_s * 1000))
+            try:
+                body = self._channel.ask(wire.encode_request(timed), left_s + _GRACE_S)
+            except SilentError:
+                raise
+            except LostError as error:
+                self._channel.close()
+                if attempts is None:
+                    afterwards = time.monotonic() + _AFTERWARDS_S
+                    attempts = self._attempts(max(self._start_until, afterwards))
+                elif not attempts.pause():
+                    raise
+                self._dial_again(error, attempts)
+            else:
+                if not body:
+                    raise InitError(f"init: the store at {self._name} sent an empty answer")
+                return body
+
+    def _dial_again(self, lost: LostError, attempts: _Attempts) -> None:
+        try:
+            channel = self._dial(attempts)
+        except InitError as error:
+            raise InitError(f"{lost}; {error.reason}") from None
+        if channel.instance != self._channel.instance:
+            channel.close()
+            raise InitError(f"{lost}; another one, which knows nothing of this job, is there now")
+        self._channel = channel
+        if self.is_closed:  # meanwhile, by another thread
+            channel.close()
+
+    def _dial(self, attempts: _Attempts) -> StoreChannel:
+        """A connection, tried for until one comes about; failures that are certain count."""
+        certain = 0
+        while True:
+            try:
+                return StoreChannel(
+                    self.address,
+                    self._secret,
+                    timeout_s=attempts.patience_s,
+                    connect_s=attempts.connect_s,
+                )
+            except InitError as error:
+                certain = 0 if isinstance(error, LostError) else certain + 1
+                if certain == _MOST_CERTAIN or not attempts.pause():
+                    raise
+
+    def _attempts(self, until: float) -> _Attempts:
+        return _Attempts(until, 0.5 + self._id[0] / 512, self._has_ended)
+
+
+class _Attempts:
+    """How often a store is dialled, and until when: ever more rarely, not all at one moment."""
+
+    def __init__(self, until: float, haste: float, has_ended: threading.Event) -> None:
+        self._until = until
+        self._haste = haste
+        self._has_ended = has_ended
+        self._pause_s = _PAUSE_S
+        self.connect_s = _CONNECT_S
+
+    @property
+    def patience_s(self) -> float:
+        """With one connection, until both sides have proved themselves."""
+        return min(max(self._until - time.monotonic(), 0.001), _PATIENCE_S)
+
+    def pause(self) -> bool:
+        """Wait until it is time for the next; False if there is to be none."""
+        pause_s = self._pause_s * self._haste
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        self.connect_s = min(1.5 * self.connect_s, _MOST_CONNECT_S)
+        if time.monotonic() + pause_s >= self._until:
+            return False
+        return not self._has_ended.wait(pause_s)

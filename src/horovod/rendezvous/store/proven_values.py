@@ -1,0 +1,65 @@
+"""Values of any length in a store that strangers may write to: in chunks, under one proof.
+
+The proof (``authentication.prove``) is over role, key and the whole value. So nobody without the
+secret can write a value, alter one, leave a chunk out, or take it from another value or key.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
+from horovod.rendezvous.store.client import Store
+
+__all__ = ["ProvenValues", "UnprovenError"]
+
+_CHUNK_BYTES = 60_000
+_MOST_CHUNKS = 4096  # of one value, 245 MB
+_HEAD = struct.Struct(f"!{PROOF_BYTES}sI")  # the proof, how many chunks follow
+
+
+class UnprovenError(Exception):
+    """What is under a key was not left there by a process that knows the secret."""
+
+
+class ProvenValues:
+    """The values of one ``role`` in ``store``; a key is used once, in one world."""
+
+    def __init__(self, store: Store, secret: bytes, role: bytes) -> None:
+        self._store = store
+        self._secret = secret
+        self._role = role
+
+    def put(self, key: str, value: bytes) -> None:
+        """Leave ``value`` under ``key``; its first chunk, which counts the others, comes last."""
+        starts = range(_CHUNK_BYTES, len(value), _CHUNK_BYTES)
+        for number, start in enumerate(starts):
+            self._store.set(f"{key}/{number}", value[start : start + _CHUNK_BYTES])
+        proof = prove(self._secret, self._role, key.encode(), value)
+        self._store.set(key, _HEAD.pack(proof, len(starts)) + value[:_CHUNK_BYTES])
+
+    def take(self, key: str, wait_s: float) -> bytes | None:
+        """The value under ``key``; None if none is there in time.
+
+        Raises:
+            UnprovenError: something else is there.
+        """
+        try:
+            first = self._store.get(key, wait_s)
+        except TimeoutError:
+            return None
+        if len(first) < _HEAD.size:
+            raise UnprovenError(key)
+        proof, count = _HEAD.unpack_from(first)
+        if count > _MOST_CHUNKS:
+            raise UnprovenError(key)
+        value = b"".join((first[_HEAD.size :], *self._rest(key, count)))
+        if not is_proof(proof, self._secret, self._role, key.encode(), value):
+            raise UnprovenError(key)
+        return value
+
+    def _rest(self, key: str, count: int) -> list[bytes]:
+        try:
+            return [self._store.get(f"{key}/{number}", 0.0) for number in range(count)]
+        except TimeoutError:
+            raise UnprovenError(key) from None
