@@ -28,7 +28,7 @@ std::atomic<RecorderHeader*> wanted_from{nullptr};
 std::atomic<int> handlers_running{0};
 std::shared_ptr<Region> memory_of_recorder;  // keeps that alive; under Python's lock
 
-void call_scribe(bool wants_dump) {
+void wake_tracer(bool wants_dump) {
   const int error = errno;
   handlers_running.fetch_add(1);
   if (RecorderHeader* header = wanted_from.load()) {
@@ -40,8 +40,8 @@ void call_scribe(bool wants_dump) {
   errno = error;
 }
 
-extern "C" void want_dump(int /*signal*/) { call_scribe(true); }
-extern "C" void note_request(int /*signal*/) { call_scribe(false); }
+extern "C" void want_dump(int /*signal*/) { wake_tracer(true); }
+extern "C" void note_request(int /*signal*/) { wake_tracer(false); }
 
 void handle(int signal_number, void (*handler)(int)) {
   struct sigaction action{};

@@ -30,7 +30,7 @@ inline constexpr int kWorldNumberCount = 5;
 struct Departure {
   std::shared_ptr<Gpu> gpu;
   int device;
-  DeviceFlightPtr flight;
+  StreamDependencyPtr flight;
 };
 
 class EnginePort {

@@ -26,7 +26,8 @@ void raise(const Error& error) {
 }  // namespace hvd
 
 NB_MODULE(_native, module) {
-  module.doc() = "The C++ engine; see bindings/. Its numbers are those of ``horovod.core.operations``.";
+  module.doc() =
+      "The C++ engine; see bindings/. Its numbers are those of ``horovod.core.operations``.";
   nb::register_exception_translator(
       [](const std::exception_ptr& pointer, void*) {
         try {

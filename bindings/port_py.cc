@@ -115,7 +115,7 @@ std::variant<Departure, Error> Port::depart(cuda::Stream stream, std::uint64_t a
   try {
     std::shared_ptr<Gpu> gpu = engine->gpus()->open();
     const int device = gpu->driver().device_of(address);
-    auto flight = std::make_shared<DeviceFlight>(gpu, [stream](int) { return stream; });
+    auto flight = std::make_shared<StreamDependency>(gpu, [stream](int) { return stream; });
     flight->depart_from(device);
     return Departure{.gpu = std::move(gpu), .device = device, .flight = std::move(flight)};
   } catch (const Error& error) {

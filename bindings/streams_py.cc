@@ -30,14 +30,14 @@ void make_plane(DevicePlane* self, std::shared_ptr<GpuAccess> gpus, const std::v
 
 }  // namespace
 
-DeviceFlight::CurrentStream PythonStreams::current_stream() const {
+StreamDependency::CurrentStream PythonStreams::current_stream() const {
   return [function = function_](int device) -> cuda::Stream {
     return reinterpret_cast<cuda::Stream>(nb::cast<std::uintptr_t>(function(device)));
   };
 }
 
-DeviceFlightPtr depart(const Engine& engine, std::span<const Tensor> tensors,
-                       const Streams* streams) {
+StreamDependencyPtr depart(const Engine& engine, std::span<const Tensor> tensors,
+                           const Streams* streams) {
   const auto is_near = [](const Tensor& tensor) { return tensor.device == kHostDevice; };
   if (std::ranges::all_of(tensors, is_near)) return nullptr;
   if (engine.gpus() == nullptr || streams == nullptr) {
@@ -45,7 +45,8 @@ DeviceFlightPtr depart(const Engine& engine, std::span<const Tensor> tensors,
                 "the tensor is on a GPU, and CUDA's driver (libcuda.so.1) was not found; move it "
                 "with .cpu() first");
   }
-  auto flight = std::make_shared<DeviceFlight>(engine.gpus()->open(), streams->current_stream());
+  auto flight =
+      std::make_shared<StreamDependency>(engine.gpus()->open(), streams->current_stream());
   for (const Tensor& tensor : tensors) {
     if (!is_near(tensor)) flight->depart_from(tensor.device);
   }
@@ -53,7 +54,7 @@ DeviceFlightPtr depart(const Engine& engine, std::span<const Tensor> tensors,
 }
 
 void arrive(const HandleTable::Result& result) {
-  for (const DeviceFlightPtr& flight : result.flights) flight->arrive();
+  for (const StreamDependencyPtr& flight : result.flights) flight->arrive();
 }
 
 void bind_devices(nb::module_& module) {

@@ -16,7 +16,7 @@ namespace hvd {
 class Streams {
  public:
   virtual ~Streams() = default;
-  virtual DeviceFlight::CurrentStream current_stream() const = 0;
+  virtual StreamDependency::CurrentStream current_stream() const = 0;
 };
 
 // A Python function that returns the address of a device's current stream. It is kept for good:
@@ -24,7 +24,7 @@ class Streams {
 class PythonStreams final : public Streams {
  public:
   explicit PythonStreams(nanobind::callable function) : function_(function.release()) {}
-  DeviceFlight::CurrentStream current_stream() const override;
+  StreamDependency::CurrentStream current_stream() const override;
 
  private:
   const nanobind::handle function_;
@@ -32,8 +32,8 @@ class PythonStreams final : public Streams {
 
 // The departure of tensors that are on GPUs; null where all are in host memory. Throws Error where
 // GPUs cannot be reached, or a stream's work cannot be ordered. `streams`: null for none.
-DeviceFlightPtr depart(const Engine& engine, std::span<const Tensor> tensors,
-                       const Streams* streams);
+StreamDependencyPtr depart(const Engine& engine, std::span<const Tensor> tensors,
+                           const Streams* streams);
 // Holds back the framework's streams until the GPUs are done.
 void arrive(const HandleTable::Result& result);
 

@@ -95,7 +95,7 @@ HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name
 
 HandleId Call::submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent) {
   if (names.size() != tensors_.size()) throw nb::value_error("one name for each tensor");
-  const DeviceFlightPtr flight = depart(engine, tensors_, streams_);
+  const StreamDependencyPtr flight = depart(engine, tensors_, streams_);
   std::vector<Submission> submissions;
   submissions.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -105,7 +105,7 @@ TensorReader::Located TensorReader::read(nb::handle object, Request& request) co
 }
 
 // The table is the framework's, and there as long as it.
-DeviceFlight::CurrentStream TensorReader::current_stream() const {
+StreamDependency::CurrentStream TensorReader::current_stream() const {
   return [api = api_](int device) -> cuda::Stream {
     void* stream = nullptr;
     if (api->current_work_stream == nullptr ||

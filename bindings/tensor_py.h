@@ -24,7 +24,7 @@ class TensorReader final : public Streams {
   // `operation` begins the text.
   Located read(nanobind::handle tensor, Request& request) const;
 
-  DeviceFlight::CurrentStream current_stream() const override;
+  StreamDependency::CurrentStream current_stream() const override;
 
  private:
   const dlpack::ExchangeApi* api_;

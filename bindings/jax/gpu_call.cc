@@ -61,7 +61,7 @@ XLA_FFI_Error* run_job(EnginePort& port, XLA_FFI_CallFrame* frame, Job& job, cud
   const Departure& departure = std::get<Departure>(departed);
   job.place_on(departure.device, departure.flight);
   EnginePort::Result result = run_to_its_end(port, job);
-  for (const DeviceFlightPtr& flight : result.flights) flight->arrive();
+  for (const StreamDependencyPtr& flight : result.flights) flight->arrive();
   if (result.error) return refuse(port, frame, *result.error);
   StreamWriter writer(departure, stream);
   if (const auto misfit = job.store(result.outputs, writer)) return refuse(frame, *misfit);

@@ -155,7 +155,7 @@ void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
   results_.push_back(&out);
 }
 
-void Job::place_on(int device, DeviceFlightPtr flight) {
+void Job::place_on(int device, StreamDependencyPtr flight) {
   for (Tensor& tensor : tensors_) tensor.device = device;
   flight_ = std::move(flight);
 }

@@ -34,7 +34,7 @@ class Job {
   const std::optional<std::string>& refusal() const { return refusal_; }
   int process_set() const { return process_set_; }
   // Its buffers are on this GPU; in host memory otherwise.
-  void place_on(int device, DeviceFlightPtr flight);
+  void place_on(int device, StreamDependencyPtr flight);
   // What to submit; valid as long as the job.
   std::vector<Submission> submissions() const;
   // Copies what the engine allocated to where XLA wants it, or makes it zeros where the program
@@ -53,7 +53,7 @@ class Job {
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;
   std::vector<const XLA_FFI_Buffer*> results_;
-  DeviceFlightPtr flight_;
+  StreamDependencyPtr flight_;
   std::optional<std::string> refusal_;
 };
 

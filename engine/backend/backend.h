@@ -10,7 +10,7 @@
 #include "control/request.h"
 #include "core/memory.h"
 #include "core/tuning.h"
-#include "gpu/device_flight.h"
+#include "gpu/stream_dependency.h"
 #include "transport/peers.h"
 
 namespace hvd {
@@ -19,13 +19,13 @@ namespace hvd {
 // first dimensions come from here, since the request is this rank's own and others' may differ.
 struct Work {
   const Request* request = nullptr;
-  const std::byte* in = nullptr;     // null: this rank is absent and gives zeros
-  std::byte* out = nullptr;          // null: this rank drops the result
-  int root = 0;                      // broadcast: who gives
-  std::vector<std::int64_t> rows;    // allgather: first dimension on every rank
-  std::vector<std::int64_t> splits;  // alltoall: rows that s gives to d, at s * size + d
-  int device = kHostDevice;          // where the addresses are valid
-  DeviceFlight* flight = nullptr;    // of tensors on a GPU
+  const std::byte* in = nullptr;       // null: this rank is absent and gives zeros
+  std::byte* out = nullptr;            // null: this rank drops the result
+  int root = 0;                        // broadcast: who gives
+  std::vector<std::int64_t> rows;      // allgather: first dimension on every rank
+  std::vector<std::int64_t> splits;    // alltoall: rows that s gives to d, at s * size + d
+  int device = kHostDevice;            // where the addresses are valid
+  StreamDependency* flight = nullptr;  // of tensors on a GPU
 };
 
 // The rows of `dim0` that rank `owner` gets of a reducescatter, and where they begin.
@@ -45,7 +45,7 @@ class Backend {
   // the same cut.
   virtual void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) = 0;
   // Starts to wait for all ranks to come here.
-  virtual void begin_meeting() = 0;
+  virtual void begin_negotiation() = 0;
   // Runs as far as possible, never blocks. True when the bucket is complete, else `blocked` says
   // what must happen first.
   virtual bool advance(PeerWait& blocked) = 0;

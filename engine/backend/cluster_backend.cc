@@ -43,7 +43,7 @@ void ClusterBackend::begin(Kind kind, std::span<const Work> works, const Allredu
   }
 }
 
-void ClusterBackend::begin_meeting() {
+void ClusterBackend::begin_negotiation() {
   next_block_ += meeting_.begin(next_block_);
   running_ = &meeting_;
 }

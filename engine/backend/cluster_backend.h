@@ -11,8 +11,8 @@
 #include "backend/cluster_routes.h"
 #include "collective/cluster_adasum.h"
 #include "collective/cluster_allreduce.h"
+#include "collective/cluster_barrier.h"
 #include "collective/cluster_exchange.h"
-#include "collective/cluster_meeting.h"
 #include "collective/cluster_reduce_scatter.h"
 #include "collective/host_map.h"
 #include "collective/links.h"
@@ -28,7 +28,7 @@ class ClusterBackend final : public Backend {
                  const std::vector<DataLink>& links);
 
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
-  void begin_meeting() override;
+  void begin_negotiation() override;
   // Throws LinkLost. In `blocked`, `rank` is a place on this host, `remote` a rank of the set.
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override;
@@ -46,7 +46,7 @@ class ClusterBackend final : public Backend {
   Links links_;
   ClusterAllreduce allreduce_;
   ClusterExchange exchange_;
-  ClusterMeeting meeting_;
+  ClusterBarrier meeting_;
   ClusterReduceScatter reduce_scatter_;
   ClusterAdasum adasum_;
   ClusterRoutes routes_;

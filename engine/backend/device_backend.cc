@@ -26,9 +26,9 @@ void DeviceBackend::begin(Kind kind, std::span<const Work> works, const Allreduc
   });
 }
 
-void DeviceBackend::begin_meeting() {
+void DeviceBackend::begin_negotiation() {
   is_on_device_ = false;
-  host_->begin_meeting();
+  host_->begin_negotiation();
 }
 
 bool DeviceBackend::advance(PeerWait& blocked) {

@@ -30,9 +30,9 @@ DeviceBuckets::DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& confi
       place_(place),
       say_(std::move(say)),
       meeting_(*gpu_, config_, host_, place, names),
-      ipc_meeting_(*gpu_, host_, place, names),
-      adasum_meeting_(*gpu_, host_, place, names),
-      levels_meeting_(*gpu_, host_, place, hosts, names, config.timeout_s),
+      ipc_negotiation_(*gpu_, host_, place, names),
+      adasum_negotiation_(*gpu_, host_, place, names),
+      levels_negotiation_(*gpu_, host_, place, hosts, names, config.timeout_s),
       launch_(*gpu_, place),
       staging_(*gpu_, host_, place) {}
 
@@ -69,21 +69,21 @@ bool DeviceBuckets::step(PeerWait& blocked) {
   switch (phase_) {
     case Phase::kMeeting:
       if (!meeting_.advance(blocked)) return false;
-      end_meeting();
+      end_negotiation();
       return true;
     case Phase::kOpening:
-      if (!ipc_meeting_.advance(blocked)) return false;
+      if (!ipc_negotiation_.advance(blocked)) return false;
       end_opening();
       return true;
     case Phase::kAdasum:
-      if (!adasum_meeting_.advance(blocked)) return false;
-      end_adasum_meeting();
+      if (!adasum_negotiation_.advance(blocked)) return false;
+      end_adasum_negotiation();
       begin_bucket();
       return true;
     case Phase::kLevels:
-      if (!levels_meeting_.advance(blocked)) return false;
-      end_levels_meeting();
-      launch(levels_meeting_.levels());
+      if (!levels_negotiation_.advance(blocked)) return false;
+      end_levels_negotiation();
+      launch(levels_negotiation_.levels());
       return true;
     case Phase::kLaunching:
       if (!launch_.advance()) {
@@ -112,12 +112,12 @@ int DeviceBuckets::device_of(std::span<const Work> works) const {
   return config_.default_device % gpu_->driver().device_count();
 }
 
-void DeviceBuckets::end_meeting() {
+void DeviceBuckets::end_negotiation() {
   has_met_ = true;
   channels_ = meeting_.take_channels();
   if (may_share()) {
     phase_ = Phase::kOpening;
-    ipc_meeting_.begin(device_, config_.ipc_pass_bytes);
+    ipc_negotiation_.begin(device_, config_.ipc_pass_bytes);
     return;
   }
   say_way();
@@ -136,8 +136,8 @@ bool DeviceBuckets::may_share() const {
 }
 
 void DeviceBuckets::end_opening() {
-  if (!ipc_meeting_.obstacle()) {
-    ipc_ = std::make_unique<DeviceIpc>(*gpu_, host_, place_, ipc_meeting_.take_peers());
+  if (!ipc_negotiation_.obstacle()) {
+    ipc_ = std::make_unique<DeviceIpc>(*gpu_, host_, place_, ipc_negotiation_.take_peers());
   }
   say_way();
   begin_bucket();
@@ -148,7 +148,7 @@ void DeviceBuckets::say_way() const {
   for (const std::string& text : meeting_.warnings()) say_(text);
   if (!meeting_.obstacle()) return;
   std::string text = *meeting_.obstacle();
-  if (ipc_meeting_.obstacle()) text += "; nor over CUDA IPC: " + *ipc_meeting_.obstacle();
+  if (ipc_negotiation_.obstacle()) text += "; nor over CUDA IPC: " + *ipc_negotiation_.obstacle();
   const char* const way = ipc_ != nullptr ? "GPU tensors travel over CUDA IPC: "
                                           : "GPU tensors travel through host memory: ";
   say_(way + text);
@@ -164,8 +164,8 @@ void DeviceBuckets::begin_bucket() {
                                         meeting_.obstacle().value_or("it is turned off"));
   }
   const bool has_nccl = route != DeviceRoute::kHost && !channels_.empty();
-  if (has_nccl && is_adasum(bucket_) && !adasum_meeting_.has_begun()) {
-    adasum_meeting_.begin(device_);
+  if (has_nccl && is_adasum(bucket_) && !adasum_negotiation_.has_begun()) {
+    adasum_negotiation_.begin(device_);
     phase_ = Phase::kAdasum;
     return;
   }
@@ -187,9 +187,9 @@ bool DeviceBuckets::is_for_nccl(const Request& request) const {
   return nccl_runs(request, place_.size);
 }
 
-void DeviceBuckets::end_adasum_meeting() {
-  if (adasum_meeting_.obstacle()) return;
-  adasum_ = std::make_unique<NcclAdasum>(*gpu_, place_, adasum_meeting_.take_kernels());
+void DeviceBuckets::end_adasum_negotiation() {
+  if (adasum_negotiation_.obstacle()) return;
+  adasum_ = std::make_unique<NcclAdasum>(*gpu_, place_, adasum_negotiation_.take_kernels());
 }
 
 // Once, since elsewhere in this set GPU tensors do not leave the GPUs.
@@ -197,7 +197,7 @@ void DeviceBuckets::say_adasum() {
   if (has_said_adasum_ || place_.rank != 0 || !is_adasum(staged_works_)) return;
   has_said_adasum_ = true;
   std::string text = "Adasum of GPU tensors goes through host memory: the CPU combines them";
-  if (adasum_meeting_.obstacle()) text += "; " + *adasum_meeting_.obstacle();
+  if (adasum_negotiation_.obstacle()) text += "; " + *adasum_negotiation_.obstacle();
   say_(text);
 }
 
@@ -208,13 +208,13 @@ void DeviceBuckets::begin_launch() {
     return;
   }
   if (!is_hierarchical(meeting_.cards(), kind_)) return launch(nullptr);
-  if (levels_meeting_.has_begun()) return launch(levels_meeting_.levels());
-  levels_meeting_.begin(channels_);
+  if (levels_negotiation_.has_begun()) return launch(levels_negotiation_.levels());
+  levels_negotiation_.begin(channels_);
   phase_ = Phase::kLevels;
 }
 
-void DeviceBuckets::end_levels_meeting() {
-  const std::optional<std::string>& obstacle = levels_meeting_.obstacle();
+void DeviceBuckets::end_levels_negotiation() {
+  const std::optional<std::string>& obstacle = levels_negotiation_.obstacle();
   if (!obstacle || place_.rank != 0) return;
   say_("Hierarchical collectives on GPUs are those of all ranks at once: " + *obstacle);
 }

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "backend/adasum_meeting.h"
+#include "backend/adasum_negotiation.h"
 #include "backend/backend.h"
 #include "backend/device_ipc.h"
-#include "backend/device_meeting.h"
+#include "backend/device_negotiation.h"
 #include "backend/device_staging.h"
-#include "backend/ipc_meeting.h"
-#include "backend/levels_meeting.h"
+#include "backend/ipc_negotiation.h"
+#include "backend/levels_negotiation.h"
 #include "backend/nccl_launch.h"
 
 namespace hvd {
@@ -49,15 +49,15 @@ class DeviceBuckets {
 
   int device_of(std::span<const Work> works) const;
   bool step(PeerWait& blocked);
-  void end_meeting();
+  void end_negotiation();
   bool may_share() const;
   void end_opening();
   void say_way() const;
   void begin_bucket();
-  void end_adasum_meeting();
+  void end_adasum_negotiation();
   bool is_for_nccl(const Request& request) const;
   void begin_launch();
-  void end_levels_meeting();
+  void end_levels_negotiation();
   void launch(const NcclLevels* levels);
   DeviceChannel& next_channel() { return *channels_[launches_++ % channels_.size()]; }
   void say_adasum();
@@ -70,12 +70,12 @@ class DeviceBuckets {
   Backend& host_;
   const Place place_;
   const Say say_;
-  DeviceMeeting meeting_;
+  DeviceNegotiation meeting_;
   bool has_met_ = false;
-  IpcMeeting ipc_meeting_;
-  AdasumMeeting adasum_meeting_;
+  IpcNegotiation ipc_negotiation_;
+  AdasumNegotiation adasum_negotiation_;
   std::unique_ptr<NcclAdasum> adasum_;  // none before it is wanted, or where it cannot be
-  LevelsMeeting levels_meeting_;
+  LevelsNegotiation levels_negotiation_;
   NcclLaunch launch_;
   DeviceStaging staging_;
   DeviceChannels channels_;  // none without NCCL

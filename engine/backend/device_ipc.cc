@@ -72,7 +72,7 @@ bool DeviceIpc::advance(PeerWait& blocked) {
         blocked = {.is_polled = true};
         return false;
       }
-      host_.begin_meeting();
+      host_.begin_negotiation();
       is_meeting_ = true;
     }
     if (!host_.advance(blocked)) return false;

@@ -20,7 +20,7 @@
 
 namespace hvd {
 
-// What a rank needs for it; see ipc_meeting.h.
+// What a rank needs for it; see ipc_negotiation.h.
 struct IpcPeers {
   std::shared_ptr<IpcMemory> own;
   std::vector<std::unique_ptr<PeerMemory>> others;  // by rank; null: this one

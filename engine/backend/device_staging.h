@@ -14,7 +14,7 @@
 
 #include "backend/backend.h"
 #include "backend/device_shapes.h"
-#include "gpu/device_flight.h"
+#include "gpu/stream_dependency.h"
 
 namespace hvd {
 

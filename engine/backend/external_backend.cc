@@ -62,7 +62,7 @@ void ExternalBackend::begin(Kind kind, std::span<const Work> works, const Allred
   }
 }
 
-void ExternalBackend::begin_meeting() {
+void ExternalBackend::begin_negotiation() {
   queue_.clear();
   position_ = 0;
   ++buckets_;

@@ -18,7 +18,7 @@ class ExternalBackend final : public Backend {
   ExternalBackend(Peers& peers, Place place, std::shared_ptr<Carrier> carrier);
 
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
-  void begin_meeting() override;
+  void begin_negotiation() override;
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return buckets_; }
   // Grows with the age of the call, so that a short one ends soon and a long one costs little.

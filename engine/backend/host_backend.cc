@@ -37,7 +37,7 @@ void HostBackend::begin(Kind kind, std::span<const Work> works, const AllreduceC
   }
 }
 
-void HostBackend::begin_meeting() {
+void HostBackend::begin_negotiation() {
   next_block_ += meeting_.begin(next_block_);
   running_ = &meeting_;
 }

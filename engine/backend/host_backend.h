@@ -8,8 +8,8 @@
 #include "backend/backend.h"
 #include "collective/adasum.h"
 #include "collective/allreduce.h"
+#include "collective/barrier.h"
 #include "collective/exchange.h"
-#include "collective/meeting.h"
 #include "collective/reduce_scatter.h"
 #include "control/request.h"
 
@@ -20,7 +20,7 @@ class HostBackend final : public Backend {
   explicit HostBackend(Peers& peers);
 
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
-  void begin_meeting() override;
+  void begin_negotiation() override;
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return next_block_; }
 
@@ -38,7 +38,7 @@ class HostBackend final : public Backend {
   Allreduce allreduce_;
   Adasum adasum_;
   Exchange exchange_;
-  Meeting meeting_;
+  Barrier meeting_;
   ReduceScatter reduce_scatter_;
   ViewList views_;                 // allreduce: all tensors; exchanges: what stays on this rank
   std::vector<ViewList> streams_;  // by giver, or by owner for a reducescatter

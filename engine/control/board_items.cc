@@ -1,40 +1,40 @@
 // What the items of a bucket say: errors, absent ranks, tensors, rows and splits.
-#include "control/board.h"
+#include "control/negotiation_table.h"
 
 namespace hvd {
 
-std::optional<std::string> Board::error_of(const BucketItem& item) const {
+std::optional<std::string> NegotiationTable::error_of(const BucketItem& item) const {
   Slot& slot = slots_[item.slot];
   if (!slot.has_error[item.parity]) return std::nullopt;
   return std::string(slot.rounds[item.parity].error);
 }
 
-bool Board::has_absent(const BucketItem& item) const {
+bool NegotiationTable::has_absent(const BucketItem& item) const {
   return slots_[item.slot].has_absent[item.parity];
 }
 
-bool Board::is_absent(const BucketItem& item) const {
+bool NegotiationTable::is_absent(const BucketItem& item) const {
   if (!has_absent(item)) return false;
   const SharedLock held = lock();  // ranks may begin the next round meanwhile
   return !has_arrived(slots_[item.slot], config_.rank, round_of(item));
 }
 
-void Board::tensors_of(const BucketItem& item, std::vector<BucketItem>& tensors) const {
+void NegotiationTable::tensors_of(const BucketItem& item, std::vector<BucketItem>& tensors) const {
   tensors.assign(1, item);
   for (std::uint32_t i = 1; i < slots_[item.slot].tensors[item.parity]; ++i) {
     tensors.push_back({.slot = next_in_chain(tensors.back().slot), .parity = item.parity});
   }
 }
 
-const Request& Board::request_of(const BucketItem& item) const {
+const Request& NegotiationTable::request_of(const BucketItem& item) const {
   return slots_[item.slot].rounds[item.parity].request;
 }
 
-std::int64_t Board::rows_of(const BucketItem& item, int rank) const {
+std::int64_t NegotiationTable::rows_of(const BucketItem& item, int rank) const {
   return slots_.rows(slots_[item.slot], item.parity)[rank];
 }
 
-void Board::splits_of(const BucketItem& item, std::vector<std::int64_t>& splits) const {
+void NegotiationTable::splits_of(const BucketItem& item, std::vector<std::int64_t>& splits) const {
   splits.clear();
   std::uint32_t index = item.slot;
   for (int from = 0; from < config_.size; ++from) {
@@ -44,10 +44,10 @@ void Board::splits_of(const BucketItem& item, std::vector<std::int64_t>& splits)
   }
 }
 
-int Board::last_of(const BucketItem& item) const { return request_of(item).root; }
+int NegotiationTable::last_of(const BucketItem& item) const { return request_of(item).root; }
 
 // Rounds of a parity are two apart, and no more than two are under way.
-std::uint32_t Board::round_of(const BucketItem& item) const {
+std::uint32_t NegotiationTable::round_of(const BucketItem& item) const {
   const std::uint32_t newest = slots_[item.slot].round;
   return (newest & 1) == item.parity ? newest : newest - 1;
 }

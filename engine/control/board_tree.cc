@@ -1,8 +1,8 @@
 // What boards of different hosts tell each other: arrivals go up, decisions come down.
 #include <algorithm>
 
-#include "control/board.h"
-#include "control/board_words.h"
+#include "control/negotiation_table.h"
+#include "control/negotiation_words.h"
 
 namespace hvd {
 
@@ -24,7 +24,7 @@ std::size_t moved_bytes(const Arrivals& arrival) {
 
 }  // namespace
 
-void Board::push_outgoing(std::uint32_t index) {
+void NegotiationTable::push_outgoing(std::uint32_t index) {
   if (slots_[index].is_outgoing) return;
   slots_[index].is_outgoing = true;
   const std::uint32_t tail = header_->outbox_tail.load(std::memory_order_relaxed);
@@ -32,12 +32,12 @@ void Board::push_outgoing(std::uint32_t index) {
   header_->outbox_tail.store(tail + 1, std::memory_order_seq_cst);
 }
 
-bool Board::has_outgoing() const {
+bool NegotiationTable::has_outgoing() const {
   return header_->outbox_tail.load(std::memory_order_seq_cst) !=
          header_->outbox_head.load(std::memory_order_seq_cst);
 }
 
-std::optional<std::uint32_t> Board::next_outgoing() {
+std::optional<std::uint32_t> NegotiationTable::next_outgoing() {
   if (!has_outgoing()) return std::nullopt;
   const std::uint32_t head = header_->outbox_head.load(std::memory_order_relaxed);
   const std::uint32_t index = outbox_[head % kRing];
@@ -48,7 +48,7 @@ std::optional<std::uint32_t> Board::next_outgoing() {
   return index;
 }
 
-bool Board::is_repeated(std::uint32_t index) const {
+bool NegotiationTable::is_repeated(std::uint32_t index) const {
   Slot& slot = slots_[index];
   const std::uint32_t parity = (slot.round + 1) & 1;
   const Kind kind = slot.rounds[parity].request.kind;
@@ -57,7 +57,7 @@ bool Board::is_repeated(std::uint32_t index) const {
          slot.arrived_count == collected_count() && kind != Kind::kJoin && !rows_may_differ(kind);
 }
 
-std::optional<Arrivals> Board::arrival_of(std::uint32_t index) const {
+std::optional<Arrivals> NegotiationTable::arrival_of(std::uint32_t index) const {
   Slot& slot = slots_[index];
   if (slot.arrived_count == 0) return std::nullopt;
   const std::uint32_t parity = (slot.round + 1) & 1;
@@ -77,13 +77,13 @@ std::optional<Arrivals> Board::arrival_of(std::uint32_t index) const {
   return arrival;
 }
 
-bool Board::is_partial(std::uint32_t index) const {
+bool NegotiationTable::is_partial(std::uint32_t index) const {
   const Slot& slot = slots_[index];
   const Kind kind = slot.rounds[(slot.round + 1) & 1].request.kind;
   return slot.arrived_count != 0 && !slot.is_outgoing && kind != Kind::kJoin;
 }
 
-bool Board::merge(const Arrivals& arrival) {
+bool NegotiationTable::merge(const Arrivals& arrival) {
   const std::uint32_t index = slots_.find_or_create(arrival.key);
   const Kind kind = arrival.requests.front().kind;
   const std::size_t chain =
@@ -107,7 +107,8 @@ bool Board::merge(const Arrivals& arrival) {
   return end_join(index, ranks.back()) || became_ready;
 }
 
-bool Board::merge_repeated(std::uint32_t index, std::uint32_t wire_id, std::span<const int> ranks) {
+bool NegotiationTable::merge_repeated(std::uint32_t index, std::uint32_t wire_id,
+                                      std::span<const int> ranks) {
   Slot& slot = slots_[index];
   if (wire_id == 0 || slot.wire_id != wire_id) return false;
   check_repeatable(index, "arrived ids");
@@ -125,7 +126,7 @@ bool Board::merge_repeated(std::uint32_t index, std::uint32_t wire_id, std::span
   return true;
 }
 
-std::vector<int> Board::lacking_ranks(std::uint32_t index) const {
+std::vector<int> NegotiationTable::lacking_ranks(std::uint32_t index) const {
   Slot& slot = slots_[index];
   const auto is_here = [&](int rank) { return has_arrived(slot, rank, slot.round + 1); };
   std::vector<int> lacking;
@@ -136,25 +137,25 @@ std::vector<int> Board::lacking_ranks(std::uint32_t index) const {
   return lacking;
 }
 
-bool Board::has_unannounced() const {
+bool NegotiationTable::has_unannounced() const {
   return header_->bucket_tail.load(std::memory_order_seq_cst) !=
          header_->announced.load(std::memory_order_seq_cst);
 }
 
-std::uint32_t Board::next_unannounced() const {
+std::uint32_t NegotiationTable::next_unannounced() const {
   return header_->announced.load(std::memory_order_relaxed);
 }
 
-void Board::announced() { header_->announced.fetch_add(1, std::memory_order_seq_cst); }
+void NegotiationTable::announced() { header_->announced.fetch_add(1, std::memory_order_seq_cst); }
 
-bool Board::is_repeated(const BucketItem& item) const {
+bool NegotiationTable::is_repeated(const BucketItem& item) const {
   const Slot& slot = slots_[item.slot];
   const Kind kind = slot.rounds[item.parity].request.kind;
   return slot.wire_id != 0 && !slot.has_error[item.parity] && !slot.has_absent[item.parity] &&
          !slot.is_spelled[item.parity] && kind != Kind::kJoin && !rows_may_differ(kind);
 }
 
-Decision Board::decision_of(const BucketItem& item) const {
+Decision NegotiationTable::decision_of(const BucketItem& item) const {
   Slot& slot = slots_[item.slot];
   Decision decision;
   decision.key = slot.key;
@@ -170,7 +171,7 @@ Decision Board::decision_of(const BucketItem& item) const {
   return decision;
 }
 
-std::uint32_t Board::append(const Decision& decision) {
+std::uint32_t NegotiationTable::append(const Decision& decision) {
   check_decision(decision);
   const std::uint32_t index = slots_.find_or_create(decision.key);
   const Kind kind = decision.requests.front().kind;
@@ -193,7 +194,7 @@ std::uint32_t Board::append(const Decision& decision) {
   return index;
 }
 
-void Board::append_repeated(std::uint32_t index) {
+void NegotiationTable::append_repeated(std::uint32_t index) {
   check_repeated(index);
   if (slots_[index].is_resting) slots_.wake_up(index);
   const std::uint32_t parity = begin_decided(index);
@@ -201,7 +202,7 @@ void Board::append_repeated(std::uint32_t index) {
 }
 
 // The next round is decided: an item of the bucket to come.
-std::uint32_t Board::begin_decided(std::uint32_t index) {
+std::uint32_t NegotiationTable::begin_decided(std::uint32_t index) {
   Slot& slot = slots_[index];
   ++slot.round;
   ++slot.unfinished;
@@ -212,13 +213,13 @@ std::uint32_t Board::begin_decided(std::uint32_t index) {
   return parity;
 }
 
-void Board::close_bucket(std::uint32_t count, const BucketTuning& tuning) {
+void NegotiationTable::close_bucket(std::uint32_t count, const BucketTuning& tuning) {
   check_bucket(count);
   add_bucket(header_->bucketed.load(std::memory_order_relaxed), count, tuning);
 }
 
-void Board::read_requests(std::uint32_t index, std::uint32_t parity,
-                          std::vector<Request>& requests) const {
+void NegotiationTable::read_requests(std::uint32_t index, std::uint32_t parity,
+                                     std::vector<Request>& requests) const {
   requests.clear();
   const std::uint32_t count = slots_[index].tensors[parity];
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -227,8 +228,9 @@ void Board::read_requests(std::uint32_t index, std::uint32_t parity,
   }
 }
 
-void Board::read_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
-                      std::vector<std::int64_t>& rows) const {
+void NegotiationTable::read_rows(std::uint32_t index, std::uint32_t parity,
+                                 std::span<const int> ranks,
+                                 std::vector<std::int64_t>& rows) const {
   const Slot& head = slots_[index];
   const Kind kind = head.rounds[parity].request.kind;
   if (kind == Kind::kAllgather) {
@@ -247,8 +249,8 @@ void Board::read_rows(std::uint32_t index, std::uint32_t parity, std::span<const
   }
 }
 
-void Board::write_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
-                       std::span<const std::int64_t> rows) {
+void NegotiationTable::write_rows(std::uint32_t index, std::uint32_t parity,
+                                  std::span<const int> ranks, std::span<const std::int64_t> rows) {
   const Slot& head = slots_[index];
   const Kind kind = head.rounds[parity].request.kind;
   auto next = rows.begin();

@@ -38,8 +38,9 @@ bool receive(MessageLink& link, Use&& use) {
 
 }  // namespace
 
-Relay::Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children)
-    : board_(board), parent_(std::move(parent)), children_(std::move(children)) {}
+Relay::Relay(NegotiationTable& negotiation, std::optional<MessageLink> parent,
+             std::vector<Child> children)
+    : negotiation_(negotiation), parent_(std::move(parent)), children_(std::move(children)) {}
 
 bool Relay::pump() {
   bool moved = false;
@@ -67,7 +68,8 @@ void Relay::refuse_altered() const {
 }
 
 bool Relay::has_work() const {
-  return parent_ ? board_.has_outgoing() : !children_.empty() && board_.has_unannounced();
+  return parent_ ? negotiation_.has_outgoing()
+                 : !children_.empty() && negotiation_.has_unannounced();
 }
 
 void Relay::note_unsent() {
@@ -106,8 +108,8 @@ void Relay::hear_child(Child& child, std::span<const std::byte> message) {
       return merge_ids(child, message);
     case MessageKind::kSpelled: {
       const Arrivals arrival = read_arrival(message, scope(child.ranks));
-      const SharedLock lock = board_.lock();
-      board_.merge(arrival);
+      const SharedLock lock = negotiation_.lock();
+      negotiation_.merge(arrival);
       return;
     }
     case MessageKind::kWhoLacks:
@@ -121,10 +123,10 @@ void Relay::merge_ids(Child& child, std::span<const std::byte> message) {
   std::vector<std::uint32_t> unknown;
   {
     const std::vector<std::uint32_t> ids = read_ids(message);
-    const SharedLock lock = board_.lock();
+    const SharedLock lock = negotiation_.lock();
     for (const std::uint32_t id : ids) {
       const auto slot = slot_of(id);
-      if (!slot || !board_.merge_repeated(*slot, id, child.ranks)) unknown.push_back(id);
+      if (!slot || !negotiation_.merge_repeated(*slot, id, child.ranks)) unknown.push_back(id);
     }
   }
   if (!unknown.empty()) child.link.post(write_ids(MessageKind::kAskFor, unknown));
@@ -166,10 +168,10 @@ void Relay::spell(std::span<const std::uint32_t> ids) {
   for (const std::uint32_t id : ids) {
     std::optional<Arrivals> arrival;
     {
-      const SharedLock lock = board_.lock();
+      const SharedLock lock = negotiation_.lock();
       const auto slot = slot_of(id);
       if (!slot) refuse(name_of(MessageKind::kAskFor), "ids", std::to_string(id), "known ids");
-      arrival = board_.arrival_of(*slot);
+      arrival = negotiation_.arrival_of(*slot);
     }
     if (arrival) parent_->post(write_arrival(*arrival));
   }
@@ -177,7 +179,7 @@ void Relay::spell(std::span<const std::uint32_t> ids) {
 
 void Relay::append_bucket(std::span<const BucketEntry> entries) {
   inquiries_.clear();
-  const SharedLock lock = board_.lock();
+  const SharedLock lock = negotiation_.lock();
   std::uint32_t count = 0;
   for (const BucketEntry& entry : entries) {
     if (const auto* run = std::get_if<IdRun>(&entry)) {
@@ -188,35 +190,35 @@ void Relay::append_bucket(std::span<const BucketEntry> entries) {
       ++count;
     }
   }
-  board_.close_bucket(count, tuning_);
+  negotiation_.close_bucket(count, tuning_);
 }
 
 void Relay::append_run(const IdRun& run) {
   for (std::uint32_t i = 0; i < run.count; ++i) {
     const auto slot = slot_of(run.first + i);
     if (!slot) refuse("bucket", "ids", std::to_string(run.first + i), "ids that this host knows");
-    board_.append_repeated(*slot);
+    negotiation_.append_repeated(*slot);
   }
 }
 
 // An id has one name: another one that it had before is forgotten here.
 void Relay::append_decision(const Decision& decision) {
   const auto known = slot_of(decision.wire_id);
-  if (known && known != board_.find(decision.key)) {
+  if (known && known != negotiation_.find(decision.key)) {
     refuse("bucket", "wire_id", std::to_string(decision.wire_id), "an id of no other name");
   }
-  name_slot(decision.wire_id, board_.append(decision));
+  name_slot(decision.wire_id, negotiation_.append(decision));
 }
 
 void Relay::forward() {
   std::vector<std::uint32_t> ids;
   std::vector<Arrivals> arrivals;
   {
-    const SharedLock lock = board_.lock();
-    while (const auto slot = board_.next_outgoing()) {
-      if (board_.is_repeated(*slot) && slot_of(board_.wire_id(*slot)) == slot) {
-        ids.push_back(board_.wire_id(*slot));
-      } else if (auto arrival = board_.arrival_of(*slot)) {
+    const SharedLock lock = negotiation_.lock();
+    while (const auto slot = negotiation_.next_outgoing()) {
+      if (negotiation_.is_repeated(*slot) && slot_of(negotiation_.wire_id(*slot)) == slot) {
+        ids.push_back(negotiation_.wire_id(*slot));
+      } else if (auto arrival = negotiation_.arrival_of(*slot)) {
         arrivals.push_back(std::move(*arrival));
       }
     }
@@ -228,27 +230,27 @@ void Relay::forward() {
 
 void Relay::announce() {
   if (parent_ || children_.empty()) return;
-  while (board_.has_unannounced()) {
+  while (negotiation_.has_unannounced()) {
     entries_.clear();
-    const BucketTuning tuning = board_.tuning_of(board_.next_unannounced());
+    const BucketTuning tuning = negotiation_.tuning_of(negotiation_.next_unannounced());
     if (std::exchange(tuning_, tuning) != tuning) {
       pass_down(write_tuning(tuning));
     }
     {
-      const SharedLock lock = board_.lock();
-      board_.bucket_items(board_.next_unannounced(), items_);
+      const SharedLock lock = negotiation_.lock();
+      negotiation_.bucket_items(negotiation_.next_unannounced(), items_);
       for (const BucketItem& item : items_) {
-        if (board_.is_repeated(item)) {
-          add_id(entries_, board_.wire_id(item.slot));
+        if (negotiation_.is_repeated(item)) {
+          add_id(entries_, negotiation_.wire_id(item.slot));
           continue;
         }
-        if (board_.wire_id(item.slot) == 0) {
-          board_.set_wire_id(item.slot, ++last_id_);
+        if (negotiation_.wire_id(item.slot) == 0) {
+          negotiation_.set_wire_id(item.slot, ++last_id_);
           name_slot(last_id_, item.slot);
         }
-        entries_.emplace_back(board_.decision_of(item));
+        entries_.emplace_back(negotiation_.decision_of(item));
       }
-      board_.announced();
+      negotiation_.announced();
     }
     pass_down(write_bucket(entries_));
   }
@@ -257,7 +259,7 @@ void Relay::announce() {
 
 std::optional<std::uint32_t> Relay::slot_of(std::uint32_t id) const {
   const auto found = slots_.find(id);
-  if (found == slots_.end() || board_.wire_id(found->second) != id) return std::nullopt;
+  if (found == slots_.end() || negotiation_.wire_id(found->second) != id) return std::nullopt;
   return found->second;
 }
 
@@ -266,7 +268,7 @@ void Relay::name_slot(std::uint32_t id, std::uint32_t slot) {
   slots_[id] = slot;
   if (slots_.size() < prune_at_) return;
   std::erase_if(slots_,
-                [&](const auto& pair) { return board_.wire_id(pair.second) != pair.first; });
+                [&](const auto& pair) { return negotiation_.wire_id(pair.second) != pair.first; });
   prune_at_ = std::max<std::size_t>(4096, 2 * slots_.size());
 }
 
@@ -282,8 +284,8 @@ void Relay::report_waiting(std::uint32_t slot, const NameKey& key) {
   own.asked_ns = now;
   std::optional<Arrivals> arrivals;
   {
-    const SharedLock lock = board_.lock();
-    if (board_.is_partial(slot)) arrivals = board_.arrival_of(slot);
+    const SharedLock lock = negotiation_.lock();
+    if (negotiation_.is_partial(slot)) arrivals = negotiation_.arrival_of(slot);
   }
   if (arrivals) parent_->post(write_arrival(*arrivals));
   parent_->post(write_lacking(MessageKind::kWhoLacks, {.key = key, .ranks = {}}));
@@ -298,8 +300,8 @@ std::vector<int> Relay::lacking(const NameKey& key) const {
 void Relay::answer_who_lacks(Child& child, const NameKey& key) {
   Lacking answer{.key = key, .ranks = {}};
   {
-    const SharedLock lock = board_.lock();
-    if (const auto slot = board_.find(key)) answer.ranks = board_.lacking_ranks(*slot);
+    const SharedLock lock = negotiation_.lock();
+    if (const auto slot = negotiation_.find(key)) answer.ranks = negotiation_.lacking_ranks(*slot);
   }
   child.link.post(write_lacking(MessageKind::kLacking, answer));
 }

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "control/board.h"
+#include "control/negotiation_table.h"
 #include "control/tree_messages.h"
 #include "transport/message_link.h"
 
@@ -33,7 +33,8 @@ class Relay {
     std::vector<int> ranks;  // set ranks of its host and the hosts below it
   };
 
-  Relay(Board& board, std::optional<MessageLink> parent, std::vector<Child> children);
+  Relay(NegotiationTable& negotiation, std::optional<MessageLink> parent,
+        std::vector<Child> children);
 
   // Reads, merges, forwards, announces. True when anything moved. Throws LinkLost where a record
   // was altered on its way; other losses matter once the link is needed. Throws BadMessage, with
@@ -73,7 +74,7 @@ class Relay {
   void keep_answer(Lacking lacking);
   void pass_down(std::span<const std::byte> message);
   TreeScope scope(std::span<const int> speakers = {}) const {
-    return {.size = board_.size(), .members = board_.members(), .speakers = speakers};
+    return {.size = negotiation_.size(), .members = negotiation_.members(), .speakers = speakers};
   }
   void forward();
   void refuse_altered() const;
@@ -90,7 +91,7 @@ class Relay {
     std::size_t operator()(const NameKey& key) const { return key.low; }
   };
 
-  Board& board_;
+  NegotiationTable& negotiation_;
   std::optional<MessageLink> parent_;
   std::vector<Child> children_;
   std::unordered_map<std::uint32_t, std::uint32_t> slots_;  // by wire id

@@ -2,7 +2,7 @@
 // (the handshake sees to it), so integers travel as they lie in memory.
 //
 // The readers are pure. They check every value against what the set is and throw BadMessage; what
-// only the board can know, such as who has arrived, the board checks (see board_checks.cc).
+// only the board can know, such as who has arrived, the board checks (see negotiation_checks.cc).
 //
 // In the steady state a message names tensors by their wire ids: runs of ids, or a bit for each in
 // the range where that is shorter. So its length does not grow with names, shapes or requests.
@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "control/board.h"
+#include "control/negotiation_table.h"
 
 namespace hvd {
 

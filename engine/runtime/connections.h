@@ -51,7 +51,7 @@ struct SetLinks {
 // Of the world.
 struct Connections {
   std::vector<std::vector<int>> hosts;  // world ranks of each host; empty: there is one host
-  std::vector<int> bells;               // see Presence
+  std::vector<int> doorbells;           // see Presence
   SetLinks world;
   std::vector<LeaderLink> news;
   DevicePlane devices = {};

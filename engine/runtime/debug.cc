@@ -79,15 +79,15 @@ std::string Engine::objection_to(const Entry& entry) const {
 }
 
 // Counts an item that is about to run; whether the ranks shall compare what becomes of it.
-bool Engine::is_to_be_compared(Lane& lane, const BucketItem& item) const {
-  const Request& request = lane.board.request_of(item);
+bool Engine::is_to_be_compared(ProcessSetContext& context, const BucketItem& item) const {
+  const Request& request = context.negotiation.request_of(item);
   if (!is_common(request.kind) || request.memory != Memory::kHost) return false;
-  if (++lane.common_results % config_.debug_interval != 0) return false;
-  return !lane.board.has_absent(item) && lane.size() > 1;
+  if (++context.common_results % config_.debug_interval != 0) return false;
+  return !context.negotiation.has_absent(item) && context.size() > 1;
 }
 
 // The error of a result, if there is one. Under mutex_.
-std::optional<Error> Engine::examine(Lane& lane, Entry& entry) {
+std::optional<Error> Engine::examine(ProcessSetContext& context, Entry& entry) {
   if (entry.request().memory != Memory::kHost) return std::nullopt;
   if (!is_reduction(entry.request().kind) && !entry.must_compare) return std::nullopt;
   const std::vector<Values> results = results_of(entry);
@@ -96,7 +96,7 @@ std::optional<Error> Engine::examine(Lane& lane, Entry& entry) {
     for (const Values& result : results) {
       hash = hash_bytes(result.bytes.data(), result.bytes.size(), hash);
     }
-    compare_later(lane, title(lane, entry), hash);
+    compare_later(context, title(context, entry), hash);
   }
   if (!is_reduction(entry.request().kind)) return std::nullopt;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -107,18 +107,19 @@ std::optional<Error> Engine::examine(Lane& lane, Entry& entry) {
                       "all ranks gave finite numbers, but the result has " + which(entry, i) +
                           describe_element(results[i].bytes, dtype, results[i].shape, *index) +
                           kSource);
-    return error.of(title(lane, entry));
+    return error.of(title(context, entry));
   }
   return std::nullopt;
 }
 
 // Not from here: to submit takes the mutex and wants to deliver, which the progress role must not.
-void Engine::compare_later(Lane& lane, const std::string& title, std::uint64_t hash) {
-  lane.comparing->fetch_add(1);
+void Engine::compare_later(ProcessSetContext& context, const std::string& title,
+                           std::uint64_t hash) {
+  context.comparing->fetch_add(1);
   const std::shared_ptr<void> ticket(nullptr,
-                                     [open = lane.comparing](void*) { open->fetch_sub(1); });
-  const std::string name = "horovod.debug." + std::to_string(++lane.comparisons);
-  handles_.open(0, [this, set = lane.id, name, title, hash, ticket](const auto& result) {
+                                     [open = context.comparing](void*) { open->fetch_sub(1); });
+  const std::string name = "horovod.debug." + std::to_string(++context.comparisons);
+  handles_.open(0, [this, set = context.id, name, title, hash, ticket](const auto& result) {
     if (!result.error) compare(set, name, title, hash, ticket);
   });
   has_landed_.store(true);
@@ -161,7 +162,8 @@ void Engine::let_comparisons_end() {
   const auto are_open = [this] {
     const std::lock_guard guard(mutex_);
     bool found = false;
-    for_each_lane([&](const Lane& lane) { found = found || lane.comparing->load() != 0; });
+    for_each_context(
+        [&](const ProcessSetContext& context) { found = found || context.comparing->load() != 0; });
     return found && !is_over_.load();
   };
   const std::int64_t deadline_ns = now_ns() + Nanoseconds(kPatience).count();

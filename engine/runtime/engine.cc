@@ -73,7 +73,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
       space_(std::move(space)),
       devices_(std::move(connections.devices)),
       region_(space_->map(0, words_bytes(config_.size))),
-      presence_(region_->data(), config_.rank, config_.size, std::move(connections.bells)),
+      presence_(region_->data(), config_.rank, config_.size, std::move(connections.doorbells)),
       alarms_(region_->data() + Presence::region_bytes(config_.size), config_.size),
       spin_(config_.usable_cores >= config_.local_size && config_.usable_cores > 1
                 ? Nanoseconds(kSpin)
@@ -89,7 +89,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
   recorder_.record_now(
       {.kind = EventKind::kWorld, .subject = static_cast<std::uint32_t>(config_.generation)});
   note_unattended();
-  open_lane(0);
+  open_context(0);
   start_watching(std::move(processes), std::exchange(connections.news, {}));
   tracer_->start();
   background_ = quiet_thread([this] { run_background(); });  // last: nothing throws after it
@@ -97,7 +97,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
 
 Engine::~Engine() {
   shutdown();
-  for (std::atomic<Lane*>& lane : lanes_) delete lane.load();
+  for (std::atomic<ProcessSetContext*>& context : contexts_) delete context.load();
 }
 
 HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent intent,
@@ -106,14 +106,14 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
   bool became_ready = false;
   bool is_continued = false;
   HandleId handle = 0;
-  Lane* lane = nullptr;
+  ProcessSetContext* context = nullptr;
   {
     const std::lock_guard guard(mutex_);
     throw_if_over(submissions);
-    lane = &lane_for(set, submissions);
+    context = &context_for(set, submissions);
     submitted_.clear();
     for (const Submission& submission : submissions) {
-      submitted_.push_back(&prepare(*lane, submission));
+      submitted_.push_back(&prepare(*context, submission));
     }
     refuse_duplicates(submitted_);
     is_continued = static_cast<bool>(then);
@@ -126,23 +126,24 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
       note_unattended();
       presence_.expect();
     }
-    became_ready = arrive_all(*lane, submitted_, handle);
+    became_ready = arrive_all(*context, submitted_, handle);
   }
-  wake_after_submit(*lane, became_ready, intent);
+  wake_after_submit(*context, became_ready, intent);
   if (is_continued) deliver();  // what could not be submitted
   return handle;
 }
 
-Entry& Engine::prepare(Lane& lane, const Submission& submission) {
-  refuse_impossible(lane, submission);
+Entry& Engine::prepare(ProcessSetContext& context, const Submission& submission) {
+  refuse_impossible(context, submission);
   const Request& request = submission.requests.front();
   std::string generated;
   std::string_view name = submission.name;
-  if (name.empty()) name = generated = running_name(lane, request);
-  Entry& entry = lane.tensors.find_or_create(name);
+  if (name.empty()) name = generated = running_name(context, request);
+  Entry& entry = context.tensors.find_or_create(name);
   if (entry.is_in_flight) {
     throw Error(ErrorCode::kInvalidArgument,
-                title(lane, entry) + ": a tensor of this name is still being processed on rank " +
+                title(context, entry) +
+                    ": a tensor of this name is still being processed on rank " +
                     std::to_string(config_.rank) + "; synchronize it first or use another name");
   }
   entry.requests.assign(submission.requests.begin(), submission.requests.end());
@@ -155,19 +156,20 @@ Entry& Engine::prepare(Lane& lane, const Submission& submission) {
     each.is_unnamed = submission.name.empty();
   }
   const std::uint64_t last_signature = std::exchange(entry.signature, signature_of(entry.requests));
-  if (entry.signature != last_signature || recorder_.is_forgotten(entry.label)) label(lane, entry);
+  if (entry.signature != last_signature || recorder_.is_forgotten(entry.label))
+    label(context, entry);
   entry.splits.assign(submission.splits.begin(), submission.splits.end());
   if (request.kind == Kind::kAlltoall && entry.splits.empty()) {
-    entry.splits.assign(lane.members.size(), request.dims[0] / lane.size());
+    entry.splits.assign(context.members.size(), request.dims[0] / context.size());
   }
   if (config_.is_debug) entry.objection = objection_to(entry);
   return entry;
 }
 
-void Engine::label(const Lane& lane, Entry& entry) {
+void Engine::label(const ProcessSetContext& context, Entry& entry) {
   const Request& request = entry.request();
   Label label{.key = entry.key.low,
-              .process_set = static_cast<std::uint16_t>(lane.id),
+              .process_set = static_cast<std::uint16_t>(context.id),
               .kind = static_cast<std::uint8_t>(request.kind),
               .dtype = static_cast<std::uint8_t>(request.dtype),
               .tensors = static_cast<std::uint16_t>(std::min<std::size_t>(
@@ -180,19 +182,20 @@ void Engine::label(const Lane& lane, Entry& entry) {
   entry.label = recorder_.add_label(label);
 }
 
-std::string Engine::running_name(Lane& lane, const Request& request) const {
+std::string Engine::running_name(ProcessSetContext& context, const Request& request) const {
   if (request.kind == Kind::kJoin) return "join.noname";
-  return name_of(request) + ".noname." + std::to_string(++lane.auto_name(request));
+  return name_of(request) + ".noname." + std::to_string(++context.auto_name(request));
 }
 
 // Said before the operation takes a name or a number.
-void Engine::refuse_impossible(const Lane& lane, const Submission& submission) const {
-  const auto reason = refusal_of(submission, lane.members);
+void Engine::refuse_impossible(const ProcessSetContext& context,
+                               const Submission& submission) const {
+  const auto reason = refusal_of(submission, context.members);
   if (!reason) return;
   const Request& request = submission.requests.front();
   const std::string what =
       submission.name.empty() ? name_of(request) : title_of(submission.name, request);
-  throw Error(ErrorCode::kInvalidArgument, what + lane.suffix() + ": " + *reason);
+  throw Error(ErrorCode::kInvalidArgument, what + context.suffix() + ": " + *reason);
 }
 
 void Engine::refuse_duplicates(std::span<Entry* const> entries) {
@@ -207,7 +210,8 @@ void Engine::refuse_duplicates(std::span<Entry* const> entries) {
               entries[chosen]->title() + ": the name occurs twice in one call");
 }
 
-bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle) {
+bool Engine::arrive_all(ProcessSetContext& context, std::span<Entry* const> entries,
+                        HandleId handle) {
   bool became_ready = false;
   const std::int64_t now = now_ns();
   last_submit_ns_.store(now, std::memory_order_relaxed);
@@ -215,12 +219,12 @@ bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId ha
   std::optional<Error> error;
   Recorder::Batch events(recorder_, entries.size());
   try {
-    const SharedLock lock = lane.board.lock();
+    const SharedLock lock = context.negotiation.lock();
     for (; position < entries.size(); ++position) {
-      became_ready |= arrive(lane, *entries[position], handle, position, now, events);
+      became_ready |= arrive(context, *entries[position], handle, position, now, events);
     }
   } catch (const Error& caught) {
-    error = caught.of(title(lane, *entries[position]));
+    error = caught.of(title(context, *entries[position]));
   }
   for (; position < entries.size(); ++position) {
     entries[position]->is_submitting = false;
@@ -230,73 +234,78 @@ bool Engine::arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId ha
 }
 
 // Under the board's lock.
-bool Engine::arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position,
+bool Engine::arrive(ProcessSetContext& context, Entry& entry, HandleId handle, std::size_t position,
                     std::int64_t now, Recorder::Batch& events) {
-  const bool is_ready = lane.board.arrive(entry.key, entry.requests, entry.splits, entry.signature,
-                                          entry.ref, entry.objection);
+  const bool is_ready = context.negotiation.arrive(entry.key, entry.requests, entry.splits,
+                                                   entry.signature, entry.ref, entry.objection);
   const std::size_t size_bytes = entry.size_bytes();
-  count_arrival(lane, entry, size_bytes, now);
+  count_arrival(context, entry, size_bytes, now);
   entry.handle = handle;
   entry.position = position;
   entry.submitted_ns = now;
   entry.is_submitting = false;
-  lane.tensors.bind_slot(entry);
-  lane.tensors.take_off(entry);
-  lane.flights.fetch_add(1);
+  context.tensors.bind_slot(entry);
+  context.tensors.take_off(entry);
+  context.flights.fetch_add(1);
   events.add({.time_ns = now,
               .kind = EventKind::kSubmit,
               .detail = static_cast<std::uint8_t>(is_ready),
-              .process_set = static_cast<std::uint16_t>(lane.id),
+              .process_set = static_cast<std::uint16_t>(context.id),
               .subject = entry.label,
               .value = size_bytes});
   return is_ready;
 }
 
-void Engine::count_arrival(const Lane& lane, const Entry& entry, std::size_t size_bytes,
-                           std::int64_t now) {
+void Engine::count_arrival(const ProcessSetContext& context, const Entry& entry,
+                           std::size_t size_bytes, std::int64_t now) {
   KindCounts& counts = counters_.kinds[static_cast<std::size_t>(entry.request().kind)];
   counts.operations.add(1);
   counts.tensors.add(entry.requests.size());
   counts.bytes.add(size_bytes);
   if (entry.submitted_ns == 0) return;
-  counters_.pacemaker.beat(entry.key.low + static_cast<std::uint64_t>(lane.id), entry.submitted_ns,
-                           now);
+  counters_.pacemaker.beat(entry.key.low + static_cast<std::uint64_t>(context.id),
+                           entry.submitted_ns, now);
 }
 
-void Engine::wake_after_submit(const Lane& lane, bool became_ready, Intent intent) {
+void Engine::wake_after_submit(const ProcessSetContext& context, bool became_ready, Intent intent) {
   if (became_ready) {
-    for (const int rank : lane.local) {
-      if (presence_.attention(rank) == Attention::kHelperAsleep) presence_.ring(rank);
+    for (const int rank : context.local) {
+      if (presence_.wait_state(rank) == WaitState::kHelperAsleep) presence_.ring(rank);
       if (rank != config_.rank) presence_.tell(rank);
     }
   }
   // A thread that sleeps for the sake of another set must hear of this one.
-  if (const int set = sleeping_set(); set >= 0 && set != lane.id) {
+  if (const int set = sleeping_set(); set >= 0 && set != context.id) {
     const std::lock_guard guard(mutex_);
-    kick_sleeper();
+    wake_sleeper();
   }
   if (intent == Intent::kWait && !is_carried_) return;
   const bool must_run =
       became_ready && (intent != Intent::kMore || has_spare_cores()) && is_left_to_background();
-  Mood wanted = Mood::kNapping;  // at least: the stall check needs a thread that looks now and then
-  if (must_run) wanted = is_enough(lane.board.ready_bytes()) ? Mood::kUrgent : Mood::kAlert;
+  WakePolicy wanted =
+      WakePolicy::kNapping;  // at least: the stall check needs a thread that looks now and then
+  if (must_run)
+    wanted =
+        is_enough(context.negotiation.ready_bytes()) ? WakePolicy::kUrgent : WakePolicy::kAlert;
   // It may need a rank that is gone, which somebody must find out.
-  if (has_departures_.load()) wanted = Mood::kUrgent;
+  if (has_departures_.load()) wanted = WakePolicy::kUrgent;
   // Other hosts cannot ring a bell: somebody must listen to them.
-  if (lane.spans_hosts() && is_left_to_background()) wanted = std::max(wanted, Mood::kAlert);
-  if (mood_.load() >= wanted) return;
-  mood_.store(wanted);
+  if (context.spans_hosts() && is_left_to_background())
+    wanted = std::max(wanted, WakePolicy::kAlert);
+  if (wake_policy_.load() >= wanted) return;
+  wake_policy_.store(wanted);
   ring_background();
 }
 
 bool Engine::is_left_to_background() const {
-  const Attention attention = presence_.attention(config_.rank);
-  return attention == Attention::kBackground || attention == Attention::kExpectant;
+  const WaitState wait_state = presence_.wait_state(config_.rank);
+  return wait_state == WaitState::kBackground || wait_state == WaitState::kExpectant;
 }
 
 bool Engine::has_ready() const {
   bool found = false;
-  for_each_lane([&](const Lane& lane) { found = found || lane.board.has_ready(); });
+  for_each_context(
+      [&](const ProcessSetContext& context) { found = found || context.negotiation.has_ready(); });
   return found;
 }
 
@@ -338,15 +347,15 @@ void Engine::tune(const Tuning& tuning) {
   refuse_cut(tuning.bucket.cut);
   const std::lock_guard guard(mutex_);
   throw_if_over({});
-  Board& board = lanes_[0].load()->board;
-  const SharedLock lock = board.lock();
-  board.tune(tuning);
+  NegotiationTable& negotiation = contexts_[0].load()->negotiation;
+  const SharedLock lock = negotiation.lock();
+  negotiation.tune(tuning);
 }
 
 int Engine::flights_in_all() {
   int count = 0;
   const std::lock_guard guard(mutex_);
-  for_each_lane([&](const Lane& lane) { count += lane.flights.load(); });
+  for_each_context([&](const ProcessSetContext& context) { count += context.flights.load(); });
   return count;
 }
 
@@ -406,7 +415,7 @@ void Engine::shutdown() {
   ring_background();
   {
     const std::lock_guard guard(mutex_);
-    kick_sleeper();
+    wake_sleeper();
   }
   if (background_.joinable()) background_.join();
   tracer_->end_traces();  // while other hosts are heard
@@ -427,7 +436,7 @@ void Engine::shutdown() {
   space_.reset();  // who keeps this engine for a handle's sake keeps no descriptor
   lock.unlock();
   if (was_healthy) {
-    for_each_lane([](Lane& lane) { lane.leave_devices(true); });
+    for_each_context([](ProcessSetContext& context) { context.leave_devices(true); });
   } else {
     abort_devices();
   }
@@ -454,7 +463,7 @@ void Engine::abandon() {
   static_cast<void>(watcher_.release());
   tracer_->abandon();
   // Only descriptors: as long as this process held them, nobody would see the parent die.
-  for_each_lane([](Lane& lane) { lane.close_copies(); });
+  for_each_context([](ProcessSetContext& context) { context.close_copies(); });
   if (news_ != nullptr) news_->close_copies();
 }
 

@@ -30,8 +30,8 @@
 #include "core/log.h"
 #include "runtime/counters.h"
 #include "runtime/handle_table.h"
-#include "runtime/lane.h"
 #include "runtime/news.h"
+#include "runtime/process_set_context.h"
 #include "runtime/submission.h"
 #include "runtime/tracer.h"
 #include "runtime/watcher.h"
@@ -146,7 +146,7 @@ class Engine {
  private:
   enum class Step { kProgressed, kBlocked, kIdle };
   // Of the background thread: when it looks again by itself.
-  enum class Mood : int {
+  enum class WakePolicy : int {
     kAsleep,   // never: it must be rung
     kNapping,  // when the stall check is due
     kAlert,    // within the linger time
@@ -160,28 +160,28 @@ class Engine {
   std::unique_ptr<Tracer> make_tracer(const std::vector<WatchedProcess>& processes);
 
   // Submission, under mutex_.
-  Lane& lane_for(int set, std::span<const Submission> submissions);
-  Lane& open_lane(int set);
+  ProcessSetContext& context_for(int set, std::span<const Submission> submissions);
+  ProcessSetContext& open_context(int set);
   HostMap hosts_of(const std::vector<int>& members) const;
-  void label(const Lane& lane, Entry& entry);
-  Entry& prepare(Lane& lane, const Submission& submission);
-  std::string running_name(Lane& lane, const Request& request) const;
-  void refuse_impossible(const Lane& lane, const Submission& submission) const;
+  void label(const ProcessSetContext& context, Entry& entry);
+  Entry& prepare(ProcessSetContext& context, const Submission& submission);
+  std::string running_name(ProcessSetContext& context, const Request& request) const;
+  void refuse_impossible(const ProcessSetContext& context, const Submission& submission) const;
   void refuse_duplicates(std::span<Entry* const> entries);
-  bool arrive_all(Lane& lane, std::span<Entry* const> entries, HandleId handle);
-  void count_arrival(const Lane& lane, const Entry& entry, std::size_t size_bytes,
+  bool arrive_all(ProcessSetContext& context, std::span<Entry* const> entries, HandleId handle);
+  void count_arrival(const ProcessSetContext& context, const Entry& entry, std::size_t size_bytes,
                      std::int64_t now);
-  bool arrive(Lane& lane, Entry& entry, HandleId handle, std::size_t position, std::int64_t now,
-              Recorder::Batch& events);
-  void wake_after_submit(const Lane& lane, bool became_ready, Intent intent);
+  bool arrive(ProcessSetContext& context, Entry& entry, HandleId handle, std::size_t position,
+              std::int64_t now, Recorder::Batch& events);
+  void wake_after_submit(const ProcessSetContext& context, bool became_ready, Intent intent);
   void throw_if_over(std::span<const Submission> submissions) const;
   void throw_if_forked() const;
 
   // Debug mode.
   std::string objection_to(const Entry& entry) const;
-  bool is_to_be_compared(Lane& lane, const BucketItem& item) const;
-  std::optional<Error> examine(Lane& lane, Entry& entry);
-  void compare_later(Lane& lane, const std::string& title, std::uint64_t hash);
+  bool is_to_be_compared(ProcessSetContext& context, const BucketItem& item) const;
+  std::optional<Error> examine(ProcessSetContext& context, Entry& entry);
+  void compare_later(ProcessSetContext& context, const std::string& title, std::uint64_t hash);
   void compare(int set, const std::string& name, const std::string& title, std::uint64_t hash,
                const std::shared_ptr<void>& ticket);
   void let_comparisons_end();
@@ -190,56 +190,60 @@ class Engine {
 
   // Holder of the progress role.
   Step step(bool may_form);
-  Step step_lanes(bool may_form);
+  Step step_contexts(bool may_form);
   void watch_devices();
-  Step run_or_form(Lane& lane, bool may_form);
-  bool relay(Lane& lane);
-  bool pump(Lane& lane);
-  bool advance(Lane& lane, PeerWait& blocked);
-  void begin_bucket(Lane& lane);
-  void resolve(Lane& lane, const BucketItem& item, std::int64_t now, Recorder::Batch& events);
-  void resolve_absent(Lane& lane, const BucketItem& item);
+  Step run_or_form(ProcessSetContext& context, bool may_form);
+  bool relay(ProcessSetContext& context);
+  bool pump(ProcessSetContext& context);
+  bool advance(ProcessSetContext& context, PeerWait& blocked);
+  void begin_bucket(ProcessSetContext& context);
+  void resolve(ProcessSetContext& context, const BucketItem& item, std::int64_t now,
+               Recorder::Batch& events);
+  void resolve_absent(ProcessSetContext& context, const BucketItem& item);
   Output make_output(const Tensor& tensor, const Request& request, std::int64_t rows);
-  void add_works(Lane& lane, Entry& entry, const BucketItem& item);
-  Work* add_work(Lane& lane, const Request& request, const BucketItem& item);
-  void end_bucket(Lane& lane);
-  void finish(Lane& lane, Entry& entry, const std::optional<Error>& error, std::int64_t now);
+  void add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item);
+  Work* add_work(ProcessSetContext& context, const Request& request, const BucketItem& item);
+  void end_bucket(ProcessSetContext& context);
+  void finish(ProcessSetContext& context, Entry& entry, const std::optional<Error>& error,
+              std::int64_t now);
   void handle_alarm();
   void start_watching(std::vector<WatchedProcess> processes, const std::vector<LeaderLink>& links);
   void tell_other_hosts();
   bool hear_link(std::size_t index);
   void hear(int leader, const NewsItem& item);
   void connect_tracer();
-  [[noreturn]] void lose(const Lane& lane, const LinkLost& lost);
+  [[noreturn]] void lose(const ProcessSetContext& context, const LinkLost& lost);
   void lose_host(int leader, const std::string& reason);
   Error alarm_about(const BadMessage& bad, int rank);
   [[noreturn]] void refuse(const BadMessage& bad, int rank);
-  void refuse_irreducible(const Lane& lane, const Request& request);
+  void refuse_irreducible(const ProcessSetContext& context, const Request& request);
   bool speaks_for_host() const;
-  bool is_over_for(const Lane& lane, int departed) const;
+  bool is_over_for(const ProcessSetContext& context, int departed) const;
   bool fail_if_lost();
   bool may_still_answer(int departed);
   void check_holder(int holder, Nanoseconds waited) const;
   void give_up(const Error& error);
   void abort_devices();
   void fail_everything(const Error& error);
-  void fail_lane(Lane& lane, const Error& error);
+  void fail_context(ProcessSetContext& context, const Error& error);
   void complete(HandleId handle, std::size_t position, const std::optional<Error>& error,
                 std::vector<Output> outputs);
   void check_stalls();
-  void check_stalled_bucket(Lane& lane, std::int64_t age_ns);
-  void tell_who_arrived(Lane& lane, Entry& entry);
-  void check_leader(Lane& lane, Entry& entry, double age_s, bool must_end);
-  void check_stalled_entries(Lane& lane, std::int64_t now);
-  void check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, bool is_look);
-  std::vector<int> missing_at(Lane& lane, Entry& entry);
-  bool speaks_for(const Lane& lane, const std::vector<int>& missing) const;
+  void check_stalled_bucket(ProcessSetContext& context, std::int64_t age_ns);
+  void tell_who_arrived(ProcessSetContext& context, Entry& entry);
+  void check_leader(ProcessSetContext& context, Entry& entry, double age_s, bool must_end);
+  void check_stalled_entries(ProcessSetContext& context, std::int64_t now);
+  void check_stalled_entry(ProcessSetContext& context, Entry& entry, std::int64_t age_ns,
+                           bool is_look);
+  std::vector<int> missing_at(ProcessSetContext& context, Entry& entry);
+  bool speaks_for(const ProcessSetContext& context, const std::vector<int>& missing) const;
   std::string names_of(const std::vector<int>& ranks) const;
   std::string stall_text(const std::string& what, const std::vector<int>& missing,
                          double age_s) const;
-  void report(const Lane& lane, const std::vector<int>& missing, const StallLog::Stall& stall);
-  void note_blocked(Lane& lane, const PeerWait& wait, std::int64_t resumed_ns);
-  void end_wait(Lane& lane, std::int64_t now);
+  void report(const ProcessSetContext& context, const std::vector<int>& missing,
+              const StallLog::Stall& stall);
+  void note_blocked(ProcessSetContext& context, const PeerWait& wait, std::int64_t resumed_ns);
+  void end_wait(ProcessSetContext& context, std::int64_t now);
 
   // Waiting.
   bool take_role(bool as_helper);
@@ -254,27 +258,27 @@ class Engine {
   // True when it left off for the sake of continuations, with more to do perhaps.
   bool drive_in_background();
   bool may_form_in_background();
-  void wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper);
+  void wait_for_peer(ProcessSetContext& context, std::int64_t deadline_ns, bool is_helper);
   void wait_for_any(std::int64_t deadline_ns, bool is_helper);
   void wait_for_hosts(std::int64_t deadline_ns, bool is_helper);
   void ask_for_help() const;
   bool is_brief() const;
-  bool is_silent(Lane& lane, int rank) const;
+  bool is_silent(ProcessSetContext& context, int rank) const;
   bool is_due_from_afar(double age_s, double limit_s) const;
-  bool may_be_to_blame(Lane& lane, double age_s, double limit_s) const;
+  bool may_be_to_blame(ProcessSetContext& context, double age_s, double limit_s) const;
   std::vector<pollfd> polls() const;
   bool spans_hosts() const { return !hosts_.empty(); }
-  bool has_active_lane() const;
+  bool has_active_context() const;
   void disconnect();
-  bool ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const;
-  SharedWord& bell(bool is_helper) const;
+  bool ring_all(const std::vector<std::pair<ProcessSetContext*, PeerWait>>& waits) const;
+  SharedWord& doorbell(bool is_helper) const;
   void say_asleep(bool is_helper);
   void wait_for_work(const Pending& pending, std::int64_t deadline_ns);
   bool must_look_up(bool is_helper) const;
   int sleeping_set() const;
   Pending pending(HandleId handle);
   bool spin_until(Nanoseconds limit, auto&& condition) const;
-  void kick_sleeper();  // under mutex_
+  void wake_sleeper();  // under mutex_
 
   void run_background();
   Nanoseconds background_nap(bool had_role, bool was_rung);
@@ -287,7 +291,7 @@ class Engine {
   void on_peer_death(int rank);
   void wake_everyone();
   std::string peer_name(int rank) const;
-  std::string title(const Lane& lane, const Entry& entry) const;
+  std::string title(const ProcessSetContext& context, const Entry& entry) const;
   std::string loss_text(int rank) const;
   Error error_of(const Alarm& alarm) const;
   Error loss_of(int rank) const;
@@ -295,13 +299,14 @@ class Engine {
 
   // Lanes that exist; under mutex_ or in the progress role.
   template <typename Use>
-  void for_each_lane(Use&& use) const {
-    const std::size_t count = lane_count_.load(std::memory_order_acquire);
+  void for_each_context(Use&& use) const {
+    const std::size_t count = context_count_.load(std::memory_order_acquire);
     for (std::size_t set = 0; set < count; ++set) {
-      if (Lane* lane = lanes_[set].load(std::memory_order_acquire)) use(*lane);
+      if (ProcessSetContext* context = contexts_[set].load(std::memory_order_acquire))
+        use(*context);
     }
   }
-  Lane* only_active_lane() const;
+  ProcessSetContext* only_active_context() const;
   bool has_ready() const;
   bool is_enough(std::size_t ready_bytes) const;
   bool can_progress(bool may_form) const;
@@ -340,8 +345,8 @@ class Engine {
   bool role_taken_ = false;
   std::vector<Entry*> submitted_;
   // By process set; made under mutex_, dropped under mutex_ by the holder of the progress role.
-  std::vector<std::atomic<Lane*>> lanes_{kMaxProcessSets};
-  std::atomic<std::size_t> lane_count_{0};  // sets above have none
+  std::vector<std::atomic<ProcessSetContext*>> contexts_{kMaxProcessSets};
+  std::atomic<std::size_t> context_count_{0};  // sets above have none
 
   std::unique_ptr<News> news_;  // of a leader of the world, where it spans hosts
 
@@ -358,8 +363,8 @@ class Engine {
   std::atomic<int> onlookers_{0};  // threads that wait and leave progress to the background thread
   std::atomic<std::uint64_t> sleeping_on_{0};  // what the thread with the role waits for, packed
   std::atomic<bool> stopping_{false};
-  std::atomic<Mood> mood_{Mood::kNapping};  // of the background thread
-  std::int64_t ready_since_ns_ = 0;         // background thread only
+  std::atomic<WakePolicy> wake_policy_{WakePolicy::kNapping};  // of the background thread
+  std::int64_t ready_since_ns_ = 0;                            // background thread only
   std::atomic<std::int64_t> last_submit_ns_{0};
   std::atomic<std::uint32_t> cycle_time_us_;  // of the last bucket of the world; 0: as it sees fit
   std::atomic<bool> is_shut_down_{false};

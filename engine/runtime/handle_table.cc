@@ -26,8 +26,8 @@ HandleId HandleTable::open(std::size_t operations, Continuation then) {
   return id;
 }
 
-void HandleTable::add_flight(HandleId id, const DeviceFlightPtr& flight) {
-  std::vector<DeviceFlightPtr>& flights = at(id).result.flights;
+void HandleTable::add_flight(HandleId id, const StreamDependencyPtr& flight) {
+  std::vector<StreamDependencyPtr>& flights = at(id).result.flights;
   if (flights.empty() || flights.back() != flight) flights.push_back(flight);
 }
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "gpu/device_flight.h"
+#include "gpu/stream_dependency.h"
 #include "runtime/output.h"
 
 namespace hvd {
@@ -45,7 +45,7 @@ class HandleTable {
     std::optional<Error> error;
     std::vector<Output> outputs;  // what the engine allocated
     // Of tensors on GPUs: what the caller's streams have to wait for.
-    std::vector<DeviceFlightPtr> flights = {};
+    std::vector<StreamDependencyPtr> flights = {};
   };
   // What happens to the result of a handle that nobody waits for.
   using Continuation = std::function<void(Result)>;
@@ -54,7 +54,7 @@ class HandleTable {
 
   HandleId open(std::size_t operations, Continuation then = {});
   // For an open handle.
-  void add_flight(HandleId id, const DeviceFlightPtr& flight);
+  void add_flight(HandleId id, const StreamDependencyPtr& flight);
   // One of the handle's operations is done. True when it was the last. `outputs` begin at
   // `position` in the result.
   bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,

@@ -33,8 +33,8 @@ std::string Engine::peer_name(int rank) const {
                                            : "rank " + std::to_string(rank);
 }
 
-std::string Engine::title(const Lane& lane, const Entry& entry) const {
-  return entry.title() + lane.suffix();
+std::string Engine::title(const ProcessSetContext& context, const Entry& entry) const {
+  return entry.title() + context.suffix();
 }
 
 // Is this the lowest rank of its host that is still there?
@@ -58,7 +58,7 @@ void Engine::on_peer_death(int rank) {
   tell_other_hosts();
   ring_background();
   const std::lock_guard guard(mutex_);
-  kick_sleeper();
+  wake_sleeper();
 }
 
 void Engine::end_world(const std::string& reason) {
@@ -68,8 +68,8 @@ void Engine::end_world(const std::string& reason) {
 }
 
 void Engine::wake_everyone() {
-  presence_.ring_all_bells();
-  for_each_lane([](Lane& lane) { lane.peers.wake_sleepers(); });
+  presence_.ring_all_doorbells();
+  for_each_context([](ProcessSetContext& context) { context.peers.wake_sleepers(); });
 }
 
 void Engine::handle_alarm() {
@@ -120,17 +120,17 @@ Error Engine::cause() const {
 
 // A rank that shut down may have finished its part of what is still under way here: only what needs
 // more of it is over. A rank that died ends everything.
-bool Engine::is_over_for(const Lane& lane, int departed) const {
+bool Engine::is_over_for(const ProcessSetContext& context, int departed) const {
   if (presence_.liveness(departed) == Liveness::kDead) return true;
-  if (lane.set_rank_of(departed) < 0) return false;
-  const auto at = std::ranges::find(lane.local, departed);
+  if (context.set_rank_of(departed) < 0) return false;
+  const auto at = std::ranges::find(context.local, departed);
   // Of another host: what it owes a bucket may be on its way; if not, the link will tell.
-  if (at == lane.local.end() && lane.is_running) return false;
-  const PeerWait done{.rank = static_cast<int>(at - lane.local.begin()),
+  if (at == context.local.end() && context.is_running) return false;
+  const PeerWait done{.rank = static_cast<int>(at - context.local.begin()),
                       .counter = Counter::kFinished,
-                      .target = static_cast<std::uint32_t>(lane.backend->end_block())};
-  if (lane.is_running) return !lane.peers.reached(done);
-  return !lane.board.has_ready() && !lane.board.has_bucket(lane.cursor);
+                      .target = static_cast<std::uint32_t>(context.backend->end_block())};
+  if (context.is_running) return !context.peers.reached(done);
+  return !context.negotiation.has_ready() && !context.negotiation.has_bucket(context.cursor);
 }
 
 // What a rank of another host took part in before it left may be on its way here, behind the news.
@@ -145,8 +145,8 @@ bool Engine::may_still_answer(int departed) {
 bool Engine::fail_if_lost() {
   const auto is_needed = [&](int departed) {
     bool found = false;
-    for_each_lane([&](const Lane& lane) {
-      found = found || (lane.is_active() && is_over_for(lane, departed));
+    for_each_context([&](const ProcessSetContext& context) {
+      found = found || (context.is_active() && is_over_for(context, departed));
     });
     return found;
   };
@@ -176,34 +176,35 @@ void Engine::check_holder(int holder, Nanoseconds waited) const {
 }
 
 // `resumed_ns`: when it went on after the wait before; 0 for the first one.
-void Engine::note_blocked(Lane& lane, const PeerWait& wait, std::int64_t resumed_ns) {
-  if (wait.is_polled) lane.look_at_ns = now_ns() + lane.backend->pause().count();
-  if (wait == lane.blocked_on) return;
-  if (resumed_ns != 0) end_wait(lane, resumed_ns);
-  lane.blocked_since_ns = now_ns();
-  lane.blocked_reported = false;
-  lane.watched_rank = -1;
-  lane.blocked_on = wait;
-  recorder_.record({.time_ns = lane.blocked_since_ns,
+void Engine::note_blocked(ProcessSetContext& context, const PeerWait& wait,
+                          std::int64_t resumed_ns) {
+  if (wait.is_polled) context.look_at_ns = now_ns() + context.backend->pause().count();
+  if (wait == context.blocked_on) return;
+  if (resumed_ns != 0) end_wait(context, resumed_ns);
+  context.blocked_since_ns = now_ns();
+  context.blocked_reported = false;
+  context.watched_rank = -1;
+  context.blocked_on = wait;
+  recorder_.record({.time_ns = context.blocked_since_ns,
                     .kind = EventKind::kWait,
                     .detail = static_cast<std::uint8_t>(phase_of(wait)),
-                    .process_set = static_cast<std::uint16_t>(lane.id),
-                    .subject = static_cast<std::uint32_t>(lane.awaited(wait)),
+                    .process_set = static_cast<std::uint16_t>(context.id),
+                    .subject = static_cast<std::uint32_t>(context.awaited(wait)),
                     .value = wait.target});
 }
 
-void Engine::end_wait(Lane& lane, std::int64_t now) {
-  const std::int64_t waited_ns = now - lane.blocked_since_ns;
-  lane.waited_ns += waited_ns;
+void Engine::end_wait(ProcessSetContext& context, std::int64_t now) {
+  const std::int64_t waited_ns = now - context.blocked_since_ns;
+  context.waited_ns += waited_ns;
   if (waited_ns >= kLongWait.count()) {
     recorder_.record({.time_ns = now,
                       .kind = EventKind::kWaited,
-                      .detail = static_cast<std::uint8_t>(phase_of(lane.blocked_on)),
-                      .process_set = static_cast<std::uint16_t>(lane.id),
-                      .subject = static_cast<std::uint32_t>(lane.awaited(lane.blocked_on)),
+                      .detail = static_cast<std::uint8_t>(phase_of(context.blocked_on)),
+                      .process_set = static_cast<std::uint16_t>(context.id),
+                      .subject = static_cast<std::uint32_t>(context.awaited(context.blocked_on)),
                       .value = static_cast<std::uint64_t>(waited_ns)});
   }
-  lane.blocked_on = {};
+  context.blocked_on = {};
 }
 
 }  // namespace hvd

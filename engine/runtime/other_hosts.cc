@@ -130,8 +130,8 @@ void Engine::refuse(const BadMessage& bad, int rank) { throw alarm_about(bad, ra
 
 // In the progress role: a connection is needed and broken. Why is news that may just be arriving,
 // unless its bytes were altered, which nobody has news of.
-void Engine::lose(const Lane& lane, const LinkLost& lost) {
-  const int rank = lane.members[static_cast<std::size_t>(lost.rank())];
+void Engine::lose(const ProcessSetContext& context, const LinkLost& lost) {
+  const int rank = context.members[static_cast<std::size_t>(lost.rank())];
   const std::int64_t deadline_ns = now_ns() + (lost.is_altered() ? 0 : kNewsPatience.count());
   while (now_ns() < deadline_ns && !alarms_.first() &&
          presence_.liveness(rank) == Liveness::kRunning && !stopping_.load()) {
@@ -154,26 +154,26 @@ void Engine::lose(const Lane& lane, const LinkLost& lost) {
 // In the progress role, when the world is over here: what others still need of this rank will not
 // come, and a closed connection tells them.
 void Engine::disconnect() {
-  for_each_lane([](Lane& lane) { lane.disconnect(); });
+  for_each_context([](ProcessSetContext& context) { context.disconnect(); });
 }
 
-bool Engine::has_active_lane() const {
+bool Engine::has_active_context() const {
   bool found = false;
-  for_each_lane([&](const Lane& lane) { found = found || lane.is_active(); });
+  for_each_context([&](const ProcessSetContext& context) { found = found || context.is_active(); });
   return found;
 }
 
 // A rank of this host that has something under way beats now and then while it waits itself. One
 // that does not has stopped, or runs something else.
-bool Engine::is_silent(Lane& lane, int rank) const {
+bool Engine::is_silent(ProcessSetContext& context, int rank) const {
   const std::uint32_t beats = presence_.beats(rank);
   const std::int64_t now = now_ns();
-  if (lane.watched_rank != rank || lane.beats_seen != beats) {
-    lane.watched_rank = rank;
-    lane.beats_seen = beats;
-    lane.beat_ns = now;
+  if (context.watched_rank != rank || context.beats_seen != beats) {
+    context.watched_rank = rank;
+    context.beats_seen = beats;
+    context.beat_ns = now;
   }
-  return static_cast<double>(now - lane.beat_ns) / 1e9 > kSilence.count();
+  return static_cast<double>(now - context.beat_ns) / 1e9 > kSilence.count();
 }
 
 bool Engine::is_due_from_afar(double age_s, double limit_s) const {
@@ -182,38 +182,40 @@ bool Engine::is_due_from_afar(double age_s, double limit_s) const {
 
 // A rank that is waited for may itself wait, for the one to blame. On this host that can be seen.
 // Of another host it cannot, but those who can see it speak first.
-bool Engine::may_be_to_blame(Lane& lane, double age_s, double limit_s) const {
+bool Engine::may_be_to_blame(ProcessSetContext& context, double age_s, double limit_s) const {
   if (!spans_hosts()) return true;
-  if (lane.blocked_on.rank < 0) return is_due_from_afar(age_s, limit_s);
-  return is_silent(lane, lane.awaited(lane.blocked_on));
+  if (context.blocked_on.rank < 0) return is_due_from_afar(age_s, limit_s);
+  return is_silent(context, context.awaited(context.blocked_on));
 }
 
 // What is under way is small, so that an answer of another host is worth looking out for, or
 // nothing is, and a decision is.
 bool Engine::is_brief() const {
   bool is_brief = true;
-  for_each_lane([&](const Lane& lane) {
-    is_brief = is_brief && !(lane.is_running && lane.bucket_bytes > kBriefBytes);
+  for_each_context([&](const ProcessSetContext& context) {
+    is_brief = is_brief && !(context.is_running && context.bucket_bytes > kBriefBytes);
   });
   return is_brief;
 }
 
 // Rings those ranks of this host without which this one does not get on.
 void Engine::ask_for_help() const {
-  for_each_lane([&](const Lane& lane) {
-    if (!lane.is_active()) return;
-    if (lane.is_running && lane.blocked_on.rank >= 0) presence_.ring(lane.awaited(lane.blocked_on));
+  for_each_context([&](const ProcessSetContext& context) {
+    if (!context.is_active()) return;
+    if (context.is_running && context.blocked_on.rank >= 0)
+      presence_.ring(context.awaited(context.blocked_on));
     // The leader alone hears of decisions and tells of buckets that were cut here.
-    if (lane.spans_hosts() && !lane.is_leader()) presence_.ring(lane.local.front());
+    if (context.spans_hosts() && !context.is_leader()) presence_.ring(context.local.front());
   });
 }
 
 std::vector<pollfd> Engine::polls() const {
-  std::vector<pollfd> polls{{.fd = presence_.bell_descriptor(), .events = POLLIN, .revents = 0}};
-  for_each_lane([&](const Lane& lane) {
-    if (!lane.is_active()) return;
-    if (lane.relay != nullptr) lane.relay->add_polls(polls);
-    if (lane.is_running && lane.backend != nullptr) lane.backend->add_polls(polls);
+  std::vector<pollfd> polls{
+      {.fd = presence_.doorbell_descriptor(), .events = POLLIN, .revents = 0}};
+  for_each_context([&](const ProcessSetContext& context) {
+    if (!context.is_active()) return;
+    if (context.relay != nullptr) context.relay->add_polls(polls);
+    if (context.is_running && context.backend != nullptr) context.backend->add_polls(polls);
   });
   return polls;
 }
@@ -221,18 +223,19 @@ std::vector<pollfd> Engine::polls() const {
 // Sleeps until a socket has something, a rank of this host rings, or one of its counters moves.
 void Engine::wait_for_hosts(std::int64_t deadline_ns, bool is_helper) {
   const auto wanted = [&] { return can_progress(is_helper || may_form_in_background()); };
-  std::vector<std::pair<Lane*, PeerWait>> waits;
-  for_each_lane([&](Lane& lane) {
-    if (lane.is_running && lane.blocked_on.rank >= 0) waits.emplace_back(&lane, lane.blocked_on);
-    if (lane.is_running && lane.blocked_on.is_polled) {
-      deadline_ns = std::min(deadline_ns, lane.look_at_ns);
+  std::vector<std::pair<ProcessSetContext*, PeerWait>> waits;
+  for_each_context([&](ProcessSetContext& context) {
+    if (context.is_running && context.blocked_on.rank >= 0)
+      waits.emplace_back(&context, context.blocked_on);
+    if (context.is_running && context.blocked_on.is_polled) {
+      deadline_ns = std::min(deadline_ns, context.look_at_ns);
     }
   });
   ask_for_help();
   presence_.beat();
   std::vector<pollfd> polls = this->polls();
   presence_.begin_polling();
-  for (const auto& [lane, wait] : waits) lane->peers.listen(wait);
+  for (const auto& [context, wait] : waits) context->peers.listen(wait);
   say_asleep(is_helper);
   if (!must_look_up(is_helper) && !wanted()) {
     Nanoseconds limit = std::clamp(Nanoseconds(deadline_ns - now_ns()), Nanoseconds(0),
@@ -242,8 +245,8 @@ void Engine::wait_for_hosts(std::int64_t deadline_ns, bool is_helper) {
     ppoll(polls.data(), polls.size(), &timeout, nullptr);
   }
   sleeping_on_.store(0);
-  presence_.set_attention(Attention::kAwake);
-  for (const auto& [lane, wait] : waits) lane->peers.unlisten(wait);
+  presence_.set_wait_state(WaitState::kAwake);
+  for (const auto& [context, wait] : waits) context->peers.unlisten(wait);
   presence_.end_polling();
 }
 

@@ -25,7 +25,7 @@ std::size_t Engine::sets_offset(int size) {
 }
 
 std::size_t Engine::space_bytes(int size) {
-  return sets_offset(size) + kMaxProcessSets * Lane::region_bytes(size);
+  return sets_offset(size) + kMaxProcessSets * ProcessSetContext::region_bytes(size);
 }
 
 std::unique_ptr<Tracer> Engine::make_tracer(const std::vector<WatchedProcess>& processes) {
@@ -45,9 +45,10 @@ std::unique_ptr<Tracer> Engine::make_tracer(const std::vector<WatchedProcess>& p
   return std::make_unique<Tracer>(config_.trace, std::move(place), memory);
 }
 
-Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
+ProcessSetContext& Engine::context_for(int set, std::span<const Submission> submissions) {
   if (set >= 0 && set < kMaxProcessSets) {
-    if (Lane* lane = lanes_[static_cast<std::size_t>(set)].load()) return *lane;
+    if (ProcessSetContext* context = contexts_[static_cast<std::size_t>(set)].load())
+      return *context;
   }
   const std::string what =
       submissions.empty() ? "submit" : name_of(submissions.front().requests.front());
@@ -63,31 +64,36 @@ Lane& Engine::lane_for(int set, std::span<const Submission> submissions) {
                                                  std::to_string(set) + " (ranks " + list(members) +
                                                  ")");
   }
-  return open_lane(set);
+  return open_context(set);
 }
 
-Lane& Engine::open_lane(int set) {
+ProcessSetContext& Engine::open_context(int set) {
   RegisteredSet& registered = sets_.at(set);
   const std::vector<int>& members = registered.members;
   const auto index = static_cast<std::size_t>(set);
-  const std::size_t offset = sets_offset(config_.size) + index * Lane::region_bytes(config_.size);
+  const std::size_t offset =
+      sets_offset(config_.size) + index * ProcessSetContext::region_bytes(config_.size);
   const auto check = [this, members](int holder, Nanoseconds waited) {
     check_holder(members[static_cast<std::size_t>(holder)], waited);
   };
-  LaneConfig config{
-      .id = set, .members = members, .hosts = hosts_of(members), .board = {}, .devices = devices_};
+  ProcessSetConfig config{.id = set,
+                          .members = members,
+                          .hosts = hosts_of(members),
+                          .negotiation = {},
+                          .devices = devices_};
   for (const int member : members) config.names.push_back(peer_name(member));
   config.log = config_.log;
-  config.board.cache_capacity = config_.cache_capacity;
-  config.board.tuning = config_.tuning;
-  config.board.fuse_groups = config_.fuse_groups;
-  config.board.check_holder = check;
-  auto region = space_->map(offset, Lane::region_bytes(static_cast<int>(members.size())));
-  auto lane = std::make_unique<Lane>(std::move(config), std::move(region), presence_,
-                                     std::move(registered.links));
-  lanes_[index].store(lane.get(), std::memory_order_release);
-  if (lane_count_.load() <= index) lane_count_.store(index + 1, std::memory_order_release);
-  return *lane.release();
+  config.negotiation.cache_capacity = config_.cache_capacity;
+  config.negotiation.tuning = config_.tuning;
+  config.negotiation.fuse_groups = config_.fuse_groups;
+  config.negotiation.check_holder = check;
+  auto region =
+      space_->map(offset, ProcessSetContext::region_bytes(static_cast<int>(members.size())));
+  auto context = std::make_unique<ProcessSetContext>(std::move(config), std::move(region),
+                                                     presence_, std::move(registered.links));
+  contexts_[index].store(context.get(), std::memory_order_release);
+  if (context_count_.load() <= index) context_count_.store(index + 1, std::memory_order_release);
+  return *context.release();
 }
 
 HostMap Engine::hosts_of(const std::vector<int>& members) const {
@@ -109,7 +115,7 @@ void Engine::remove_process_set(int set) {
   while (!take_role(true)) {
     if (stopping_.load()) return;
   }
-  std::unique_ptr<Lane> lane;
+  std::unique_ptr<ProcessSetContext> context;
   RegisteredSet removed;  // its carrier may need a lock that comes before the mutex
   {
     const std::lock_guard guard(mutex_);
@@ -117,19 +123,19 @@ void Engine::remove_process_set(int set) {
       removed = std::move(found->second);
       sets_.erase(found);
     }
-    lane.reset(lanes_[static_cast<std::size_t>(set)].exchange(nullptr));
-    if (lane != nullptr) {
-      fail_lane(*lane, Error(ErrorCode::kAborted, "the process set has been removed"));
+    context.reset(contexts_[static_cast<std::size_t>(set)].exchange(nullptr));
+    if (context != nullptr) {
+      fail_context(*context, Error(ErrorCode::kAborted, "the process set has been removed"));
     }
   }
-  if (lane != nullptr) lane->leave_devices(!is_over_.load());
-  lane.reset();
+  if (context != nullptr) context->leave_devices(!is_over_.load());
+  context.reset();
   if (release_role()) ring_background();
   deliver();
 }
 
 void Engine::discard_process_set(int set) {
-  const std::size_t part_bytes = Lane::region_bytes(config_.size);
+  const std::size_t part_bytes = ProcessSetContext::region_bytes(config_.size);
   const std::size_t offset = sets_offset(config_.size) + static_cast<std::size_t>(set) * part_bytes;
   const std::lock_guard guard(mutex_);
   if (space_ != nullptr) space_->discard(offset, part_bytes);
@@ -145,8 +151,8 @@ int Engine::flights(int set) {
   let_comparisons_end();
   if (set < 0 || set >= kMaxProcessSets) return 0;
   const std::lock_guard guard(mutex_);
-  const Lane* lane = lanes_[static_cast<std::size_t>(set)].load();
-  return lane == nullptr ? 0 : lane->flights.load();
+  const ProcessSetContext* context = contexts_[static_cast<std::size_t>(set)].load();
+  return context == nullptr ? 0 : context->flights.load();
 }
 
 }  // namespace hvd

@@ -56,7 +56,7 @@ Engine::Step Engine::step(bool may_form) {
       handle_alarm();
     }
     if (has_departures_.load() && fail_if_lost()) return Step::kIdle;
-    const Step result = step_lanes(may_form);
+    const Step result = step_contexts(may_form);
     if (devices_.gpus != nullptr && devices_.gpus->is_open()) watch_devices();
     return result;
   } catch (const Error& error) {
@@ -70,12 +70,12 @@ Engine::Step Engine::step(bool may_form) {
   return Step::kIdle;
 }
 
-Engine::Step Engine::step_lanes(bool may_form) {
+Engine::Step Engine::step_contexts(bool may_form) {
   Step result = Step::kIdle;
-  for_each_lane([&](Lane& lane) {
-    if (!lane.is_active()) return;
-    const bool has_moved = relay(lane);
-    const Step step = has_moved ? Step::kProgressed : run_or_form(lane, may_form);
+  for_each_context([&](ProcessSetContext& context) {
+    if (!context.is_active()) return;
+    const bool has_moved = relay(context);
+    const Step step = has_moved ? Step::kProgressed : run_or_form(context, may_form);
     if (step == Step::kProgressed || result == Step::kIdle) result = step;
   });
   return result;
@@ -84,139 +84,143 @@ Engine::Step Engine::step_lanes(bool may_form) {
 // Failures on a GPU come to light only when somebody asks.
 void Engine::watch_devices() {
   bool is_working = false;
-  for_each_lane([&](Lane& lane) { is_working |= lane.backend->watch(); });
+  for_each_context([&](ProcessSetContext& context) { is_working |= context.backend->watch(); });
   has_device_work_.store(is_working);
 }
 
-Engine::Step Engine::run_or_form(Lane& lane, bool may_form) {
-  if (lane.is_running) {
-    const std::int64_t resumed_ns = lane.blocked_on == PeerWait{} ? 0 : now_ns();
+Engine::Step Engine::run_or_form(ProcessSetContext& context, bool may_form) {
+  if (context.is_running) {
+    const std::int64_t resumed_ns = context.blocked_on == PeerWait{} ? 0 : now_ns();
     PeerWait blocked;
-    if (!advance(lane, blocked)) {
-      note_blocked(lane, blocked, resumed_ns);
+    if (!advance(context, blocked)) {
+      note_blocked(context, blocked, resumed_ns);
       return Step::kBlocked;
     }
-    if (resumed_ns != 0) end_wait(lane, resumed_ns);
-    if (std::exchange(lane.must_meet, false)) {
-      lane.backend->begin_meeting();
+    if (resumed_ns != 0) end_wait(context, resumed_ns);
+    if (std::exchange(context.must_meet, false)) {
+      context.backend->begin_negotiation();
     } else {
-      end_bucket(lane);
+      end_bucket(context);
     }
     return Step::kProgressed;
   }
-  if (!lane.board.has_bucket(lane.cursor)) {
-    if (!may_form || !lane.board.has_ready()) return Step::kIdle;
-    const SharedLock lock = lane.board.lock();
-    if (!lane.board.has_bucket(lane.cursor) && !lane.board.form_bucket()) return Step::kIdle;
+  if (!context.negotiation.has_bucket(context.cursor)) {
+    if (!may_form || !context.negotiation.has_ready()) return Step::kIdle;
+    const SharedLock lock = context.negotiation.lock();
+    if (!context.negotiation.has_bucket(context.cursor) && !context.negotiation.form_bucket())
+      return Step::kIdle;
   }
-  if (lane.relay != nullptr) lane.relay->announce();  // before this rank ends it
-  begin_bucket(lane);
+  if (context.relay != nullptr) context.relay->announce();  // before this rank ends it
+  begin_bucket(context);
   return Step::kProgressed;
 }
 
-bool Engine::advance(Lane& lane, PeerWait& blocked) {
+bool Engine::advance(ProcessSetContext& context, PeerWait& blocked) {
   try {
-    return lane.backend->advance(blocked);
+    return context.backend->advance(blocked);
   } catch (const LinkLost& lost) {
-    lose(lane, lost);
+    lose(context, lost);
   } catch (const BadMessage& bad) {
-    refuse(bad, lane.world_rank(bad.rank()));
+    refuse(bad, context.world_rank(bad.rank()));
   }
 }
 
-bool Engine::pump(Lane& lane) {
+bool Engine::pump(ProcessSetContext& context) {
   try {
-    return lane.relay != nullptr && lane.relay->pump();
+    return context.relay != nullptr && context.relay->pump();
   } catch (const LinkLost& lost) {
-    lose(lane, lost);
+    lose(context, lost);
   } catch (const BadMessage& bad) {
-    refuse(bad, lane.world_rank(bad.rank()));
+    refuse(bad, context.world_rank(bad.rank()));
   }
 }
 
 // The leader passes on what other hosts need to know and what they say. True when anything moved.
-bool Engine::relay(Lane& lane) {
-  if (!pump(lane)) {
-    const bool is_waiting = lane.flights.load() != 0 && !lane.is_running &&
-                            !lane.board.has_bucket(lane.cursor) && !lane.board.has_ready();
-    if (lane.relay != nullptr && is_waiting) {
-      if (const auto loss = lane.relay->loss()) lose(lane, LinkLost(loss->first, loss->second));
+bool Engine::relay(ProcessSetContext& context) {
+  if (!pump(context)) {
+    const bool is_waiting = context.flights.load() != 0 && !context.is_running &&
+                            !context.negotiation.has_bucket(context.cursor) &&
+                            !context.negotiation.has_ready();
+    if (context.relay != nullptr && is_waiting) {
+      if (const auto loss = context.relay->loss())
+        lose(context, LinkLost(loss->first, loss->second));
     }
     return false;
   }
   // The other ranks of this host: nobody else rings for them.
-  bool has_new = lane.board.has_ready();
-  for (; lane.board.has_bucket(lane.buckets_told); ++lane.buckets_told) has_new = true;
-  for (const int rank : lane.local) {
+  bool has_new = context.negotiation.has_ready();
+  for (; context.negotiation.has_bucket(context.buckets_told); ++context.buckets_told)
+    has_new = true;
+  for (const int rank : context.local) {
     if (has_new && rank != config_.rank) presence_.ring(rank);
   }
   return true;
 }
 
-void Engine::begin_bucket(Lane& lane) {
-  lane.board.bucket_items(lane.cursor, lane.items);
-  lane.entries.clear();
-  lane.works_count = 0;
-  lane.must_meet = false;
+void Engine::begin_bucket(ProcessSetContext& context) {
+  context.negotiation.bucket_items(context.cursor, context.items);
+  context.entries.clear();
+  context.works_count = 0;
+  context.must_meet = false;
   const std::int64_t now = now_ns();
   recorder_.record({.time_ns = now,
                     .kind = EventKind::kBucketStart,
-                    .process_set = static_cast<std::uint16_t>(lane.id),
-                    .subject = lane.cursor,
-                    .value = lane.items.size()});
-  lane.is_running.store(true, std::memory_order_relaxed);
+                    .process_set = static_cast<std::uint16_t>(context.id),
+                    .subject = context.cursor,
+                    .value = context.items.size()});
+  context.is_running.store(true, std::memory_order_relaxed);
   {
     const std::lock_guard guard(mutex_);
-    Recorder::Batch events(recorder_, lane.items.size());
-    for (const BucketItem& item : lane.items) resolve(lane, item, now, events);
+    Recorder::Batch events(recorder_, context.items.size());
+    for (const BucketItem& item : context.items) resolve(context, item, now, events);
   }
-  lane.blocked_on = {};
-  lane.waited_ns = 0;
-  const auto works = std::span(lane.works).first(lane.works_count);
+  context.blocked_on = {};
+  context.waited_ns = 0;
+  const auto works = std::span(context.works).first(context.works_count);
   counters_.buckets.add(1);
   if (works.size() > 1) counters_.fused_tensors.add(works.size());
-  lane.bucket_bytes = 0;
-  for (const Work& work : works) lane.bucket_bytes += work.request->size_bytes();
-  const BucketTuning tuning = lane.board.tuning_of(lane.cursor);
-  if (lane.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
-  lane.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
-                      tuning.cut);
+  context.bucket_bytes = 0;
+  for (const Work& work : works) context.bucket_bytes += work.request->size_bytes();
+  const BucketTuning tuning = context.negotiation.tuning_of(context.cursor);
+  if (context.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
+  context.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
+                         tuning.cut);
 }
 
-void Engine::resolve(Lane& lane, const BucketItem& item, std::int64_t now,
+void Engine::resolve(ProcessSetContext& context, const BucketItem& item, std::int64_t now,
                      Recorder::Batch& events) {
-  lane.must_meet = lane.must_meet || lane.board.has_absent(item);
-  const bool must_compare = config_.is_debug && is_to_be_compared(lane, item);
-  if (lane.board.is_absent(item)) {
-    resolve_absent(lane, item);
+  context.must_meet = context.must_meet || context.negotiation.has_absent(item);
+  const bool must_compare = config_.is_debug && is_to_be_compared(context, item);
+  if (context.negotiation.is_absent(item)) {
+    resolve_absent(context, item);
     return;
   }
-  Entry& entry = lane.tensors.by_slot(item.slot);
+  Entry& entry = context.tensors.by_slot(item.slot);
   counters_.queued_ns.add_ns(now - entry.submitted_ns);
   events.add({.time_ns = now,
               .kind = EventKind::kFused,
-              .process_set = static_cast<std::uint16_t>(lane.id),
+              .process_set = static_cast<std::uint16_t>(context.id),
               .subject = entry.label,
-              .value = lane.cursor});
-  if (const auto text = lane.board.error_of(item)) {
-    finish(lane, entry, Error(ErrorCode::kMismatch, *text).of(title(lane, entry)), now);
+              .value = context.cursor});
+  if (const auto text = context.negotiation.error_of(item)) {
+    finish(context, entry, Error(ErrorCode::kMismatch, *text).of(title(context, entry)), now);
     return;
   }
   entry.must_compare = must_compare;
-  lane.entries.push_back(&entry);
-  add_works(lane, entry, item);
+  context.entries.push_back(&entry);
+  add_works(context, entry, item);
 }
 
 // This rank has joined: it takes part with nothing, or zeros, and keeps no result. It also counts
 // unnamed operations, so that running numbers agree when all go on.
-void Engine::resolve_absent(Lane& lane, const BucketItem& item) {
-  const Request& request = lane.board.request_of(item);
-  if (request.is_unnamed) ++lane.auto_name(request);
-  if (lane.board.error_of(item)) return;
-  refuse_irreducible(lane, request);
-  lane.board.tensors_of(item, lane.tensor_items);
-  for (const BucketItem& tensor : lane.tensor_items) {
-    if (Work* work = add_work(lane, lane.board.request_of(tensor), tensor)) {
+void Engine::resolve_absent(ProcessSetContext& context, const BucketItem& item) {
+  const Request& request = context.negotiation.request_of(item);
+  if (request.is_unnamed) ++context.auto_name(request);
+  if (context.negotiation.error_of(item)) return;
+  refuse_irreducible(context, request);
+  context.negotiation.tensors_of(item, context.tensor_items);
+  for (const BucketItem& tensor : context.tensor_items) {
+    if (Work* work = add_work(context, context.negotiation.request_of(tensor), tensor)) {
       work->in = nullptr;
       work->out = nullptr;
       work->device = kHostDevice;
@@ -227,9 +231,9 @@ void Engine::resolve_absent(Lane& lane, const BucketItem& item) {
 
 // Its requests are another rank's, which has been asked whether the kernels can do it; this one
 // not.
-void Engine::refuse_irreducible(const Lane& lane, const Request& request) {
+void Engine::refuse_irreducible(const ProcessSetContext& context, const Request& request) {
   const auto reason =
-      is_reduction(request.kind) ? reduction_refusal(request, lane.size()) : std::nullopt;
+      is_reduction(request.kind) ? reduction_refusal(request, context.size()) : std::nullopt;
   if (!reason) return;
   refuse(BadMessage({"bucket", "op", std::string(name_of(request.op)), *reason}), -1);
 }
@@ -247,83 +251,84 @@ Output Engine::make_output(const Tensor& tensor, const Request& request, std::in
   return output;
 }
 
-void Engine::add_works(Lane& lane, Entry& entry, const BucketItem& item) {
+void Engine::add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item) {
   const Request& request = entry.request();
   if (request.kind == Kind::kJoin) {
-    const int last = lane.members[static_cast<std::size_t>(lane.board.last_of(item))];
+    const int last = context.members[static_cast<std::size_t>(context.negotiation.last_of(item))];
     entry.outputs.push_back(make_integers(*outputs_, {last}, {}));
     return;
   }
   if (request.kind == Kind::kAllgather && entry.requests.size() > 1) {
-    lane.board.tensors_of(item, lane.tensor_items);
+    context.negotiation.tensors_of(item, context.tensor_items);
   } else {
-    lane.tensor_items.assign(entry.requests.size(), item);
+    context.tensor_items.assign(entry.requests.size(), item);
   }
   for (std::size_t i = 0; i < entry.requests.size(); ++i) {
-    Work* work = add_work(lane, entry.requests[i], lane.tensor_items[i]);
+    Work* work = add_work(context, entry.requests[i], context.tensor_items[i]);
     if (work == nullptr) continue;
     work->in = entry.tensors[i].in;
     work->out = entry.tensors[i].out;
     work->device = entry.tensors[i].device;
     work->flight = entry.flight.get();
     if (work->out != nullptr) continue;
-    const int rank = lane.rank;
+    const int rank = context.rank;
     entry.outputs.push_back(
-        make_output(entry.tensors[i], entry.requests[i], result_rows(*work, rank, lane.size())));
+        make_output(entry.tensors[i], entry.requests[i], result_rows(*work, rank, context.size())));
     work->out = entry.outputs.back().data();
     if (request.kind != Kind::kAlltoall) continue;
     entry.outputs.push_back(
-        make_integers(*outputs_, received_splits(*work, rank, lane.size()), {lane.size()}));
+        make_integers(*outputs_, received_splits(*work, rank, context.size()), {context.size()}));
   }
 }
 
 // The next work of the bucket but for its addresses; null where there is nothing to move.
-Work* Engine::add_work(Lane& lane, const Request& request, const BucketItem& item) {
+Work* Engine::add_work(ProcessSetContext& context, const Request& request, const BucketItem& item) {
   if (request.kind == Kind::kBarrier || request.kind == Kind::kJoin) return nullptr;
-  if (lane.works.size() == lane.works_count) lane.works.emplace_back();
-  Work& work = lane.works[lane.works_count++];
+  if (context.works.size() == context.works_count) context.works.emplace_back();
+  Work& work = context.works[context.works_count++];
   work.request = &request;
   work.rows.clear();
-  if (request.kind == Kind::kBroadcast) work.root = lane.set_rank_of(request.root);
-  if (request.kind == Kind::kAlltoall) lane.board.splits_of(item, work.splits);
+  if (request.kind == Kind::kBroadcast) work.root = context.set_rank_of(request.root);
+  if (request.kind == Kind::kAlltoall) context.negotiation.splits_of(item, work.splits);
   if (request.kind != Kind::kAllgather) return &work;
-  for (int rank = 0; rank < lane.size(); ++rank) {
-    work.rows.push_back(lane.board.rows_of(item, rank));
+  for (int rank = 0; rank < context.size(); ++rank) {
+    work.rows.push_back(context.negotiation.rows_of(item, rank));
   }
   return &work;
 }
 
-void Engine::end_bucket(Lane& lane) {
-  lane.is_running.store(false, std::memory_order_relaxed);
+void Engine::end_bucket(ProcessSetContext& context) {
+  context.is_running.store(false, std::memory_order_relaxed);
   {
     // The board first: a caller that sees its handle done may submit the name again at once.
-    const SharedLock lock = lane.board.lock();
-    lane.board.finish_bucket(lane.cursor);
+    const SharedLock lock = context.negotiation.lock();
+    context.negotiation.finish_bucket(context.cursor);
   }
   const std::int64_t now = now_ns();
   recorder_.record({.time_ns = now,
                     .kind = EventKind::kBucketDone,
-                    .process_set = static_cast<std::uint16_t>(lane.id),
-                    .subject = lane.cursor,
-                    .value = static_cast<std::uint64_t>(lane.waited_ns)});
-  counters_.waited_ns.add_ns(lane.waited_ns);
+                    .process_set = static_cast<std::uint16_t>(context.id),
+                    .subject = context.cursor,
+                    .value = static_cast<std::uint64_t>(context.waited_ns)});
+  counters_.waited_ns.add_ns(context.waited_ns);
   last_done_ns_.store(now, std::memory_order_relaxed);
-  ++lane.cursor;
-  lane.bucket_done_ns = now;
+  ++context.cursor;
+  context.bucket_done_ns = now;
   const std::lock_guard guard(mutex_);
-  for (Entry* entry : lane.entries) {
-    finish(lane, *entry, config_.is_debug ? examine(lane, *entry) : std::nullopt, now);
+  for (Entry* entry : context.entries) {
+    finish(context, *entry, config_.is_debug ? examine(context, *entry) : std::nullopt, now);
   }
 }
 
-void Engine::finish(Lane& lane, Entry& entry, const std::optional<Error>& error, std::int64_t now) {
-  lane.tensors.land(entry);
-  lane.flights.fetch_sub(1);
+void Engine::finish(ProcessSetContext& context, Entry& entry, const std::optional<Error>& error,
+                    std::int64_t now) {
+  context.tensors.land(entry);
+  context.flights.fetch_sub(1);
   if (error) {
     counters_.errors.add(1);
     recorder_.record({.time_ns = now,
                       .kind = EventKind::kError,
-                      .process_set = static_cast<std::uint16_t>(lane.id),
+                      .process_set = static_cast<std::uint16_t>(context.id),
                       .subject = entry.label,
                       .value = static_cast<std::uint64_t>(error->code())});
   }
@@ -359,8 +364,9 @@ void Engine::give_up(const Error& error) {
 void Engine::abort_devices() {
   if (gpus() == nullptr || !gpus()->is_open()) return;
   std::vector<std::thread> threads;
-  for_each_lane(
-      [&](Lane& lane) { threads.push_back(quiet_thread([&lane] { lane.leave_devices(false); })); });
+  for_each_context([&](ProcessSetContext& context) {
+    threads.push_back(quiet_thread([&context] { context.leave_devices(false); }));
+  });
   for (std::thread& thread : threads) thread.join();
 }
 
@@ -368,17 +374,17 @@ void Engine::fail_everything(const Error& error) {
   const std::lock_guard guard(mutex_);
   fatal_ = error;
   is_over_.store(true);
-  for_each_lane([&](Lane& lane) { fail_lane(lane, error); });
+  for_each_context([&](ProcessSetContext& context) { fail_context(context, error); });
   changed_.notify_all();
 }
 
 // Under mutex_, in the progress role.
-void Engine::fail_lane(Lane& lane, const Error& error) {
+void Engine::fail_context(ProcessSetContext& context, const Error& error) {
   const std::int64_t now = now_ns();
-  lane.is_running.store(false, std::memory_order_relaxed);
-  while (!lane.tensors.in_flight().empty()) {
-    Entry& entry = *lane.tensors.in_flight().back();
-    finish(lane, entry, error.of(title(lane, entry)), now);
+  context.is_running.store(false, std::memory_order_relaxed);
+  while (!context.tensors.in_flight().empty()) {
+    Entry& entry = *context.tensors.in_flight().back();
+    finish(context, entry, error.of(title(context, entry)), now);
   }
 }
 

@@ -31,68 +31,69 @@ void Engine::check_stalls() {
   if (!config_.stall_check || is_over_.load()) return;
   const std::int64_t now = now_ns();
   const std::lock_guard guard(mutex_);
-  for_each_lane([&](Lane& lane) {
-    if (lane.is_running && lane.blocked_on != PeerWait{}) {
-      check_stalled_bucket(lane, now - lane.blocked_since_ns);
+  for_each_context([&](ProcessSetContext& context) {
+    if (context.is_running && context.blocked_on != PeerWait{}) {
+      check_stalled_bucket(context, now - context.blocked_since_ns);
     }
-    check_stalled_entries(lane, now);
+    check_stalled_entries(context, now);
   });
 }
 
-void Engine::check_stalled_entries(Lane& lane, std::int64_t now) {
+void Engine::check_stalled_entries(ProcessSetContext& context, std::int64_t now) {
   const double interval_s = std::min(kMostLookInterval, config_.stall_check_time_s / 2);
-  const bool is_look = static_cast<double>(now - lane.stalls_looked_ns) / 1e9 >= interval_s;
-  for (Entry* entry : lane.tensors.in_flight()) {
+  const bool is_look = static_cast<double>(now - context.stalls_looked_ns) / 1e9 >= interval_s;
+  for (Entry* entry : context.tensors.in_flight()) {
     std::int64_t since = entry->submitted_ns;
     // A rank that has joined waits as long as the others have data: only their silence counts.
-    if (entry->request().kind == Kind::kJoin) since = std::max(since, lane.bucket_done_ns);
-    check_stalled_entry(lane, *entry, now - since, is_look);
+    if (entry->request().kind == Kind::kJoin) since = std::max(since, context.bucket_done_ns);
+    check_stalled_entry(context, *entry, now - since, is_look);
   }
   if (!is_look) return;
-  lane.stalls_looked_ns = now;
-  if (lane.stalls.is_empty()) return;
+  context.stalls_looked_ns = now;
+  if (context.stalls.is_empty()) return;
   std::map<StallLog::Ranks, StallLog::Stall> over;
-  for (const auto& [missing, stall] : lane.stalls.end_look(over)) report(lane, missing, stall);
+  for (const auto& [missing, stall] : context.stalls.end_look(over))
+    report(context, missing, stall);
   for (const auto& [missing, stall] : over) {
-    if (!speaks_for(lane, missing)) continue;
+    if (!speaks_for(context, missing)) continue;
     log(config_.log, LogLevel::kWarning,
         stall.titles.front() + " does not wait any more for " + names_of(missing));
   }
 }
 
-void Engine::check_stalled_bucket(Lane& lane, std::int64_t age_ns) {
+void Engine::check_stalled_bucket(ProcessSetContext& context, std::int64_t age_ns) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   if (age_s < config_.stall_check_time_s) return;
-  if (!may_be_to_blame(lane, age_s, config_.stall_check_time_s)) return;
-  const int rank = lane.awaited(lane.blocked_on);
+  if (!may_be_to_blame(context, age_s, config_.stall_check_time_s)) return;
+  const int rank = context.awaited(context.blocked_on);
   const std::string who =
-      lane.blocked_on.is_polled ? "the data plane on " + peer_name(rank) : peer_name(rank);
+      context.blocked_on.is_polled ? "the data plane on " + peer_name(rank) : peer_name(rank);
   const std::string what =
-      lane.entries.empty() ? "a collective" : title(lane, *lane.entries.front());
+      context.entries.empty() ? "a collective" : title(context, *context.entries.front());
   const std::string text =
       who + " has not moved for " + seconds_text(age_s) + " in the middle of " + what;
-  if (!std::exchange(lane.blocked_reported, true)) {
+  if (!std::exchange(context.blocked_reported, true)) {
     counters_.stalls.add(1);
     tracer_->report(text, {rank});
   }
   if (config_.stall_shutdown_time_s <= 0 || age_s < config_.stall_shutdown_time_s) return;
-  if (!may_be_to_blame(lane, age_s, config_.stall_shutdown_time_s)) return;
+  if (!may_be_to_blame(context, age_s, config_.stall_shutdown_time_s)) return;
   alarms_.raise({.code = ErrorCode::kTimeout, .rank = rank, .text = text, .ranks = {rank}});
   wake_everyone();
 }
 
 // Half way to a warning the board above hears who of this host has submitted, so that its warning
 // names those only who have not.
-void Engine::tell_who_arrived(Lane& lane, Entry& entry) {
+void Engine::tell_who_arrived(ProcessSetContext& context, Entry& entry) {
   if (std::exchange(entry.has_told_arrivals, true)) return;
-  lane.relay->report_waiting(entry.ref.slot, entry.key);
+  context.relay->report_waiting(entry.ref.slot, entry.key);
 }
 
 // All of this host are here: its leader hears what is decided, and tells the others.
-void Engine::check_leader(Lane& lane, Entry& entry, double age_s, bool must_end) {
-  const int leader = lane.local.front();
-  if (!lane.spans_hosts() || lane.is_leader() || !is_silent(lane, leader)) return;
-  const std::string title = this->title(lane, entry);
+void Engine::check_leader(ProcessSetContext& context, Entry& entry, double age_s, bool must_end) {
+  const int leader = context.local.front();
+  if (!context.spans_hosts() || context.is_leader() || !is_silent(context, leader)) return;
+  const std::string title = this->title(context, entry);
   const std::string text = title + " waits for other hosts, but " + peer_name(leader) +
                            " has not moved for " + seconds_text(age_s) +
                            " and speaks to them for this host";
@@ -106,15 +107,16 @@ void Engine::check_leader(Lane& lane, Entry& entry, double age_s, bool must_end)
   wake_everyone();
 }
 
-void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, bool is_look) {
+void Engine::check_stalled_entry(ProcessSetContext& context, Entry& entry, std::int64_t age_ns,
+                                 bool is_look) {
   const double age_s = static_cast<double>(age_ns) / 1e9;
   const bool must_end = config_.stall_shutdown_time_s > 0 && age_s >= config_.stall_shutdown_time_s;
-  if (lane.relay != nullptr && age_s >= config_.stall_check_time_s / 2)
-    tell_who_arrived(lane, entry);
+  if (context.relay != nullptr && age_s >= config_.stall_check_time_s / 2)
+    tell_who_arrived(context, entry);
   if (age_s < config_.stall_check_time_s || (!is_look && !must_end)) return;
   std::vector<int> missing;
   try {
-    missing = missing_at(lane, entry);
+    missing = missing_at(context, entry);
   } catch (const Error& error) {
     alarms_.raise({.code = error.code(),
                    .rank = config_.rank,
@@ -122,7 +124,7 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, 
                    .ranks = error.subject().ranks});
     return;
   }
-  if (missing.empty()) return check_leader(lane, entry, age_s, must_end);
+  if (missing.empty()) return check_leader(context, entry, age_s, must_end);
   // Those who are nearer to the rank that holds all up speak first.
   const bool is_far =
       std::ranges::any_of(missing, [this](int rank) { return !presence_.is_local(rank); });
@@ -131,15 +133,15 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, 
   if (!std::exchange(entry.stall_reported, true)) {
     counters_.stalls.add(1);
     recorder_.record_now({.kind = EventKind::kStall,
-                          .process_set = static_cast<std::uint16_t>(lane.id),
+                          .process_set = static_cast<std::uint16_t>(context.id),
                           .subject = entry.label,
                           .value = static_cast<std::uint64_t>(age_ns)});
   }
-  const std::string title = this->title(lane, entry);
-  if (is_look) lane.stalls.note(missing, title, age_s);
+  const std::string title = this->title(context, entry);
+  if (is_look) context.stalls.note(missing, title, age_s);
   if (!must_end) return;
-  if (!is_look && lane.stalls.is_empty()) {
-    report(lane, missing, {.titles = {title}, .longest_s = age_s});
+  if (!is_look && context.stalls.is_empty()) {
+    report(context, missing, {.titles = {title}, .longest_s = age_s});
   }
   const std::string text = stall_text(title, missing, age_s);
   alarms_.raise({.code = ErrorCode::kTimeout,
@@ -151,25 +153,25 @@ void Engine::check_stalled_entry(Lane& lane, Entry& entry, std::int64_t age_ns, 
 }
 
 // World ranks that are awaited, as far as this host knows.
-std::vector<int> Engine::missing_at(Lane& lane, Entry& entry) {
+std::vector<int> Engine::missing_at(ProcessSetContext& context, Entry& entry) {
   std::vector<int> missing;
   {
-    const SharedLock lock = lane.board.lock();
-    missing = lane.board.missing_ranks(entry.ref);
+    const SharedLock lock = context.negotiation.lock();
+    missing = context.negotiation.missing_ranks(entry.ref);
   }
-  if (missing.empty() && lane.relay != nullptr) {
-    lane.relay->report_waiting(entry.ref.slot, entry.key);
-    missing = lane.relay->lacking(entry.key);
+  if (missing.empty() && context.relay != nullptr) {
+    context.relay->report_waiting(entry.ref.slot, entry.key);
+    missing = context.relay->lacking(entry.key);
   }
-  for (int& rank : missing) rank = lane.members[static_cast<std::size_t>(rank)];
+  for (int& rank : missing) rank = context.members[static_cast<std::size_t>(rank)];
   return missing;
 }
 
 // One voice of this host is enough: the lowest rank that did submit.
-bool Engine::speaks_for(const Lane& lane, const std::vector<int>& missing) const {
+bool Engine::speaks_for(const ProcessSetContext& context, const std::vector<int>& missing) const {
   const auto speaker = std::ranges::find_if(
-      lane.local, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
-  return speaker != lane.local.end() && *speaker == config_.rank;
+      context.local, [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); });
+  return speaker != context.local.end() && *speaker == config_.rank;
 }
 
 std::string Engine::names_of(const std::vector<int>& ranks) const {
@@ -185,11 +187,11 @@ std::string Engine::stall_text(const std::string& what, const std::vector<int>& 
          "). They may run other operations, be slower or have ended their loop.";
 }
 
-void Engine::report(const Lane& lane, const std::vector<int>& missing,
+void Engine::report(const ProcessSetContext& context, const std::vector<int>& missing,
                     const StallLog::Stall& stall) {
-  if (!speaks_for(lane, missing)) return;
+  if (!speaks_for(context, missing)) return;
   std::vector<int> ready;
-  std::ranges::set_difference(lane.members, missing, std::back_inserter(ready));
+  std::ranges::set_difference(context.members, missing, std::back_inserter(ready));
   tracer_->report(stall_text(titles_text(stall.titles), missing, stall.longest_s) +
                       " Ready ranks: " + list(ready) + ".",
                   missing);

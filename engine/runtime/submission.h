@@ -21,7 +21,7 @@ struct Submission {
   std::span<const Request> requests;
   std::span<const Tensor> tensors;       // as many
   std::span<const std::int64_t> splits;  // alltoall: rows for each rank; empty: equal parts
-  DeviceFlightPtr flight = nullptr;      // of tensors on GPUs
+  StreamDependencyPtr flight = nullptr;  // of tensors on GPUs
 };
 
 // What the caller is going to do next, so that nobody is woken in vain.

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "control/board.h"
-#include "gpu/device_flight.h"
+#include "control/negotiation_table.h"
+#include "gpu/stream_dependency.h"
 #include "runtime/handle_table.h"
 
 namespace hvd {
@@ -49,7 +49,7 @@ struct Entry {
   bool must_compare = false;  // and whether the result is to be compared
   std::size_t flight_index = 0;
   std::vector<Output> outputs;
-  DeviceFlightPtr flight;  // of tensors on GPUs
+  StreamDependencyPtr flight;  // of tensors on GPUs
 
   const Request& request() const { return requests.front(); }
   std::size_t size_bytes() const;  // of all its tensors

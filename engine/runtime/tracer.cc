@@ -41,7 +41,7 @@ void Tracer::start() {
   }
   if (!recorder_.is_on()) return;
   announce();
-  scribe_ = quiet_thread([this] { run(); });
+  tracer_thread_ = quiet_thread([this] { run(); });
 }
 
 // In the job's folder, for those who want to know who runs.
@@ -73,7 +73,7 @@ void Tracer::want_last_file() {
 
 Tracer::~Tracer() { stop(); }
 
-void Tracer::call_scribe() {
+void Tracer::wake_tracer() {
   SharedWord& calls = recorder_.header().calls;
   calls.fetch_add(1);
   futex_wake_all(calls);
@@ -89,7 +89,7 @@ void Tracer::want_file(const std::string& reason, const std::string& detail, int
     if (std::ranges::any_of(wishes_, is_same)) return;
     wishes_.push_back({reason, detail, rank});
   }
-  call_scribe();
+  wake_tracer();
 }
 
 std::string Tracer::write_file(const std::string& reason, const std::string& detail,
@@ -225,7 +225,7 @@ void Tracer::answer() {
 }
 
 void Tracer::report(const std::string& text, const std::vector<int>& ranks) {
-  if (!scribe_.joinable()) {
+  if (!tracer_thread_.joinable()) {
     log(place_.log, LogLevel::kWarning, text);
     return;
   }
@@ -233,7 +233,7 @@ void Tracer::report(const std::string& text, const std::vector<int>& ranks) {
     const std::lock_guard guard(mutex_);
     reports_.push_back({text, ranks});
   }
-  call_scribe();
+  wake_tracer();
 }
 
 void Tracer::log_report(const Report& report) {
@@ -278,8 +278,8 @@ std::string Tracer::ask(RecorderHeader& header) {
 
 void Tracer::start_timeline(const std::string& path, bool mark_cycles) {
   if (place_.rank != 0 || !recorder_.is_on()) return;
-  timeline_.start(path, mark_cycles, scribe_.joinable());
-  if (scribe_.joinable()) call_scribe();
+  timeline_.start(path, mark_cycles, tracer_thread_.joinable());
+  if (tracer_thread_.joinable()) wake_tracer();
 }
 
 void Tracer::stop_timeline() { timeline_.stop(); }
@@ -326,7 +326,7 @@ void Tracer::hear(int leader, NoteKind kind, int rank, const std::string& text) 
     default:
       return;
   }
-  if (recorder_.is_on()) call_scribe();
+  if (recorder_.is_on()) wake_tracer();
 }
 
 // Of a rank of another host, whose leader knows.
@@ -348,20 +348,20 @@ std::string Tracer::describe_far(int rank) {
 }
 
 void Tracer::stop() {
-  if (!scribe_.joinable()) return;
+  if (!tracer_thread_.joinable()) return;
   {
     const std::lock_guard guard(mutex_);
     stopping_.store(true);
     answered_.notify_all();
   }
-  call_scribe();
-  scribe_.join();
+  wake_tracer();
+  tracer_thread_.join();
   if (folder_) folder_->remove(presence_name());
   end_traces();
 }
 
 void Tracer::abandon() {
-  if (scribe_.joinable()) scribe_.detach();
+  if (tracer_thread_.joinable()) tracer_thread_.detach();
 }
 
 }  // namespace hvd

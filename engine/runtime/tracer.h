@@ -81,7 +81,7 @@ class Tracer {
   };
 
   void run();
-  void call_scribe();
+  void wake_tracer();
   void carry_out(const Wish& wish);
   void announce();
   bool may_be_asked_from_afar() const;
@@ -119,7 +119,7 @@ class Tracer {
   SendNote send_;
 
   std::atomic<bool> stopping_{false};
-  std::thread scribe_;
+  std::thread tracer_thread_;
 };
 
 }  // namespace hvd

@@ -36,7 +36,7 @@ constexpr int kLooksPerClock = 64;
 
 // What the sleeping thread waits for, packed: a counter of a process set, or the background bell.
 constexpr std::uint64_t kNothing = 0;
-constexpr std::uint64_t kBackgroundBell = ~std::uint64_t{0};
+constexpr std::uint64_t kBackgroundDoorbell = ~std::uint64_t{0};
 // Shorter waits for results are in no recording.
 constexpr Nanoseconds kLongBlock = std::chrono::microseconds(20);
 
@@ -136,24 +136,25 @@ bool Engine::take_role(bool as_helper) {
   std::unique_lock lock(mutex_);
   if (role_taken_ && as_helper) {
     helpers_waiting_.fetch_add(1);
-    kick_sleeper();
+    wake_sleeper();
     changed_.wait_for(lock, std::chrono::milliseconds(1));
     helpers_waiting_.fetch_sub(1);
   }
   if (role_taken_ || stopping_.load()) return false;
   role_taken_ = true;
-  presence_.set_attention(Attention::kAwake);
+  presence_.set_wait_state(WaitState::kAwake);
   return true;
 }
 
 bool Engine::release_role() {
-  presence_.set_attention(Attention::kBackground);
+  presence_.set_wait_state(WaitState::kBackground);
   const std::lock_guard guard(mutex_);
   role_taken_ = false;
   if (helpers_waiting_.load() != 0 || stopping_.load()) changed_.notify_all();
   // Other hosts cannot ring: as long as something is under way, somebody must listen to them.
   const bool must_watch = has_device_work_.load() && !is_device_watched_.load();
-  return has_ready() || is_unattended_.load() || must_watch || (spans_hosts() && has_active_lane());
+  return has_ready() || is_unattended_.load() || must_watch ||
+         (spans_hosts() && has_active_context());
 }
 
 void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
@@ -164,7 +165,7 @@ void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
       if (spans_hosts()) moved_ns = now_ns();
       continue;
     }
-    Lane* only = only_active_lane();
+    ProcessSetContext* only = only_active_context();
     if (spans_hosts()) {
       if (is_brief() && now_ns() - moved_ns < spin_.count()) continue;
       wait_for_hosts(deadline_ns, true);
@@ -183,12 +184,12 @@ void Engine::drive_until(const Pending& pending, std::int64_t deadline_ns) {
   }
 }
 
-Lane* Engine::only_active_lane() const {
-  Lane* only = nullptr;
+ProcessSetContext* Engine::only_active_context() const {
+  ProcessSetContext* only = nullptr;
   int count = 0;
-  for_each_lane([&](Lane& lane) {
-    if (!lane.is_active()) return;
-    only = &lane;
+  for_each_context([&](ProcessSetContext& context) {
+    if (!context.is_active()) return;
+    only = &context;
     ++count;
   });
   return count == 1 ? only : nullptr;
@@ -196,8 +197,8 @@ Lane* Engine::only_active_lane() const {
 
 bool Engine::can_progress(bool may_form) const {
   bool found = false;
-  for_each_lane([&](const Lane& lane) {
-    found = found || (lane.is_active() && lane.can_progress(may_form));
+  for_each_context([&](const ProcessSetContext& context) {
+    found = found || (context.is_active() && context.can_progress(may_form));
   });
   return found;
 }
@@ -214,10 +215,10 @@ bool Engine::spin_until(Nanoseconds limit, auto&& condition) const {
   return false;
 }
 
-void Engine::wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper) {
-  const PeerWait wait = lane.blocked_on;
-  const int rank = lane.local[static_cast<std::size_t>(wait.rank)];
-  const auto wanted = [&] { return lane.peers.reached(wait); };
+void Engine::wait_for_peer(ProcessSetContext& context, std::int64_t deadline_ns, bool is_helper) {
+  const PeerWait wait = context.blocked_on;
+  const int rank = context.local[static_cast<std::size_t>(wait.rank)];
+  const auto wanted = [&] { return context.peers.reached(wait); };
   // A peer that has just submitted comes by itself; ringing would wake a second thread of it.
   if (spin_until(std::min(spin_, kPatience), wanted)) return;
   if (spin_.count() != 0) {
@@ -226,9 +227,10 @@ void Engine::wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper)
   }
   // Before it says that it sleeps: who kicks it between that and the sleep does so in vain.
   const bool was_rung = presence_.ring(rank);
-  sleeping_on_.store(pack(lane.id, wait));
-  if (!must_look_up(is_helper) && only_active_lane() == &lane) {
-    lane.peers.sleep(wait, was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
+  sleeping_on_.store(pack(context.id, wait));
+  if (!must_look_up(is_helper) && only_active_context() == &context) {
+    context.peers.sleep(wait,
+                        was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver));
   }
   sleeping_on_.store(kNothing);
 }
@@ -237,11 +239,12 @@ void Engine::wait_for_peer(Lane& lane, std::int64_t deadline_ns, bool is_helper)
 void Engine::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
   const auto wanted = [&] { return can_progress(is_helper || may_form_in_background()); };
   if (spin_until(std::min(spin_, kPatience), wanted)) return;
-  std::vector<std::pair<Lane*, PeerWait>> waits;
-  for_each_lane([&](Lane& lane) {
-    if (lane.is_running && lane.blocked_on.rank >= 0) waits.emplace_back(&lane, lane.blocked_on);
-    if (lane.is_running && lane.blocked_on.is_polled) {
-      deadline_ns = std::min(deadline_ns, lane.look_at_ns);
+  std::vector<std::pair<ProcessSetContext*, PeerWait>> waits;
+  for_each_context([&](ProcessSetContext& context) {
+    if (context.is_running && context.blocked_on.rank >= 0)
+      waits.emplace_back(&context, context.blocked_on);
+    if (context.is_running && context.blocked_on.is_polled) {
+      deadline_ns = std::min(deadline_ns, context.look_at_ns);
     }
   });
   bool was_rung = ring_all(waits);
@@ -249,39 +252,39 @@ void Engine::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
     if (spin_until(spin_, wanted)) return;
     was_rung = ring_all(waits);
   }
-  const std::uint32_t seen = bell(is_helper).load(std::memory_order_seq_cst);
-  for (const auto& [lane, wait] : waits) lane->peers.listen(wait);
+  const std::uint32_t seen = doorbell(is_helper).load(std::memory_order_seq_cst);
+  for (const auto& [context, wait] : waits) context->peers.listen(wait);
   say_asleep(is_helper);
   if (!must_look_up(is_helper) && !wanted()) {
     Nanoseconds limit = was_rung ? until(deadline_ns) : std::min(until(deadline_ns), kHandOver);
     if (!is_helper && ready_since_ns_ != 0) limit = std::min(limit, lingering());
-    futex_wait(bell(is_helper), seen, limit);
+    futex_wait(doorbell(is_helper), seen, limit);
   }
   sleeping_on_.store(kNothing);
-  presence_.set_attention(Attention::kAwake);
-  for (const auto& [lane, wait] : waits) lane->peers.unlisten(wait);
+  presence_.set_wait_state(WaitState::kAwake);
+  for (const auto& [context, wait] : waits) context->peers.unlisten(wait);
 }
 
 // False when some of the peers are awake already.
-bool Engine::ring_all(const std::vector<std::pair<Lane*, PeerWait>>& waits) const {
+bool Engine::ring_all(const std::vector<std::pair<ProcessSetContext*, PeerWait>>& waits) const {
   bool was_rung = true;
-  for (const auto& [lane, wait] : waits) {
-    was_rung &= presence_.ring(lane->local[static_cast<std::size_t>(wait.rank)]);
+  for (const auto& [context, wait] : waits) {
+    was_rung &= presence_.ring(context->local[static_cast<std::size_t>(wait.rank)]);
   }
   return was_rung;
 }
 
-SharedWord& Engine::bell(bool is_helper) const {
-  return is_helper ? presence_.helper_bell() : presence_.background_bell();
+SharedWord& Engine::doorbell(bool is_helper) const {
+  return is_helper ? presence_.helper_doorbell() : presence_.background_doorbell();
 }
 
 // From here on the holder of the progress role is to be reached by its bell.
 void Engine::say_asleep(bool is_helper) {
   if (!is_helper) {
-    sleeping_on_.store(kBackgroundBell);
-    mood_.store(Mood::kNapping);  // whoever makes something ready shall ring
+    sleeping_on_.store(kBackgroundDoorbell);
+    wake_policy_.store(WakePolicy::kNapping);  // whoever makes something ready shall ring
   }
-  presence_.set_attention(is_helper ? Attention::kHelperAsleep : Attention::kBackground);
+  presence_.set_wait_state(is_helper ? WaitState::kHelperAsleep : WaitState::kBackground);
 }
 
 // Is there something else than a peer's counter to look at?
@@ -295,38 +298,39 @@ void Engine::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
     return can_progress(true) || !pending || alarms_.count() != alarms_seen_;
   };
   if (spin_until(spin_, wanted)) return;
-  SharedWord& bell = presence_.helper_bell();
-  const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
-  presence_.set_attention(Attention::kHelperAsleep);
-  if (!wanted() && !stopping_.load()) futex_wait(bell, seen, until(deadline_ns));
-  presence_.set_attention(Attention::kAwake);
+  SharedWord& doorbell = presence_.helper_doorbell();
+  const std::uint32_t seen = doorbell.load(std::memory_order_seq_cst);
+  presence_.set_wait_state(WaitState::kHelperAsleep);
+  if (!wanted() && !stopping_.load()) futex_wait(doorbell, seen, until(deadline_ns));
+  presence_.set_wait_state(WaitState::kAwake);
 }
 
 // The process set for whose counter this process' thread sleeps; -1 for none.
 int Engine::sleeping_set() const {
   const std::uint64_t packed = sleeping_on_.load();
-  return packed == kNothing || packed == kBackgroundBell ? -1 : static_cast<int>(packed >> 32);
+  return packed == kNothing || packed == kBackgroundDoorbell ? -1 : static_cast<int>(packed >> 32);
 }
 
 // Wakes the thread of this process that sleeps in the progress role, wherever it sleeps.
-void Engine::kick_sleeper() {
+void Engine::wake_sleeper() {
   const std::uint64_t packed = sleeping_on_.load();
-  if (packed == kBackgroundBell) {
+  if (packed == kBackgroundDoorbell) {
     ring_background();
   } else if (packed != kNothing) {
-    if (Lane* lane = lanes_[packed >> 32].load()) lane->peers.wake(unpack(packed));
+    if (ProcessSetContext* context = contexts_[packed >> 32].load())
+      context->peers.wake(unpack(packed));
   }
-  presence_.ring_own(presence_.helper_bell());
+  presence_.ring_own(presence_.helper_doorbell());
 }
 
-void Engine::ring_background() { presence_.ring_own(presence_.background_bell()); }
+void Engine::ring_background() { presence_.ring_own(presence_.background_doorbell()); }
 
 void Engine::run_background() {
   background_id_.store(std::this_thread::get_id());
-  SharedWord& bell = presence_.background_bell();
-  std::uint32_t heard = bell.load();
+  SharedWord& doorbell = presence_.background_doorbell();
+  std::uint32_t heard = doorbell.load();
   while (!stopping_.load()) {
-    const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
+    const std::uint32_t seen = doorbell.load(std::memory_order_seq_cst);
     const bool had_role = take_role(false);
     if (had_role) {
       const bool has_landed = drive_in_background();
@@ -337,7 +341,7 @@ void Engine::run_background() {
     heard = seen;
     is_device_watched_.store(has_device_work_.load());
     if (is_device_watched_.load()) nap = std::min<Nanoseconds>(nap, kSlice);
-    if (!stopping_.load()) futex_wait(bell, seen, nap);
+    if (!stopping_.load()) futex_wait(doorbell, seen, nap);
   }
 }
 
@@ -350,7 +354,7 @@ bool Engine::drive_in_background() {
         break;
       case Step::kBlocked: {
         const std::int64_t deadline_ns = now_ns() + kSlice.count();
-        Lane* only = only_active_lane();
+        ProcessSetContext* only = only_active_context();
         if (spans_hosts()) {
           wait_for_hosts(deadline_ns, false);
         } else if (only != nullptr && !only->blocked_on.is_polled) {
@@ -362,7 +366,7 @@ bool Engine::drive_in_background() {
         break;
       }
       case Step::kIdle:
-        if (!spans_hosts() || is_over_.load() || !has_active_lane()) return has_landed_.load();
+        if (!spans_hosts() || is_over_.load() || !has_active_context()) return has_landed_.load();
         wait_for_hosts(now_ns() + kSlice.count(), false);
         check_stalls();
         break;
@@ -378,7 +382,8 @@ bool Engine::may_form_in_background() {
   }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
   std::size_t bytes = 0;
-  for_each_lane([&](const Lane& lane) { bytes += lane.board.ready_bytes(); });
+  for_each_context(
+      [&](const ProcessSetContext& context) { bytes += context.negotiation.ready_bytes(); });
   if (is_enough(bytes) || onlookers_.load() != 0) return true;
   return now_ns() - ready_since_ns_ >= linger().count();
 }
@@ -386,8 +391,8 @@ bool Engine::may_form_in_background() {
 // After a ring by this rank it stays alert for a moment, so that a burst of submissions rings once.
 Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
   Nanoseconds nap = std::max(linger(), kAlertness);
-  if (was_rung && mood_.load() >= Mood::kAlert) {
-    mood_.store(Mood::kAlert);
+  if (was_rung && wake_policy_.load() >= WakePolicy::kAlert) {
+    wake_policy_.store(WakePolicy::kAlert);
   } else {
     nap = idle_nap();
   }
@@ -402,7 +407,7 @@ Nanoseconds Engine::background_nap(bool had_role, bool was_rung) {
     }
   }
   if (ready_since_ns_ == 0) ready_since_ns_ = now_ns();
-  mood_.store(Mood::kAlert);
+  wake_policy_.store(WakePolicy::kAlert);
   return lingering();
 }
 
@@ -427,10 +432,11 @@ Nanoseconds Engine::idle_nap() {
       now_ns() - last_submit_ns_.load(std::memory_order_relaxed) < stall_interval.count();
   bool is_active = false;
   const std::lock_guard guard(mutex_);
-  for_each_lane([&](const Lane& lane) { is_active = is_active || lane.is_active(); });
+  for_each_context(
+      [&](const ProcessSetContext& context) { is_active = is_active || context.is_active(); });
   const bool must_watch = config_.stall_check && (recently_used || is_active);
   const bool is_asleep = config_.stall_check && !must_watch;
-  mood_.store(is_asleep ? Mood::kAsleep : Mood::kNapping);
+  wake_policy_.store(is_asleep ? WakePolicy::kAsleep : WakePolicy::kNapping);
   return must_watch ? std::max(stall_interval, kSlice) : kForever;
 }
 

@@ -11,61 +11,62 @@ std::size_t Presence::region_bytes(int size) {
   return sizeof(PresenceLine) * static_cast<std::size_t>(size);
 }
 
-Presence::Presence(std::byte* base, int rank, int size, std::vector<int> bells)
+Presence::Presence(std::byte* base, int rank, int size, std::vector<int> doorbells)
     : rank_(rank),
       size_(size),
       lines_(reinterpret_cast<PresenceLine*>(base)),
-      bells_(std::move(bells)) {}
+      doorbells_(std::move(doorbells)) {}
 
 Presence::~Presence() {
-  for (const int bell : bells_) {
-    if (bell >= 0) close(bell);
+  for (const int doorbell : doorbells_) {
+    if (doorbell >= 0) close(doorbell);
   }
 }
 
-Attention Presence::attention(int rank) const {
-  return static_cast<Attention>(lines_[rank].attention.load(std::memory_order_seq_cst));
+WaitState Presence::wait_state(int rank) const {
+  return static_cast<WaitState>(lines_[rank].wait_state.load(std::memory_order_seq_cst));
 }
 
-void Presence::set_attention(Attention attention) {
-  lines_[rank_].attention.store(static_cast<std::uint32_t>(attention), std::memory_order_seq_cst);
+void Presence::set_wait_state(WaitState wait_state) {
+  lines_[rank_].wait_state.store(static_cast<std::uint32_t>(wait_state), std::memory_order_seq_cst);
 }
 
 bool Presence::ring(int rank) const {
-  const Attention attention = this->attention(rank);
-  if (attention == Attention::kAwake) return false;
+  const WaitState wait_state = this->wait_state(rank);
+  if (wait_state == WaitState::kAwake) return false;
   PresenceLine& line = lines_[rank];
-  strike(rank, attention == Attention::kHelperAsleep ? line.helper_bell : line.background_bell);
+  strike(rank,
+         wait_state == WaitState::kHelperAsleep ? line.helper_doorbell : line.background_doorbell);
   return true;
 }
 
 void Presence::expect() {
-  auto background = static_cast<std::uint32_t>(Attention::kBackground);
-  lines_[rank_].attention.compare_exchange_strong(
-      background, static_cast<std::uint32_t>(Attention::kExpectant));
+  auto background = static_cast<std::uint32_t>(WaitState::kBackground);
+  lines_[rank_].wait_state.compare_exchange_strong(
+      background, static_cast<std::uint32_t>(WaitState::kExpectant));
 }
 
 void Presence::tell(int rank) const {
-  if (attention(rank) != Attention::kExpectant) return;  // and leave the line to its owner
-  auto expectant = static_cast<std::uint32_t>(Attention::kExpectant);
-  if (lines_[rank].attention.compare_exchange_strong(
-          expectant, static_cast<std::uint32_t>(Attention::kBackground))) {
-    strike(rank, lines_[rank].background_bell);
+  if (wait_state(rank) != WaitState::kExpectant) return;  // and leave the line to its owner
+  auto expectant = static_cast<std::uint32_t>(WaitState::kExpectant);
+  if (lines_[rank].wait_state.compare_exchange_strong(
+          expectant, static_cast<std::uint32_t>(WaitState::kBackground))) {
+    strike(rank, lines_[rank].background_doorbell);
   }
 }
 
-void Presence::ring_all_bells() const {
+void Presence::ring_all_doorbells() const {
   for (int rank = 0; rank < size_; ++rank) {
     if (!is_local(rank)) continue;
-    strike(rank, lines_[rank].background_bell);
-    strike(rank, lines_[rank].helper_bell);
+    strike(rank, lines_[rank].background_doorbell);
+    strike(rank, lines_[rank].helper_doorbell);
   }
 }
 
 void Presence::end_polling() const {
   lines_[rank_].is_polling.store(0, std::memory_order_relaxed);
   std::uint64_t rings = 0;
-  [[maybe_unused]] const auto count = read(bell_descriptor(), &rings, sizeof rings);
+  [[maybe_unused]] const auto count = read(doorbell_descriptor(), &rings, sizeof rings);
 }
 
 Liveness Presence::liveness(int rank) const {
@@ -78,12 +79,12 @@ bool Presence::set_liveness(int rank, Liveness liveness) {
                                                        static_cast<std::uint32_t>(liveness));
 }
 
-void Presence::strike(int rank, SharedWord& bell) const {
-  bell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(bell);
-  if (bells_.empty() || lines_[rank].is_polling.load(std::memory_order_seq_cst) == 0) return;
+void Presence::strike(int rank, SharedWord& doorbell) const {
+  doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(doorbell);
+  if (doorbells_.empty() || lines_[rank].is_polling.load(std::memory_order_seq_cst) == 0) return;
   const std::uint64_t ring = 1;
-  [[maybe_unused]] const auto count = write(bells_[index(rank)], &ring, sizeof ring);
+  [[maybe_unused]] const auto count = write(doorbells_[index(rank)], &ring, sizeof ring);
 }
 
 }  // namespace hvd

@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "backend/device_card.h"
-#include "backend/verdicts.h"
+#include "backend/device_capabilities.h"
+#include "backend/status_agreement.h"
 #include "core/bad_message.h"
 #include "runtime/news.h"
 #include "runtime/timeline_collector.h"
@@ -133,24 +133,24 @@ std::vector<Bytes> trace_seeds() {
 
 void run_devices(std::span<const std::byte> bytes) {
   try_to([&] {
-    const DeviceCard card = read_card(bytes);
+    const DeviceCapabilities card = read_capabilities(bytes);
     const std::array cards{card, card};
     const std::array<std::string, 2> names{"rank 0", "rank 1"};
     nccl_obstacle(cards, names);
     require(common_route(cards, Kind::kAllreduce) <= DeviceRoute::kHost);
     require(common_streams(cards) >= 1);
-    require(write_card(card).size() == bytes.size());
+    require(write_capabilities(card).size() == bytes.size());
   });
-  try_to([&] { Verdicts::read_problem(bytes); });
+  try_to([&] { StatusAgreement::read_problem(bytes); });
 }
 
 std::vector<Bytes> device_seeds() {
-  DeviceCard card{.nccl_version = 23203, .streams = 2, .uuid = {}, .problem = "none"};
+  DeviceCapabilities card{.nccl_version = 23203, .streams = 2, .uuid = {}, .problem = "none"};
   card.routes[1] = DeviceRoute::kHost;
   card.is_hierarchical[2] = true;
   Bytes verdict(256);
   verdict[0] = std::byte{'x'};
-  return {write_card(card), verdict};
+  return {write_capabilities(card), verdict};
 }
 
 // Any stream of bytes at a connection for messages, whose keys are always the same: what is heard

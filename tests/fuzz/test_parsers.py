@@ -29,8 +29,8 @@ from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
 from horovod.launch.kubernetes import pod_rendezvous as meeting
 from horovod.launch.model.host_plan import (
-    HostId,
     HostPlan,
+    Place,
     fields_of,
     place_fields,
     place_of,
@@ -250,7 +250,7 @@ PARSERS: Mapping[str, Parser] = {
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [place_fields(HostId(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"places": [place_fields(Place(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
@@ -452,7 +452,7 @@ def test_a_frame_says_what_is_wrong_with_it() -> None:
         _ = Frame(Kind.STARTED, payload=b"ab").number
     with pytest.raises(FrameError, match="stream 7"):
         list(FrameReader().feed(encode(Kind.OUTPUT, b"x", stream=7)))
-    fields = place_fields(HostId(3, SLOT, {}))
+    fields = place_fields(Place(3, SLOT, {}))
     fields["slot"]["rank"] = 4
     with pytest.raises(BadMessageError, match=r"field slot\.rank; expected 0 to 3"):
         place_of(Fields("START", fields))

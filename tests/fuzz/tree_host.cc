@@ -106,9 +106,9 @@ Pair connected_pair() {
 MessageLink link_at(const End& end, int rank) { return {end.fd, rank, end.seals, "control link"}; }
 
 TreeHost::TreeHost(int host, const std::optional<End>& parent, const std::vector<End>& children)
-    : host_(host), region_(Region::allocate(Board::region_bytes(kTreeSize))) {
+    : host_(host), region_(Region::allocate(NegotiationTable::region_bytes(kTreeSize))) {
   const Hosts& hosts = tree_hosts();
-  BoardConfig config;
+  NegotiationConfig config;
   config.size = kTreeSize;
   config.local = hosts[static_cast<std::size_t>(host)];
   config.collected = ranks_below(host);
@@ -117,7 +117,7 @@ TreeHost::TreeHost(int host, const std::optional<End>& parent, const std::vector
   for (const int rank : config.local) {
     config.rank = rank;
     ranks_.push_back({.rank = rank,
-                      .board = std::make_unique<Board>(region_->data(), config),
+                      .negotiation = std::make_unique<NegotiationTable>(region_->data(), config),
                       .refs = {},
                       .is_in_flight = {}});
   }
@@ -129,7 +129,7 @@ TreeHost::TreeHost(int host, const std::optional<End>& parent, const std::vector
     const int leader = hosts[static_cast<std::size_t>(numbers[i])][0];
     below.push_back({link_at(children[i], leader), ranks_below(numbers[i])});
   }
-  relay_ = std::make_unique<Relay>(*ranks_.front().board, std::move(up), std::move(below));
+  relay_ = std::make_unique<Relay>(*ranks_.front().negotiation, std::move(up), std::move(below));
 }
 
 void TreeHost::submit(int name) {
@@ -148,9 +148,9 @@ void TreeHost::join(std::size_t index) {
 void TreeHost::arrive(Rank& rank, int name) {
   if (rank.is_in_flight[name]) return;
   const std::vector<Request> requests = requests_of(name, rank.rank);
-  const SharedLock lock = rank.board->lock();
-  rank.board->arrive(key_of_name(name), requests, splits_of(name, rank.rank),
-                     signature_of(requests), rank.refs[name]);
+  const SharedLock lock = rank.negotiation->lock();
+  rank.negotiation->arrive(key_of_name(name), requests, splits_of(name, rank.rank),
+                           signature_of(requests), rank.refs[name]);
   rank.is_in_flight[name] = true;
 }
 
@@ -158,8 +158,8 @@ bool TreeHost::pump() {
   bool moved = relay_->pump();
   if (host_ == 0) {
     {
-      const SharedLock lock = ranks_.front().board->lock();
-      moved |= ranks_.front().board->form_bucket();
+      const SharedLock lock = ranks_.front().negotiation->lock();
+      moved |= ranks_.front().negotiation->form_bucket();
     }
     relay_->announce();
   }
@@ -167,24 +167,24 @@ bool TreeHost::pump() {
 }
 
 void TreeHost::run_buckets() {
-  for (; ranks_.front().board->has_bucket(next_); ++next_) {
+  for (; ranks_.front().negotiation->has_bucket(next_); ++next_) {
     std::vector<BucketItem> items;
-    ranks_.front().board->bucket_items(next_, items);
+    ranks_.front().negotiation->bucket_items(next_, items);
     for (Rank& rank : ranks_) {
       for (const BucketItem& item : items) look_at(rank, item);
     }
     for (const Rank& rank : ranks_) {
-      const SharedLock lock = rank.board->lock();
-      rank.board->finish_bucket(next_);
+      const SharedLock lock = rank.negotiation->lock();
+      rank.negotiation->finish_bucket(next_);
     }
   }
 }
 
 void TreeHost::look_at(Rank& rank, const BucketItem& item) {
-  const Board& board = *rank.board;
-  const std::optional<std::string> error = board.error_of(item);
-  const Kind kind = board.request_of(item).kind;
-  if (board.is_absent(item)) {
+  const NegotiationTable& negotiation = *rank.negotiation;
+  const std::optional<std::string> error = negotiation.error_of(item);
+  const Kind kind = negotiation.request_of(item).kind;
+  if (negotiation.is_absent(item)) {
     require(rank.has_joined, "a rank that has not joined is absent");
     if (!error) check_rows(rank, item);
     return;
@@ -200,27 +200,28 @@ void TreeHost::look_at(Rank& rank, const BucketItem& item) {
   if (error) return;
   require(kind == own.front().kind, "the operation is of another kind");
   if (kind == Kind::kJoin) {
-    require(board.last_of(item) >= 0 && board.last_of(item) < kTreeSize, "nobody joined last");
+    require(negotiation.last_of(item) >= 0 && negotiation.last_of(item) < kTreeSize,
+            "nobody joined last");
   }
   std::vector<BucketItem> tensors;
-  board.tensors_of(item, tensors);
+  negotiation.tensors_of(item, tensors);
   require(tensors.size() == own.size(), "the group has another size");
   check_rows(rank, item);
 }
 
 // As the engine and its backends add them up.
 void TreeHost::check_rows(const Rank& rank, const BucketItem& item) {
-  const Board& board = *rank.board;
-  const Request& request = board.request_of(item);
+  const NegotiationTable& negotiation = *rank.negotiation;
+  const Request& request = negotiation.request_of(item);
   std::vector<std::int64_t> rows;
   if (request.kind == Kind::kAllgather) {
-    for (int from = 0; from < kTreeSize; ++from) rows.push_back(board.rows_of(item, from));
-    if (!board.is_absent(item)) {
+    for (int from = 0; from < kTreeSize; ++from) rows.push_back(negotiation.rows_of(item, from));
+    if (!negotiation.is_absent(item)) {
       require(rows[static_cast<std::size_t>(rank.rank)] == rank.rank + 1, "other rows than own");
     }
   } else if (request.kind == Kind::kAlltoall) {
-    board.splits_of(item, rows);
-    for (std::size_t to = 0; to < kTreeSize && !board.is_absent(item); ++to) {
+    negotiation.splits_of(item, rows);
+    for (std::size_t to = 0; to < kTreeSize && !negotiation.is_absent(item); ++to) {
       const std::int64_t split = rows[static_cast<std::size_t>(rank.rank) * kTreeSize + to];
       require(split == splits_of(4, rank.rank)[to], "other splits than own");
     }

@@ -52,7 +52,7 @@ class TreeHost {
  private:
   struct Rank {
     int rank = 0;
-    std::unique_ptr<Board> board;
+    std::unique_ptr<NegotiationTable> negotiation;
     std::map<int, SlotRef> refs;  // by name
     std::map<int, bool> is_in_flight;
     bool has_joined = false;

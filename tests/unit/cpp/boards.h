@@ -9,32 +9,32 @@
 #include <string>
 #include <vector>
 
-#include "control/board.h"
+#include "control/negotiation_table.h"
 #include "world_of_threads.h"
 
 namespace hvd::test {
 
-inline BoardConfig with_cache(std::uint32_t capacity) {
-  BoardConfig config;
+inline NegotiationConfig with_cache(std::uint32_t capacity) {
+  NegotiationConfig config;
   config.cache_capacity = capacity;
   return config;
 }
 
-class Boards {
+class NegotiationTables {
  public:
   using Requests = std::vector<Request>;
   using Splits = std::vector<std::int64_t>;
 
-  explicit Boards(int size, BoardConfig config = {})
-      : region_(Region::allocate(Board::region_bytes(size))), refs_(size) {
+  explicit NegotiationTables(int size, NegotiationConfig config = {})
+      : region_(Region::allocate(NegotiationTable::region_bytes(size))), refs_(size) {
     config.size = size;
     for (config.rank = 0; config.rank < size; ++config.rank) {
-      boards_.push_back(std::make_unique<Board>(region_->data(), config));
+      negotiations_.push_back(std::make_unique<NegotiationTable>(region_->data(), config));
     }
   }
 
-  Board& operator[](int rank) { return *boards_[static_cast<std::size_t>(rank)]; }
-  int size() const { return static_cast<int>(boards_.size()); }
+  NegotiationTable& operator[](int rank) { return *negotiations_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(negotiations_.size()); }
 
   // A tensor, a group, or an alltoall. True when something became ready.
   bool arrive(int rank, const std::string& name, Requests requests, const Splits& splits = {}) {
@@ -53,18 +53,18 @@ class Boards {
 
   std::vector<BucketItem> bucket(std::uint32_t index) {
     {
-      const SharedLock lock = boards_[0]->lock();
-      if (!boards_[0]->has_bucket(index)) boards_[0]->form_bucket();
+      const SharedLock lock = negotiations_[0]->lock();
+      if (!negotiations_[0]->has_bucket(index)) negotiations_[0]->form_bucket();
     }
     std::vector<BucketItem> items;
-    if (boards_[0]->has_bucket(index)) boards_[0]->bucket_items(index, items);
+    if (negotiations_[0]->has_bucket(index)) negotiations_[0]->bucket_items(index, items);
     return items;
   }
 
   void finish(std::uint32_t index) {
-    for (auto& board : boards_) {
-      const SharedLock lock = board->lock();
-      board->finish_bucket(index);
+    for (auto& negotiation : negotiations_) {
+      const SharedLock lock = negotiation->lock();
+      negotiation->finish_bucket(index);
     }
   }
 
@@ -72,14 +72,14 @@ class Boards {
   std::string run_one() {
     const std::vector<BucketItem> items = bucket(next_);
     REQUIRE(items.size() == 1);
-    const std::optional<std::string> error = boards_.back()->error_of(items[0]);
+    const std::optional<std::string> error = negotiations_.back()->error_of(items[0]);
     finish(next_++);
     return error.value_or("");
   }
 
  private:
   std::shared_ptr<Region> region_;
-  std::vector<std::unique_ptr<Board>> boards_;
+  std::vector<std::unique_ptr<NegotiationTable>> negotiations_;
   std::vector<SlotRef> refs_;
   std::uint32_t next_ = 0;
 };

@@ -102,7 +102,7 @@ TEST_CASE("tensors that are ready together are one group of calls") {
           on_device_in_place("t" + std::to_string(i), tensors[static_cast<std::size_t>(i)]));
     }
     std::vector<Submission> submissions;
-    const DeviceFlightPtr flight = mine.depart();
+    const StreamDependencyPtr flight = mine.depart();
     for (const Operation& operation : operations) {
       submissions.push_back(operation.submission());
       submissions.back().flight = flight;

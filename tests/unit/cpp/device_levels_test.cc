@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "backend/levels_meeting.h"
+#include "backend/levels_negotiation.h"
 #include "device_world.h"
 
 namespace hvd::test {

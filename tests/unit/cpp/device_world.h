@@ -45,8 +45,8 @@ struct DeviceRank {
   DeviceFloats floats(const std::vector<float>& values) const { return {*gpu, device, values}; }
   // Waits until the program's stream has done all.
   void synchronize() const { stand_in_synchronize(stream->get(), device); }
-  DeviceFlightPtr depart() const {
-    auto flight = std::make_shared<DeviceFlight>(
+  StreamDependencyPtr depart() const {
+    auto flight = std::make_shared<StreamDependency>(
         gpu, [on = stream->get()](int) -> cuda::Stream { return on; });
     flight->depart_from(device);
     return flight;
@@ -145,7 +145,7 @@ inline HandleId submit(Engine& engine, const DeviceRank& rank, const Operation& 
 inline std::vector<Output> finish_on_device(Engine& engine, HandleId handle) {
   if (!engine.wait(handle, kPatience)) throw std::runtime_error("the wait did not end");
   HandleTable::Result result = engine.take(handle);
-  for (const DeviceFlightPtr& flight : result.flights) flight->arrive();
+  for (const StreamDependencyPtr& flight : result.flights) flight->arrive();
   if (result.error) throw *result.error;
   return std::move(result.outputs);
 }

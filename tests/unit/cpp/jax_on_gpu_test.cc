@@ -24,7 +24,7 @@ class TestPort final : public EnginePort {
   std::optional<Result> run(int, std::span<const Submission>, Continuation) override { return {}; }
   std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) override {
     const int device = rank_.gpu->driver().device_of(address);
-    auto flight = std::make_shared<DeviceFlight>(rank_.gpu, [stream](int) { return stream; });
+    auto flight = std::make_shared<StreamDependency>(rank_.gpu, [stream](int) { return stream; });
     flight->depart_from(device);
     return Departure{.gpu = rank_.gpu, .device = device, .flight = flight};
   }

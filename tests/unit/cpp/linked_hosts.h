@@ -12,7 +12,7 @@
 
 #include "control/tree.h"
 #include "runtime/connections.h"
-#include "runtime/lane.h"
+#include "runtime/process_set_context.h"
 #include "seals.h"
 
 namespace hvd::test {
@@ -83,18 +83,18 @@ inline std::vector<Connections> link_world(const Hosts& hosts, int size) {
     own.world = std::move(links[static_cast<std::size_t>(rank)]);
   }
   for (const auto& host : hosts) {
-    std::vector<int> bells(static_cast<std::size_t>(size), -1);
+    std::vector<int> doorbells(static_cast<std::size_t>(size), -1);
     for (const int rank : host) {
-      bells[static_cast<std::size_t>(rank)] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+      doorbells[static_cast<std::size_t>(rank)] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     }
     for (const int rank : host) {
-      for (const int bell : bells) {
-        world[static_cast<std::size_t>(rank)].bells.push_back(
-            bell < 0 ? -1 : fcntl(bell, F_DUPFD_CLOEXEC, 3));
+      for (const int doorbell : doorbells) {
+        world[static_cast<std::size_t>(rank)].doorbells.push_back(
+            doorbell < 0 ? -1 : fcntl(doorbell, F_DUPFD_CLOEXEC, 3));
       }
     }
-    for (const int bell : bells) {
-      if (bell >= 0) close(bell);
+    for (const int doorbell : doorbells) {
+      if (doorbell >= 0) close(doorbell);
     }
   }
   for (std::size_t a = 0; a < hosts.size(); ++a) {

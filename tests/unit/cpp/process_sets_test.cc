@@ -121,14 +121,15 @@ TEST_CASE("several threads of a rank wait for different sets") {
 struct StuckSet {
   explicit StuckSet(WorldOfThreads& world) {
     world.add_set(1, {0, 1, 2});
-    BoardConfig config;
+    NegotiationConfig config;
     config.rank = 2;
     config.size = 3;
-    Board board(world.part_of(1, 3), config);
+    NegotiationTable negotiation(world.part_of(1, 3), config);
     const Operation operation = in_place("stuck", values[2]);
     SlotRef ref;
-    const SharedLock lock = board.lock();
-    board.arrive(key_of("stuck"), operation.requests, {}, signature_of(operation.requests), ref);
+    const SharedLock lock = negotiation.lock();
+    negotiation.arrive(key_of("stuck"), operation.requests, {}, signature_of(operation.requests),
+                       ref);
   }
 
   std::vector<float> values[3]{std::vector<float>(4), std::vector<float>(4), std::vector<float>(4)};

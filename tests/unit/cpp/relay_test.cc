@@ -31,10 +31,10 @@ class Tree {
   bool arrive(int rank, const std::string& name, std::vector<Request> requests,
               const std::vector<std::int64_t>& splits = {}) {
     for (Request& request : requests) request.rank = rank;
-    Board& board = this->board(rank);
-    const SharedLock lock = board.lock();
-    return board.arrive(key_of(name), requests, splits, signature_of(requests),
-                        refs_[static_cast<std::size_t>(rank)][name]);
+    NegotiationTable& negotiation = this->negotiation(rank);
+    const SharedLock lock = negotiation.lock();
+    return negotiation.arrive(key_of(name), requests, splits, signature_of(requests),
+                              refs_[static_cast<std::size_t>(rank)][name]);
   }
   void all_arrive(const std::string& name, const Request& request) {
     for (int rank = 0; rank < size_; ++rank) arrive(rank, name, {request});
@@ -44,7 +44,7 @@ class Tree {
   // in the next step.
   void step() {
     for (auto& relay : relays_) relay->pump();
-    Board& root = board(hosts_[0][0]);
+    NegotiationTable& root = negotiation(hosts_[0][0]);
     const SharedLock lock = root.lock();
     root.form_bucket();
   }
@@ -55,13 +55,13 @@ class Tree {
     for (bool moved = true; moved;) {
       moved = false;
       for (auto& relay : relays_) moved |= relay->pump();
-      Board& root = board(hosts_[0][0]);
+      NegotiationTable& root = negotiation(hosts_[0][0]);
       const SharedLock lock = root.lock();
       moved |= root.form_bucket();
     }
   }
 
-  Board& board(int rank) { return *boards_[static_cast<std::size_t>(rank)]; }
+  NegotiationTable& negotiation(int rank) { return *negotiations_[static_cast<std::size_t>(rank)]; }
   int size() const { return size_; }
   int count() const { return static_cast<int>(hosts_.size()); }
   Relay& relay(int host) { return *relays_[static_cast<std::size_t>(host)]; }
@@ -70,33 +70,33 @@ class Tree {
   template <typename Use>
   void run_bucket(Use&& use) {
     for (int rank = 0; rank < size_; ++rank) {
-      REQUIRE(board(rank).has_bucket(next_));
+      REQUIRE(negotiation(rank).has_bucket(next_));
       std::vector<BucketItem> items;
-      board(rank).bucket_items(next_, items);
-      use(rank, board(rank), items);
+      negotiation(rank).bucket_items(next_, items);
+      use(rank, negotiation(rank), items);
     }
     for (int rank = 0; rank < size_; ++rank) {
-      const SharedLock lock = board(rank).lock();
-      board(rank).finish_bucket(next_);
+      const SharedLock lock = negotiation(rank).lock();
+      negotiation(rank).finish_bucket(next_);
     }
     ++next_;
   }
-  bool has_bucket() { return board(0).has_bucket(next_); }
+  bool has_bucket() { return negotiation(0).has_bucket(next_); }
 
  private:
   void open_host(int host, std::uint32_t cache_capacity) {
-    regions_.push_back(Region::allocate(Board::region_bytes(size_)));
-    BoardConfig config;
+    regions_.push_back(Region::allocate(NegotiationTable::region_bytes(size_)));
+    NegotiationConfig config;
     config.size = size_;
     config.cache_capacity = cache_capacity;
     config.local = hosts_[static_cast<std::size_t>(host)];
     config.collected = ranks_below(host);
     config.is_root = host == 0;
-    if (boards_.empty()) boards_.resize(static_cast<std::size_t>(size_));
+    if (negotiations_.empty()) negotiations_.resize(static_cast<std::size_t>(size_));
     for (const int rank : config.local) {
       config.rank = rank;
-      boards_[static_cast<std::size_t>(rank)] =
-          std::make_unique<Board>(regions_.back()->data(), config);
+      negotiations_[static_cast<std::size_t>(rank)] =
+          std::make_unique<NegotiationTable>(regions_.back()->data(), config);
     }
     up_.emplace_back(-1, nullptr);
     down_.emplace_back();
@@ -128,14 +128,15 @@ class Tree {
       const auto& [fd, seals] = up_[static_cast<std::size_t>(host)];
       parent.emplace(fd, hosts_[0][0], seals, "control link");
     }
-    relays_.push_back(std::make_unique<Relay>(board(hosts_[static_cast<std::size_t>(host)][0]),
-                                              std::move(parent), std::move(children)));
+    relays_.push_back(
+        std::make_unique<Relay>(negotiation(hosts_[static_cast<std::size_t>(host)][0]),
+                                std::move(parent), std::move(children)));
   }
 
   Hosts hosts_;
   int size_ = 0;
   std::vector<std::shared_ptr<Region>> regions_;
-  std::vector<std::unique_ptr<Board>> boards_;
+  std::vector<std::unique_ptr<NegotiationTable>> negotiations_;
   std::vector<std::map<std::string, SlotRef>> refs_;
   std::vector<std::pair<int, std::shared_ptr<LinkSeals>>> up_;
   std::vector<std::vector<int>> down_;
@@ -165,12 +166,14 @@ TEST_CASE("relay: all hosts run the same items in the same order") {
       std::size_t items_seen = 0;
       while (items_seen < 5) {
         std::vector<std::int64_t> shapes;
-        tree.run_bucket([&](int rank, Board& board, const std::vector<BucketItem>& items) {
-          std::vector<std::int64_t> own;
-          for (const BucketItem& item : items) own.push_back(board.request_of(item).dims[0]);
-          if (rank == 0) shapes = own;
-          CHECK(own == shapes);
-        });
+        tree.run_bucket(
+            [&](int rank, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+              std::vector<std::int64_t> own;
+              for (const BucketItem& item : items)
+                own.push_back(negotiation.request_of(item).dims[0]);
+              if (rank == 0) shapes = own;
+              CHECK(own == shapes);
+            });
         items_seen += shapes.size();
       }
       CHECK(!tree.has_bucket());
@@ -188,7 +191,7 @@ TEST_CASE("relay: the steady state needs few bytes, whatever the number of tenso
     bytes = tree.relay(0).bytes_sent() + tree.relay(1).bytes_sent();
     tree.settle();
     bytes = tree.relay(0).bytes_sent() + tree.relay(1).bytes_sent() - bytes;
-    while (tree.has_bucket()) tree.run_bucket([](int, Board&, const auto&) {});
+    while (tree.has_bucket()) tree.run_bucket([](int, NegotiationTable&, const auto&) {});
   }
   CHECK(bytes < 100);
 }
@@ -217,14 +220,14 @@ Step steady_step(int hosts, int tensors) {
     const auto messages = [&] { return sum([](Relay& r) { return r.messages_sent(); }); };
     const auto bytes = [&] { return sum([](Relay& r) { return r.bytes_sent(); }); };
     step = {.messages = messages(), .bytes = bytes()};
-    while (!tree.board(hosts - 1).has_bucket(tree.next())) {
+    while (!tree.negotiation(hosts - 1).has_bucket(tree.next())) {
       tree.step();
       ++step.rounds;
     }
     tree.settle();
     step.messages = messages() - step.messages;
     step.bytes = bytes() - step.bytes;
-    while (tree.has_bucket()) tree.run_bucket([](int, Board&, const auto&) {});
+    while (tree.has_bucket()) tree.run_bucket([](int, NegotiationTable&, const auto&) {});
   }
   return step;
 }
@@ -251,11 +254,12 @@ TEST_CASE("relay: rows and splits of all ranks reach all hosts") {
         tree.arrive(rank, "g", {float_request(Kind::kAllgather, {10 * round + rank, 2})});
       }
       tree.settle();
-      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-        for (int rank = 0; rank < tree.size(); ++rank) {
-          CHECK(board.rows_of(items.at(0), rank) == 10 * round + rank);
-        }
-      });
+      tree.run_bucket(
+          [&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+            for (int rank = 0; rank < tree.size(); ++rank) {
+              CHECK(negotiation.rows_of(items.at(0), rank) == 10 * round + rank);
+            }
+          });
       for (int rank = 0; rank < tree.size(); ++rank) {
         std::vector<std::int64_t> splits;
         for (int to = 0; to < tree.size(); ++to) splits.push_back(100 * rank + to + round);
@@ -264,16 +268,17 @@ TEST_CASE("relay: rows and splits of all ranks reach all hosts") {
         tree.arrive(rank, "a", {float_request(Kind::kAlltoall, {rows})}, splits);
       }
       tree.settle();
-      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-        std::vector<std::int64_t> splits;
-        board.splits_of(items.at(0), splits);
-        for (int rank = 0; rank < tree.size(); ++rank) {
-          for (int to = 0; to < tree.size(); ++to) {
-            CHECK(splits[static_cast<std::size_t>(rank * tree.size() + to)] ==
-                  100 * rank + to + round);
-          }
-        }
-      });
+      tree.run_bucket(
+          [&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+            std::vector<std::int64_t> splits;
+            negotiation.splits_of(items.at(0), splits);
+            for (int rank = 0; rank < tree.size(); ++rank) {
+              for (int to = 0; to < tree.size(); ++to) {
+                CHECK(splits[static_cast<std::size_t>(rank * tree.size() + to)] ==
+                      100 * rank + to + round);
+              }
+            }
+          });
     }
   }
 }
@@ -286,16 +291,18 @@ TEST_CASE("relay: a mismatch is told to every rank, and the name is clean afterw
         tree.arrive(rank, "t", {float_request(Kind::kAllreduce, {rank == odd ? 3 : 4})});
       }
       tree.settle();
-      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-        const auto text = board.error_of(items.at(0));
-        REQUIRE(text);
-        CHECK(text->find("rank " + std::to_string(odd)) != std::string::npos);
-      });
+      tree.run_bucket(
+          [&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+            const auto text = negotiation.error_of(items.at(0));
+            REQUIRE(text);
+            CHECK(text->find("rank " + std::to_string(odd)) != std::string::npos);
+          });
       tree.all_arrive("t", float_request(Kind::kAllreduce, {4}));
       tree.settle();
-      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-        CHECK(!board.error_of(items.at(0)));
-      });
+      tree.run_bucket(
+          [&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+            CHECK(!negotiation.error_of(items.at(0)));
+          });
     }
   }
 }
@@ -312,22 +319,23 @@ TEST_CASE("relay: ranks join on different hosts") {
     for (int round = 0; round < 3; ++round) {
       tree.arrive(last, "t", {float_request(Kind::kAllgather, {5})});
       tree.settle();
-      tree.run_bucket([&](int rank, Board& board, const std::vector<BucketItem>& items) {
-        CHECK(board.has_absent(items.at(0)));
-        CHECK(board.is_absent(items.at(0)) == (rank != last));
-        CHECK(board.rows_of(items.at(0), 0) == 0);
-        CHECK(board.rows_of(items.at(0), last) == 5);
-      });
+      tree.run_bucket(
+          [&](int rank, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+            CHECK(negotiation.has_absent(items.at(0)));
+            CHECK(negotiation.is_absent(items.at(0)) == (rank != last));
+            CHECK(negotiation.rows_of(items.at(0), 0) == 0);
+            CHECK(negotiation.rows_of(items.at(0), last) == 5);
+          });
     }
     tree.arrive(last, "join", {float_request(Kind::kJoin, {})});
     tree.settle();
-    tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-      CHECK(board.last_of(items.at(0)) == last);
+    tree.run_bucket([&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+      CHECK(negotiation.last_of(items.at(0)) == last);
     });
     tree.all_arrive("t", float_request(Kind::kAllgather, {2}));
     tree.settle();
-    tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-      CHECK(!board.has_absent(items.at(0)));
+    tree.run_bucket([&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+      CHECK(!negotiation.has_absent(items.at(0)));
     });
   }
 }
@@ -341,9 +349,10 @@ TEST_CASE("relay: names that a board has forgotten are spelled again") {
       if (round % 3 == 0) tree.all_arrive("u", float_request(Kind::kAllreduce, {9}));
       tree.settle();
       while (tree.has_bucket()) {
-        tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-          for (const BucketItem& item : items) CHECK(!board.error_of(item));
-        });
+        tree.run_bucket(
+            [&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+              for (const BucketItem& item : items) CHECK(!negotiation.error_of(item));
+            });
       }
     }
   }
@@ -360,14 +369,15 @@ TEST_CASE("relay: groups, and a rank that changes its shape") {
       }
       for (int rank = 0; rank < tree.size(); ++rank) tree.arrive(rank, "g", group);
       tree.settle();
-      tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>& items) {
-        std::vector<BucketItem> tensors;
-        board.tensors_of(items.at(0), tensors);
-        REQUIRE(tensors.size() == group.size());
-        for (std::size_t i = 0; i < group.size(); ++i) {
-          CHECK(board.request_of(tensors[i]).dims[0] == group[i].dims[0]);
-        }
-      });
+      tree.run_bucket(
+          [&](int, NegotiationTable& negotiation, const std::vector<BucketItem>& items) {
+            std::vector<BucketItem> tensors;
+            negotiation.tensors_of(items.at(0), tensors);
+            REQUIRE(tensors.size() == group.size());
+            for (std::size_t i = 0; i < group.size(); ++i) {
+              CHECK(negotiation.request_of(tensors[i]).dims[0] == group[i].dims[0]);
+            }
+          });
     }
   }
 }
@@ -376,8 +386,8 @@ TEST_CASE("relay: who lacks a name is known where it waits") {
   Tree tree(Hosts{{0}, {1}, {2, 3}});
   tree.arrive(1, "t", {float_request(Kind::kAllreduce, {1})});
   tree.settle();
-  Board& board = tree.board(1);
-  const auto slot = board.find(key_of("t"));
+  NegotiationTable& negotiation = tree.negotiation(1);
+  const auto slot = negotiation.find(key_of("t"));
   REQUIRE(slot);
   tree.relay(1).report_waiting(*slot, key_of("t"));
   tree.settle();
@@ -400,15 +410,15 @@ TEST_CASE("relay: every bucket has the tuning of the moment it was cut, on all h
   Tree tree({{0, 1}, {2}, {3, 4}, {5}, {6}});
   for (std::uint16_t block_kib : {512, 512, 64, 128, 128, 512}) {
     {
-      const SharedLock lock = tree.board(0).lock();
+      const SharedLock lock = tree.negotiation(0).lock();
       Tuning tuning;
       tuning.bucket = {.cycle_time_us = block_kib * 2U, .cut = {.block_kib = block_kib}};
-      tree.board(0).tune(tuning);
+      tree.negotiation(0).tune(tuning);
     }
     tree.all_arrive("a", float_request(Kind::kAllreduce, {4}));
     tree.settle();
-    tree.run_bucket([&](int, Board& board, const std::vector<BucketItem>&) {
-      const BucketTuning tuning = board.tuning_of(tree.next());
+    tree.run_bucket([&](int, NegotiationTable& negotiation, const std::vector<BucketItem>&) {
+      const BucketTuning tuning = negotiation.tuning_of(tree.next());
       CHECK(tuning.cut.block_kib == block_kib);
       CHECK(tuning.cycle_time_us == block_kib * 2U);
     });

@@ -199,8 +199,8 @@ class OneWay:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *blocked: tuple[int, int]) -> None:
         self._blocked = blocked
-        self._real = link_round.Approach
-        monkeypatch.setattr(link_round, "Approach", self.approach)
+        self._real = link_round.PeerDial
+        monkeypatch.setattr(link_round, "PeerDial", self.approach)
 
     def approach(self, dialer, links, routes):  # type: ignore[no-untyped-def]
         if (dialer.rank, links[0].peer) in self._blocked:

@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 ASK = """
 import os, sys
 sys.path[:] = eval(sys.argv[3])
-from horovod.rendezvous import secret_socket
+from horovod.rendezvous.identity import secret_socket
 name = secret_socket._name(int(sys.argv[1]))
 os.setuid(int(sys.argv[2]))
 asking = secret_socket.new_socket()

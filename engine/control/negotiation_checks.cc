@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "control/board.h"
-#include "control/board_words.h"
+#include "control/negotiation_table.h"
+#include "control/negotiation_words.h"
 #include "core/bad_message.h"
 
 namespace hvd {
@@ -19,7 +19,7 @@ namespace {
 }  // namespace
 
 // Only what is the same in every round is told by its id.
-void Board::check_repeatable(std::uint32_t index, const char* message) const {
+void NegotiationTable::check_repeatable(std::uint32_t index, const char* message) const {
   const Slot& slot = slots_[index];
   const Kind kind = slot.rounds[slot.round & 1].request.kind;
   if (kind != Kind::kJoin && !rows_may_differ(kind)) return;
@@ -27,7 +27,7 @@ void Board::check_repeatable(std::uint32_t index, const char* message) const {
          "ids of what is the same in every round");
 }
 
-void Board::check_repeated(std::uint32_t index) const {
+void NegotiationTable::check_repeated(std::uint32_t index) const {
   const Slot& slot = slots_[index];
   if (slot.arrived_count != collected_count() || slot.has_error[(slot.round + 1) & 1]) {
     refuse("bucket", "ids",
@@ -38,7 +38,7 @@ void Board::check_repeated(std::uint32_t index) const {
   check_repeatable(index, "bucket");
 }
 
-void Board::check_decision(const Decision& decision) const {
+void NegotiationTable::check_decision(const Decision& decision) const {
   const std::optional<std::uint32_t> found = slots_.find(decision.key);
   const std::uint32_t round = found ? slots_[*found].round + 1 : 0;
   for (const int rank : config_.collected) {
@@ -60,15 +60,15 @@ void Board::check_decision(const Decision& decision) const {
 }
 
 // By signature, and by what decides how many slots and rows there are, should signatures collide.
-bool Board::is_alike(const Slot& slot, std::uint32_t parity, std::uint64_t signature,
-                     std::span<const Request> requests) const {
+bool NegotiationTable::is_alike(const Slot& slot, std::uint32_t parity, std::uint64_t signature,
+                                std::span<const Request> requests) const {
   return slot.signature[parity] == signature && slot.tensors[parity] == requests.size() &&
          slot.rounds[parity].request.kind == requests.front().kind;
 }
 
 // Those of ranks here and below are known: their tensors have so many.
-void Board::check_own_rows(std::uint32_t index, std::uint32_t parity,
-                           const Decision& decision) const {
+void NegotiationTable::check_own_rows(std::uint32_t index, std::uint32_t parity,
+                                      const Decision& decision) const {
   if (decision.rows.empty()) return;
   std::vector<std::int64_t> known;
   read_rows(index, parity, all_ranks_, known);
@@ -86,7 +86,7 @@ void Board::check_own_rows(std::uint32_t index, std::uint32_t parity,
 }
 
 // The items behind those of the last bucket run as one collective.
-void Board::check_bucket(std::uint32_t count) const {
+void NegotiationTable::check_bucket(std::uint32_t count) const {
   const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
   const FusionItem first = fusion_item(items_[begin % kRing]);
   for (std::uint32_t i = 1; i < count; ++i) {

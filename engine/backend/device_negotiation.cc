@@ -1,11 +1,11 @@
-#include "backend/device_meeting.h"
+#include "backend/device_negotiation.h"
 
 #include <algorithm>
 
 namespace hvd {
 
-DeviceMeeting::DeviceMeeting(const Gpu& gpu, const DeviceConfig& config, Backend& host, Place place,
-                             std::vector<std::string> names)
+DeviceNegotiation::DeviceNegotiation(const Gpu& gpu, const DeviceConfig& config, Backend& host,
+                                     Place place, std::vector<std::string> names)
     : gpu_(gpu),
       config_(config),
       host_(host),
@@ -13,18 +13,18 @@ DeviceMeeting::DeviceMeeting(const Gpu& gpu, const DeviceConfig& config, Backend
       names_(std::move(names)),
       connection_(gpu, host, place, names_, config.timeout_s) {}
 
-void DeviceMeeting::begin(int device) {
+void DeviceNegotiation::begin(int device) {
   device_ = device;
-  const DeviceCard own = card_of(gpu_, config_, device);
-  gather_.begin(host_, write_card(own), place_.size);
-  step_ = Step::kCards;
+  const DeviceCapabilities own = capabilities_of(gpu_, config_, device);
+  gather_.begin(host_, write_capabilities(own), place_.size);
+  step_ = Step::kCapabilities;
 }
 
-bool DeviceMeeting::advance(PeerWait& blocked) {
+bool DeviceNegotiation::advance(PeerWait& blocked) {
   while (step_ != Step::kDone) {
-    if (step_ == Step::kCards) {
+    if (step_ == Step::kCapabilities) {
       if (!host_.advance(blocked)) return false;
-      read_cards();
+      read_all_capabilities();
     } else {
       if (!connection_.advance(blocked)) return false;
       end_connecting();
@@ -33,9 +33,9 @@ bool DeviceMeeting::advance(PeerWait& blocked) {
   return true;
 }
 
-void DeviceMeeting::read_cards() {
+void DeviceNegotiation::read_all_capabilities() {
   for (int rank = 0; rank < place_.size; ++rank) {
-    cards_.push_back(gather_.read(rank, read_card));
+    cards_.push_back(gather_.read(rank, read_capabilities));
   }
   obstacle_ = nccl_obstacle(cards_, names_);
   const bool is_wanted = std::ranges::any_of(cards_.front().routes, [&](const auto& route) {
@@ -52,7 +52,7 @@ void DeviceMeeting::read_cards() {
   step_ = Step::kConnecting;
 }
 
-void DeviceMeeting::end_connecting() {
+void DeviceNegotiation::end_connecting() {
   obstacle_ = connection_.obstacle();
   for (auto& communicator : connection_.take()) {
     channels_.push_back(std::make_unique<DeviceChannel>(gpu_.driver(), device_));
@@ -61,7 +61,7 @@ void DeviceMeeting::end_connecting() {
   step_ = Step::kDone;
 }
 
-std::vector<std::string> DeviceMeeting::warnings() const {
+std::vector<std::string> DeviceNegotiation::warnings() const {
   std::vector<std::string> texts = shared_gpus(cards_, names_);
   for (std::string& text : texts)
     text += "; there are more ranks than GPUs, or ranks chose the same";

@@ -14,12 +14,12 @@
 
 namespace hvd {
 
-class DeviceFlight {
+class StreamDependency {
  public:
   // The stream on which the caller's next work on `device` goes.
   using CurrentStream = std::function<cuda::Stream(int device)>;
 
-  DeviceFlight(std::shared_ptr<Gpu> gpu, CurrentStream current);
+  StreamDependency(std::shared_ptr<Gpu> gpu, CurrentStream current);
 
   // Tensors on `device` are there when its current stream comes here. Once for each device. Throws
   // Error(kInvalidArgument) while the stream is being captured into a graph.
@@ -46,6 +46,6 @@ class DeviceFlight {
   std::map<int, Origin> origins_;  // by device
   std::vector<CudaEventPtr> done_;
 };
-using DeviceFlightPtr = std::shared_ptr<DeviceFlight>;
+using StreamDependencyPtr = std::shared_ptr<StreamDependency>;
 
 }  // namespace hvd

@@ -1,10 +1,10 @@
-#include "control/board.h"
+#include "control/negotiation_table.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "control/board_words.h"
+#include "control/negotiation_words.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -58,7 +58,7 @@ Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, int size) {
 
 }  // namespace
 
-std::size_t Board::region_bytes(int size) {
+std::size_t NegotiationTable::region_bytes(int size) {
   return offsets(sizeof(Header), sizeof(Bucket), size).end;
 }
 
@@ -70,7 +70,7 @@ std::vector<int> ranks_below(int size) {
   return ranks;
 }
 
-BoardConfig completed(BoardConfig config) {
+NegotiationConfig completed(NegotiationConfig config) {
   std::vector<int> all = ranks_below(config.size);
   if (config.local.empty()) config.local = all;
   if (config.collected.empty()) config.collected = std::move(all);
@@ -79,7 +79,7 @@ BoardConfig completed(BoardConfig config) {
 
 }  // namespace
 
-Board::Board(std::byte* base, BoardConfig config)
+NegotiationTable::NegotiationTable(std::byte* base, NegotiationConfig config)
     : config_(completed(std::move(config))),
       header_(reinterpret_cast<Header*>(base)),
       joined_(reinterpret_cast<std::uint32_t*>(
@@ -94,13 +94,13 @@ Board::Board(std::byte* base, BoardConfig config)
              config_.cache_capacity),
       all_ranks_(ranks_below(config_.size)) {}
 
-SharedLock Board::lock() const {
+SharedLock NegotiationTable::lock() const {
   return SharedLock(header_->mutex, config_.rank, config_.check_holder);
 }
 
-bool Board::arrive(const NameKey& key, std::span<const Request> requests,
-                   std::span<const std::int64_t> splits, std::uint64_t signature, SlotRef& ref,
-                   const std::string& objection) {
+bool NegotiationTable::arrive(const NameKey& key, std::span<const Request> requests,
+                              std::span<const std::int64_t> splits, std::uint64_t signature,
+                              SlotRef& ref, const std::string& objection) {
   const Kind kind = requests.front().kind;
   if (has_joined(config_.rank) && kind != Kind::kJoin) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -123,7 +123,7 @@ bool Board::arrive(const NameKey& key, std::span<const Request> requests,
   return end_join(ref.slot, config_.rank) || became_ready;
 }
 
-void Board::prepare_slot(std::uint32_t index, std::size_t chain_length) {
+void NegotiationTable::prepare_slot(std::uint32_t index, std::size_t chain_length) {
   Slot& slot = slots_[index];
   if (slot.is_resting) slots_.wake_up(index);
   try {
@@ -134,20 +134,20 @@ void Board::prepare_slot(std::uint32_t index, std::size_t chain_length) {
   }
 }
 
-void Board::count_arrival(Slot& slot, int rank) {
+void NegotiationTable::count_arrival(Slot& slot, int rank) {
   slots_.arrived_rounds(slot)[rank] = slot.round + 1;
   ++slot.arrived_count;
 }
 
 // What is complete here is ready, or for the board above to hear of.
-bool Board::collect(std::uint32_t index) {
+bool NegotiationTable::collect(std::uint32_t index) {
   if (!is_complete(slots_[index])) return false;
   config_.is_root ? make_ready(index) : push_outgoing(index);
   return true;
 }
 
-void Board::record(std::uint32_t index, std::span<const Request> requests, std::uint64_t signature,
-                   int rank, std::size_t size_bytes) {
+void NegotiationTable::record(std::uint32_t index, std::span<const Request> requests,
+                              std::uint64_t signature, int rank, std::size_t size_bytes) {
   Slot& slot = slots_[index];
   const std::uint32_t parity = (slot.round + 1) & 1;
   const bool is_same = slot.signature[parity] == signature;
@@ -171,16 +171,17 @@ void Board::record(std::uint32_t index, std::span<const Request> requests, std::
   set_error(slot, parity, text.value_or("ranks sent different requests"));
 }
 
-void Board::store_requests(std::uint32_t index, std::uint32_t parity,
-                           std::span<const Request> requests) {
+void NegotiationTable::store_requests(std::uint32_t index, std::uint32_t parity,
+                                      std::span<const Request> requests) {
   for (const Request& request : requests) {
     slots_[index].rounds[parity].request = request;
     index = next_in_chain(index);
   }
 }
 
-std::optional<std::string> Board::disagreement(Slot& slot, std::span<const Request> requests,
-                                               int rank) const {
+std::optional<std::string> NegotiationTable::disagreement(Slot& slot,
+                                                          std::span<const Request> requests,
+                                                          int rank) const {
   const std::uint32_t parity = (slot.round + 1) & 1;
   const int first_rank = slot.first_rank[parity];
   if (slot.tensors[parity] != requests.size()) {
@@ -204,8 +205,8 @@ std::optional<std::string> Board::disagreement(Slot& slot, std::span<const Reque
   return std::nullopt;
 }
 
-void Board::record_rows(std::uint32_t index, std::span<const Request> requests,
-                        std::span<const std::int64_t> splits) {
+void NegotiationTable::record_rows(std::uint32_t index, std::span<const Request> requests,
+                                   std::span<const std::int64_t> splits) {
   const std::uint32_t parity = (slots_[index].round + 1) & 1;
   if (requests.front().kind == Kind::kAlltoall) {
     for (int rank = 0; rank < config_.rank; ++rank) index = next_in_chain(index);
@@ -218,12 +219,12 @@ void Board::record_rows(std::uint32_t index, std::span<const Request> requests,
   }
 }
 
-void Board::set_error(Slot& slot, std::uint32_t parity, const std::string& text) const {
+void NegotiationTable::set_error(Slot& slot, std::uint32_t parity, const std::string& text) const {
   slot.has_error[parity] = true;
   copy_text(slot.rounds[parity].error, text);
 }
 
-bool Board::is_complete(Slot& slot) const {
+bool NegotiationTable::is_complete(Slot& slot) const {
   if (slot.arrived_count == collected_count()) return true;
   if (header_->joined_count == 0) return false;
   return std::ranges::all_of(config_.collected, [&](int rank) {
@@ -231,7 +232,7 @@ bool Board::is_complete(Slot& slot) const {
   });
 }
 
-void Board::make_ready(std::uint32_t index) {
+void NegotiationTable::make_ready(std::uint32_t index) {
   Slot& slot = slots_[index];
   ++slot.round;
   ++slot.unfinished;
@@ -243,14 +244,14 @@ void Board::make_ready(std::uint32_t index) {
   push_item(item);
 }
 
-void Board::push_item(std::uint32_t item) {
+void NegotiationTable::push_item(std::uint32_t item) {
   const std::uint32_t tail = header_->ready_tail.load(std::memory_order_relaxed);
   items_[tail % kRing] = item;
   header_->ready_tail.store(tail + 1, std::memory_order_release);
 }
 
 // Ranks that have joined bring no rows, and cannot be a root.
-void Board::mark_absent(std::uint32_t index, std::uint32_t parity) {
+void NegotiationTable::mark_absent(std::uint32_t index, std::uint32_t parity) {
   Slot& slot = slots_[index];
   const Request& request = slot.rounds[parity].request;
   slot.has_absent[parity] = true;
@@ -273,7 +274,7 @@ void Board::mark_absent(std::uint32_t index, std::uint32_t parity) {
 }
 
 // The rank counts as arrived from now on; what waited for it only is complete.
-bool Board::join(int rank) {
+bool NegotiationTable::join(int rank) {
   joined_[rank] = 1;
   ++header_->joined_count;
   bool became_ready = false;
@@ -287,7 +288,7 @@ bool Board::join(int rank) {
 }
 
 // After the last rank's arrival the join is ready too, and nobody is joined any more.
-bool Board::end_join(std::uint32_t index, int last) {
+bool NegotiationTable::end_join(std::uint32_t index, int last) {
   Slot& slot = slots_[index];
   if (!config_.is_root) {
     push_outgoing(index);  // the boards above count its ranks as arrived from now on, too
@@ -300,12 +301,12 @@ bool Board::end_join(std::uint32_t index, int last) {
   return true;
 }
 
-void Board::clear_joined() {
+void NegotiationTable::clear_joined() {
   header_->joined_count = 0;
   std::fill_n(joined_, config_.size, 0);
 }
 
-FusionItem Board::fusion_item(std::uint32_t item) const {
+FusionItem NegotiationTable::fusion_item(std::uint32_t item) const {
   Slot& slot = slots_[item & ~kParityBit];
   const std::uint32_t parity = (item & kParityBit) != 0 ? 1 : 0;
   const Request& request = slot.rounds[parity].request;
@@ -319,7 +320,7 @@ FusionItem Board::fusion_item(std::uint32_t item) const {
   return result;
 }
 
-bool Board::form_bucket() {
+bool NegotiationTable::form_bucket() {
   const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
   const std::uint32_t available = header_->ready_tail.load(std::memory_order_relaxed) - begin;
   if (available == 0) return false;
@@ -337,7 +338,8 @@ bool Board::form_bucket() {
   return true;
 }
 
-void Board::add_bucket(std::uint32_t begin, std::uint32_t count, const BucketTuning& tuning) {
+void NegotiationTable::add_bucket(std::uint32_t begin, std::uint32_t count,
+                                  const BucketTuning& tuning) {
   const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
   buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0, .tuning = tuning};
   header_->bucket_tail.store(index + 1, std::memory_order_seq_cst);
@@ -345,12 +347,12 @@ void Board::add_bucket(std::uint32_t begin, std::uint32_t count, const BucketTun
   header_->bucketed.store(begin + count, std::memory_order_release);
 }
 
-void Board::tune(const Tuning& tuning) {
+void NegotiationTable::tune(const Tuning& tuning) {
   header_->tuning = tuning;
   header_->is_tuned = true;
 }
 
-void Board::finish_bucket(std::uint32_t index) {
+void NegotiationTable::finish_bucket(std::uint32_t index) {
   Bucket& bucket = buckets_[index % kRing];
   if (++bucket.finished < static_cast<std::uint32_t>(config_.local.size())) return;
   for (std::uint32_t i = 0; i < bucket.count; ++i) {
@@ -362,21 +364,21 @@ void Board::finish_bucket(std::uint32_t index) {
 
 // What a thread looks at after it has said that it is going to sleep must not be read before that:
 // sequentially consistent, as the saying is.
-bool Board::has_ready() const {
+bool NegotiationTable::has_ready() const {
   return header_->ready_tail.load(std::memory_order_seq_cst) !=
          header_->bucketed.load(std::memory_order_seq_cst);
 }
 
-std::size_t Board::ready_bytes() const {
+std::size_t NegotiationTable::ready_bytes() const {
   return header_->ready_bytes.load(std::memory_order_relaxed);
 }
 
-bool Board::has_bucket(std::uint32_t index) const {
+bool NegotiationTable::has_bucket(std::uint32_t index) const {
   return static_cast<std::int32_t>(header_->bucket_tail.load(std::memory_order_seq_cst) - index) >
          0;
 }
 
-void Board::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) const {
+void NegotiationTable::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) const {
   const Bucket& bucket = buckets_[index % kRing];
   items.clear();
   for (std::uint32_t i = 0; i < bucket.count; ++i) {
@@ -385,9 +387,11 @@ void Board::bucket_items(std::uint32_t index, std::vector<BucketItem>& items) co
   }
 }
 
-BucketTuning Board::tuning_of(std::uint32_t index) const { return buckets_[index % kRing].tuning; }
+BucketTuning NegotiationTable::tuning_of(std::uint32_t index) const {
+  return buckets_[index % kRing].tuning;
+}
 
-std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
+std::vector<int> NegotiationTable::missing_ranks(const SlotRef& ref) const {
   std::vector<int> missing;
   if (ref.slot == SlotRef::kNone || slots_[ref.slot].generation != ref.generation) return missing;
   Slot& slot = slots_[ref.slot];
@@ -398,15 +402,15 @@ std::vector<int> Board::missing_ranks(const SlotRef& ref) const {
   return missing;
 }
 
-bool Board::has_arrived(Slot& slot, int rank, std::uint32_t round) const {
+bool NegotiationTable::has_arrived(Slot& slot, int rank, std::uint32_t round) const {
   return static_cast<std::int32_t>(slots_.arrived_rounds(slot)[rank] - round) >= 0;
 }
 
-std::uint32_t Board::next_in_chain(std::uint32_t index) const {
+std::uint32_t NegotiationTable::next_in_chain(std::uint32_t index) const {
   return slots_[index].next_in_chain - 1;
 }
 
-int Board::world_rank(int rank) const {
+int NegotiationTable::world_rank(int rank) const {
   return config_.members.empty() ? rank : config_.members[static_cast<std::size_t>(rank)];
 }
 

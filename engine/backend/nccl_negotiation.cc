@@ -1,4 +1,4 @@
-#include "backend/nccl_meeting.h"
+#include "backend/nccl_negotiation.h"
 
 #include <algorithm>
 
@@ -7,12 +7,12 @@
 
 namespace hvd {
 
-NcclMeeting::NcclMeeting(const Gpu& gpu, Backend& host, Place place, std::vector<std::string> names,
-                         double timeout_s)
+NcclNegotiation::NcclNegotiation(const Gpu& gpu, Backend& host, Place place,
+                                 std::vector<std::string> names, double timeout_s)
     : gpu_(gpu), host_(host), place_(place), names_(std::move(names)), timeout_s_(timeout_s) {}
 
 // Of the ids that a rank gives, those count that it is asked for.
-void NcclMeeting::begin(int device, std::vector<NcclSeat> seats) {
+void NcclNegotiation::begin(int device, std::vector<NcclSeat> seats) {
   device_ = device;
   seats_ = std::move(seats);
   std::vector<nccl::UniqueId> ids(seats_.size());
@@ -25,7 +25,7 @@ void NcclMeeting::begin(int device, std::vector<NcclSeat> seats) {
   step_ = Step::kIds;
 }
 
-bool NcclMeeting::advance(PeerWait& blocked) {
+bool NcclNegotiation::advance(PeerWait& blocked) {
   while (step_ != Step::kDone) {
     if (step_ == Step::kConnecting) {
       if (!is_connected()) {
@@ -38,13 +38,13 @@ bool NcclMeeting::advance(PeerWait& blocked) {
     if (step_ == Step::kIds) {
       connect();
     } else {
-      read_verdicts();
+      read_statuses();
     }
   }
   return true;
 }
 
-void NcclMeeting::connect() {
+void NcclNegotiation::connect() {
   deadline_ns_ = now_ns() + static_cast<std::int64_t>(timeout_s_ * 1e9);
   try {
     for (std::size_t i = 0; i < seats_.size(); ++i) {
@@ -56,33 +56,33 @@ void NcclMeeting::connect() {
     }
     step_ = Step::kConnecting;
   } catch (const Error& error) {
-    send_verdict(error.what());
+    send_status(error.what());
   }
 }
 
 // Or has failed to, which is the next step as well.
-bool NcclMeeting::is_connected() {
+bool NcclNegotiation::is_connected() {
   try {
     const auto is_busy = [](const auto& communicator) { return communicator->is_busy(); };
     if (std::ranges::none_of(communicators_, is_busy)) {
-      send_verdict("");
+      send_status("");
       return true;
     }
     if (now_ns() < deadline_ns_) return false;
-    send_verdict("NCCL has not connected within " + seconds_text(timeout_s_));
+    send_status("NCCL has not connected within " + seconds_text(timeout_s_));
   } catch (const Error& error) {
-    send_verdict(error.what());
+    send_status(error.what());
   }
   return true;
 }
 
-void NcclMeeting::send_verdict(const std::string& problem) {
-  verdicts_.send(host_, problem, place_.size);
-  step_ = Step::kVerdicts;
+void NcclNegotiation::send_status(const std::string& problem) {
+  agreement_.send(host_, problem, place_.size);
+  step_ = Step::kAgreement;
 }
 
-void NcclMeeting::read_verdicts() {
-  obstacle_ = verdicts_.obstacle(names_);
+void NcclNegotiation::read_statuses() {
+  obstacle_ = agreement_.obstacle(names_);
   if (obstacle_) communicators_.clear();  // which aborts what one of them may still be waiting for
   step_ = Step::kDone;
 }

@@ -6,9 +6,9 @@
 
 namespace hvd {
 
-class Meeting final : public Collective {
+class Barrier final : public Collective {
  public:
-  explicit Meeting(Peers& peers) : peers_(peers) {}
+  explicit Barrier(Peers& peers) : peers_(peers) {}
 
   // Returns how many block numbers it takes.
   std::uint32_t begin(BlockNumber block);

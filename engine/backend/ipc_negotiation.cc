@@ -1,20 +1,20 @@
-#include "backend/ipc_meeting.h"
+#include "backend/ipc_negotiation.h"
 
 #include <span>
 
 namespace hvd {
 
-IpcMeeting::IpcMeeting(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names)
+IpcNegotiation::IpcNegotiation(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names)
     : gpu_(gpu), host_(host), place_(place), names_(std::move(names)) {}
 
 // In the middle of it the GPU may be at work with what is open.
-IpcMeeting::~IpcMeeting() {
+IpcNegotiation::~IpcNegotiation() {
   if (step_ != Step::kDone) {
     IpcMemories::keep(std::make_shared<IpcPeers>(std::move(peers_)));
   }
 }
 
-void IpcMeeting::begin(int device, std::size_t pass_bytes) {
+void IpcNegotiation::begin(int device, std::size_t pass_bytes) {
   device_ = device;
   step_ = Step::kShowing;
   run([&] {
@@ -24,7 +24,7 @@ void IpcMeeting::begin(int device, std::size_t pass_bytes) {
   });
 }
 
-void IpcMeeting::run(const std::function<void()>& step) {
+void IpcNegotiation::run(const std::function<void()>& step) {
   try {
     step();
   } catch (const Error& error) {
@@ -33,7 +33,7 @@ void IpcMeeting::run(const std::function<void()>& step) {
   }
 }
 
-bool IpcMeeting::advance(PeerWait& blocked) {
+bool IpcNegotiation::advance(PeerWait& blocked) {
   while (step_ != Step::kDone) {
     if (step_ == Step::kShowing || step_ == Step::kTrying) {
       if (!is_gpu_done()) {
@@ -43,13 +43,13 @@ bool IpcMeeting::advance(PeerWait& blocked) {
       if (step_ == Step::kShowing) {
         send_handle();
       } else {
-        send_verdict();
+        send_status();
       }
       continue;
     }
     if (!host_.advance(blocked)) return false;
-    obstacle_ = verdicts_.obstacle(names_);
-    if (obstacle_ || step_ == Step::kVerdicts) {
+    obstacle_ = agreement_.obstacle(names_);
+    if (obstacle_ || step_ == Step::kAgreement) {
       end();
     } else {
       open_all();
@@ -59,24 +59,24 @@ bool IpcMeeting::advance(PeerWait& blocked) {
 }
 
 // Or has a problem, which is the next step as well.
-bool IpcMeeting::is_gpu_done() {
+bool IpcNegotiation::is_gpu_done() {
   bool is_done = false;
   run([&] { is_done = !problem_.empty() || trial_->is_done(); });
   return is_done || !problem_.empty();
 }
 
-void IpcMeeting::send_handle() {
+void IpcNegotiation::send_handle() {
   cuda::IpcHandle handle{};
   if (problem_.empty()) handle = peers_.own->handle();
-  verdicts_.send(host_, problem_, place_.size, std::as_bytes(std::span(&handle, 1)));
+  agreement_.send(host_, problem_, place_.size, std::as_bytes(std::span(&handle, 1)));
   step_ = Step::kHandles;
 }
 
-void IpcMeeting::open_all() {
+void IpcNegotiation::open_all() {
   step_ = Step::kTrying;
   run([&] {
     for (int rank = 0; rank < place_.size; ++rank) {
-      const auto handle = read_as<cuda::IpcHandle>(verdicts_.shown_by(rank));
+      const auto handle = read_as<cuda::IpcHandle>(agreement_.shown_by(rank));
       const bool is_own = rank == place_.rank;
       peers_.others.push_back(
           is_own ? nullptr : std::make_unique<PeerMemory>(gpu_.driver(), device_, handle));
@@ -87,16 +87,16 @@ void IpcMeeting::open_all() {
   });
 }
 
-void IpcMeeting::send_verdict() {
+void IpcNegotiation::send_status() {
   if (problem_.empty() && !trial_->is_right()) {
     problem_ = "this GPU does not read what other processes have written";
   }
-  verdicts_.send(host_, problem_, place_.size);
-  step_ = Step::kVerdicts;
+  agreement_.send(host_, problem_, place_.size);
+  step_ = Step::kAgreement;
 }
 
 // After a failure nobody knows what the GPU still does with what is open.
-void IpcMeeting::end() {
+void IpcNegotiation::end() {
   step_ = Step::kDone;
   trial_.reset();
   if (!obstacle_) return;

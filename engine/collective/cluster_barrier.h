@@ -8,9 +8,9 @@
 
 namespace hvd {
 
-class ClusterMeeting final : public ClusterStages {
+class ClusterBarrier final : public ClusterStages {
  public:
-  ClusterMeeting(Peers& peers, const HostMap& map, Links& links)
+  ClusterBarrier(Peers& peers, const HostMap& map, Links& links)
       : ClusterStages(peers, map, links) {}
 
   // Returns how many block numbers it takes.

@@ -1,4 +1,4 @@
-#include "backend/device_card.h"
+#include "backend/device_capabilities.h"
 
 #include <algorithm>
 #include <map>
@@ -28,7 +28,7 @@ int release_of(std::int32_t version) { return version / 100; }
 
 }  // namespace
 
-DeviceCard card_of(const Gpu& gpu, const DeviceConfig& config, int device) {
+DeviceCapabilities capabilities_of(const Gpu& gpu, const DeviceConfig& config, int device) {
   return {.nccl_version = gpu.nccl() == nullptr ? 0 : gpu.nccl()->version(),
           .streams = config.streams,
           .routes = config.routes,
@@ -37,7 +37,7 @@ DeviceCard card_of(const Gpu& gpu, const DeviceConfig& config, int device) {
           .problem = gpu.nccl_problem()};
 }
 
-std::vector<std::byte> write_card(const DeviceCard& card) {
+std::vector<std::byte> write_capabilities(const DeviceCapabilities& card) {
   std::vector<std::byte> bytes;
   const auto put = [&](const auto& value) {
     const auto raw = std::as_bytes(std::span(&value, 1));
@@ -54,9 +54,9 @@ std::vector<std::byte> write_card(const DeviceCard& card) {
   return bytes;
 }
 
-DeviceCard read_card(std::span<const std::byte> bytes) {
+DeviceCapabilities read_capabilities(std::span<const std::byte> bytes) {
   WireReader reader("device card", bytes);
-  DeviceCard card;
+  DeviceCapabilities card;
   card.nccl_version = reader.get<std::int32_t>("nccl_version", 0, kMostVersion);
   card.streams = reader.get<std::int32_t>("streams", 1, kMostStreams);
   for (DeviceRoute& route : card.routes) route = reader.get_enum<DeviceRoute>("routes", kRoutes);
@@ -67,7 +67,7 @@ DeviceCard read_card(std::span<const std::byte> bytes) {
   return card;
 }
 
-std::vector<std::string> shared_gpus(std::span<const DeviceCard> cards,
+std::vector<std::string> shared_gpus(std::span<const DeviceCapabilities> cards,
                                      std::span<const std::string> names) {
   std::map<std::array<unsigned char, 16>, std::vector<std::string>> users;
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
@@ -80,7 +80,7 @@ std::vector<std::string> shared_gpus(std::span<const DeviceCard> cards,
   return texts;
 }
 
-std::optional<std::string> nccl_obstacle(std::span<const DeviceCard> cards,
+std::optional<std::string> nccl_obstacle(std::span<const DeviceCapabilities> cards,
                                          std::span<const std::string> names) {
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].nccl_version == 0) return names[rank] + ": " + cards[rank].problem;
@@ -95,23 +95,23 @@ std::optional<std::string> nccl_obstacle(std::span<const DeviceCard> cards,
   return std::nullopt;
 }
 
-DeviceRoute common_route(std::span<const DeviceCard> cards, Kind kind) {
+DeviceRoute common_route(std::span<const DeviceCapabilities> cards, Kind kind) {
   DeviceRoute common = DeviceRoute::kAny;
-  for (const DeviceCard& card : cards) {
+  for (const DeviceCapabilities& card : cards) {
     common = std::max(common, card.routes[static_cast<std::size_t>(kind)]);
   }
   return common;
 }
 
-bool is_hierarchical(std::span<const DeviceCard> cards, Kind kind) {
-  return std::ranges::all_of(cards, [kind](const DeviceCard& card) {
+bool is_hierarchical(std::span<const DeviceCapabilities> cards, Kind kind) {
+  return std::ranges::all_of(cards, [kind](const DeviceCapabilities& card) {
     return card.is_hierarchical[static_cast<std::size_t>(kind)];
   });
 }
 
-int common_streams(std::span<const DeviceCard> cards) {
+int common_streams(std::span<const DeviceCapabilities> cards) {
   int least = cards.front().streams;
-  for (const DeviceCard& card : cards) least = std::min(least, card.streams);
+  for (const DeviceCapabilities& card : cards) least = std::min(least, card.streams);
   return std::max(1, least);
 }
 

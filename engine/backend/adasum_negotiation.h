@@ -10,14 +10,14 @@
 
 #include "backend/adasum_trial.h"
 #include "backend/carried.h"
-#include "backend/verdicts.h"
+#include "backend/status_agreement.h"
 
 namespace hvd {
 
-class AdasumMeeting {
+class AdasumNegotiation {
  public:
   // `names`: of the ranks of the set.
-  AdasumMeeting(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names);
+  AdasumNegotiation(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names);
 
   // This rank's GPU is `device`.
   void begin(int device);
@@ -30,7 +30,7 @@ class AdasumMeeting {
   std::unique_ptr<AdasumKernels> take_kernels() { return std::move(kernels_); }
 
  private:
-  enum class Step { kTrying, kVerdicts, kDone };
+  enum class Step { kTrying, kAgreement, kDone };
 
   bool is_tried();
   void end();
@@ -44,7 +44,7 @@ class AdasumMeeting {
   std::string problem_;  // of this rank; empty: none
   std::unique_ptr<AdasumKernels> kernels_;
   std::unique_ptr<AdasumTrial> trial_;
-  Verdicts verdicts_;
+  StatusAgreement agreement_;
   std::optional<std::string> obstacle_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "backend/device_channel.h"
 #include "backend/nccl_levels.h"
-#include "backend/nccl_meeting.h"
+#include "backend/nccl_negotiation.h"
 
 namespace hvd {
 
@@ -16,11 +16,11 @@ std::optional<std::string> levels_obstacle(const HostMap& hosts);
 // On one host, or with one rank on each, one level is all there is.
 bool has_one_level(const HostMap& hosts);
 
-class LevelsMeeting {
+class LevelsNegotiation {
  public:
   // `names`: of the ranks of the set; `timeout_s`: for NCCL to connect.
-  LevelsMeeting(const Gpu& gpu, Backend& host, Place place, const HostMap& hosts,
-                std::vector<std::string> names, double timeout_s);
+  LevelsNegotiation(const Gpu& gpu, Backend& host, Place place, const HostMap& hosts,
+                    std::vector<std::string> names, double timeout_s);
 
   // Gives each channel its two communicators.
   void begin(const DeviceChannels& channels);
@@ -35,7 +35,7 @@ class LevelsMeeting {
 
  private:
   const NcclLevels levels_;
-  NcclMeeting connection_;
+  NcclNegotiation connection_;
   std::optional<std::string> obstacle_;
   const DeviceChannels* channels_ = nullptr;
   bool has_begun_ = false;

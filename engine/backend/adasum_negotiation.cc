@@ -1,11 +1,12 @@
-#include "backend/adasum_meeting.h"
+#include "backend/adasum_negotiation.h"
 
 namespace hvd {
 
-AdasumMeeting::AdasumMeeting(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names)
+AdasumNegotiation::AdasumNegotiation(Gpu& gpu, Backend& host, Place place,
+                                     std::vector<std::string> names)
     : gpu_(gpu), host_(host), place_(place), names_(std::move(names)) {}
 
-void AdasumMeeting::begin(int device) {
+void AdasumNegotiation::begin(int device) {
   has_begun_ = true;
   const auto vectors = static_cast<std::size_t>(place_.size);
   if (vectors > kMostAdasumVectors) {
@@ -21,16 +22,16 @@ void AdasumMeeting::begin(int device) {
   }
 }
 
-bool AdasumMeeting::advance(PeerWait& blocked) {
+bool AdasumNegotiation::advance(PeerWait& blocked) {
   if (step_ == Step::kTrying) {
     if (!is_tried()) {
       blocked = {.is_polled = true};
       return false;
     }
-    verdicts_.send(host_, problem_, place_.size);
-    step_ = Step::kVerdicts;
+    agreement_.send(host_, problem_, place_.size);
+    step_ = Step::kAgreement;
   }
-  if (step_ == Step::kVerdicts) {
+  if (step_ == Step::kAgreement) {
     if (!host_.advance(blocked)) return false;
     end();
   }
@@ -38,7 +39,7 @@ bool AdasumMeeting::advance(PeerWait& blocked) {
 }
 
 // Or has a problem, which is the next step as well.
-bool AdasumMeeting::is_tried() {
+bool AdasumNegotiation::is_tried() {
   if (!problem_.empty()) return true;
   try {
     if (!trial_->is_done()) return false;
@@ -49,10 +50,10 @@ bool AdasumMeeting::is_tried() {
   return true;
 }
 
-void AdasumMeeting::end() {
+void AdasumNegotiation::end() {
   step_ = Step::kDone;
   trial_.reset();
-  obstacle_ = verdicts_.obstacle(names_);
+  obstacle_ = agreement_.obstacle(names_);
   if (obstacle_) kernels_.reset();
 }
 

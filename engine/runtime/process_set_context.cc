@@ -1,4 +1,4 @@
-#include "runtime/lane.h"
+#include "runtime/process_set_context.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,8 +11,8 @@
 
 namespace hvd {
 
-std::size_t Lane::region_bytes(int size) {
-  return Board::region_bytes(size) + Peers::region_bytes(size);
+std::size_t ProcessSetContext::region_bytes(int size) {
+  return NegotiationTable::region_bytes(size) + Peers::region_bytes(size);
 }
 
 namespace {
@@ -33,15 +33,15 @@ std::vector<int> ranks_below(const HostMap& map, int host) {
   return ranks;
 }
 
-BoardConfig board_config(const LaneConfig& config, int rank) {
-  BoardConfig board = config.board;
-  board.rank = rank;
-  board.size = static_cast<int>(config.members.size());
-  board.members = config.members;
-  board.local = config.hosts.hosts[static_cast<std::size_t>(config.hosts.own)];
-  board.collected = ranks_below(config.hosts, config.hosts.own);
-  board.is_root = config.hosts.own == 0;
-  return board;
+NegotiationConfig negotiation_config(const ProcessSetConfig& config, int rank) {
+  NegotiationConfig negotiation = config.negotiation;
+  negotiation.rank = rank;
+  negotiation.size = static_cast<int>(config.members.size());
+  negotiation.members = config.members;
+  negotiation.local = config.hosts.hosts[static_cast<std::size_t>(config.hosts.own)];
+  negotiation.collected = ranks_below(config.hosts, config.hosts.own);
+  negotiation.is_root = config.hosts.own == 0;
+  return negotiation;
 }
 
 std::vector<int> world_ranks(const std::vector<int>& members, const std::vector<int>& set_ranks) {
@@ -54,7 +54,8 @@ int index_in(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
-std::unique_ptr<Relay> make_relay(Board& board, const HostMap& map, SetLinks& links) {
+std::unique_ptr<Relay> make_relay(NegotiationTable& negotiation, const HostMap& map,
+                                  SetLinks& links) {
   if (links.control.empty()) return nullptr;
   std::optional<MessageLink> parent;
   std::vector<Relay::Child> children;
@@ -67,7 +68,7 @@ std::unique_ptr<Relay> make_relay(Board& board, const HostMap& map, SetLinks& li
       children.push_back({std::move(messages), ranks_below(map, link.host)});
     }
   }
-  return std::make_unique<Relay>(board, std::move(parent), std::move(children));
+  return std::make_unique<Relay>(negotiation, std::move(parent), std::move(children));
 }
 
 std::unique_ptr<Backend> make_backend(Peers& peers, const HostMap& map, int rank, int size,
@@ -80,7 +81,7 @@ std::unique_ptr<Backend> make_backend(Peers& peers, const HostMap& map, int rank
   return std::make_unique<ClusterBackend>(peers, map, rank, size, std::exchange(links.data, {}));
 }
 
-std::unique_ptr<Backend> with_devices(std::unique_ptr<Backend> host, const LaneConfig& config,
+std::unique_ptr<Backend> with_devices(std::unique_ptr<Backend> host, const ProcessSetConfig& config,
                                       int rank) {
   if (config.devices.gpus == nullptr) return host;
   const Place place{.rank = rank, .size = static_cast<int>(config.members.size())};
@@ -109,60 +110,64 @@ HostMap hosts_of_set(const std::vector<std::vector<int>>& hosts, const std::vect
   return map;
 }
 
-Lane::Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence,
-           SetLinks links)
+ProcessSetContext::ProcessSetContext(ProcessSetConfig config, std::shared_ptr<Region> region,
+                                     const Presence& presence, SetLinks links)
     : id(config.id),
       members(config.members),
       rank(set_rank_in(members, presence.rank())),
       hosts(config.hosts),
       local(world_ranks(members, hosts.hosts[static_cast<std::size_t>(hosts.own)])),
       region(std::move(region)),
-      board(this->region->data(), board_config(config, rank)),
-      peers(this->region->data() + Board::region_bytes(size()), index_in(local, presence.rank()),
-            static_cast<int>(local.size())),
+      negotiation(this->region->data(), negotiation_config(config, rank)),
+      peers(this->region->data() + NegotiationTable::region_bytes(size()),
+            index_in(local, presence.rank()), static_cast<int>(local.size())),
       carrier(links.carrier),
       backend(with_devices(make_backend(peers, hosts, rank, size(), links), config, rank)),
-      relay(make_relay(board, hosts, links)),
+      relay(make_relay(negotiation, hosts, links)),
       auto_names(2 * kKindCount, 0) {
   peers.connect(presence, local);
 }
 
-int Lane::awaited(const PeerWait& wait) const {
+int ProcessSetContext::awaited(const PeerWait& wait) const {
   if (wait.is_polled) return members[static_cast<std::size_t>(rank)];
   return wait.rank >= 0 ? local[static_cast<std::size_t>(wait.rank)]
                         : members[static_cast<std::size_t>(wait.remote)];
 }
 
-void Lane::close_copies() {
+void ProcessSetContext::close_copies() {
   if (relay != nullptr) relay->close_copies();
   if (backend != nullptr) backend->close_copies();
 }
 
-void Lane::leave_devices(bool is_well) {
+void ProcessSetContext::leave_devices(bool is_well) {
   if (backend == nullptr) return;
   if (is_well) backend->leave();
   backend->abort();
 }
 
-void Lane::disconnect() {
+void ProcessSetContext::disconnect() {
   if (relay != nullptr) relay->close();  // other threads may be looking at it
   if (spans_hosts()) backend.reset();
 }
 
-int Lane::set_rank_of(int world_rank) const { return set_rank_in(members, world_rank); }
+int ProcessSetContext::set_rank_of(int world_rank) const {
+  return set_rank_in(members, world_rank);
+}
 
-bool Lane::can_progress(bool may_form) const {
+bool ProcessSetContext::can_progress(bool may_form) const {
   if (relay != nullptr && relay->has_work()) return true;
   if (is_running.load()) {
     if (blocked_on.is_polled) return now_ns() >= look_at_ns;
     return blocked_on.rank >= 0 ? peers.reached(blocked_on) : blocked_on.remote < 0;
   }
-  return (may_form && board.has_ready()) || board.has_bucket(cursor);
+  return (may_form && negotiation.has_ready()) || negotiation.has_bucket(cursor);
 }
 
-std::string Lane::suffix() const { return id == 0 ? "" : " of process set " + std::to_string(id); }
+std::string ProcessSetContext::suffix() const {
+  return id == 0 ? "" : " of process set " + std::to_string(id);
+}
 
-std::uint64_t& Lane::auto_name(const Request& request) {
+std::uint64_t& ProcessSetContext::auto_name(const Request& request) {
   return auto_names[2 * static_cast<std::size_t>(request.kind) + (request.is_grouped ? 1 : 0)];
 }
 

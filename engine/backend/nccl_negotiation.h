@@ -14,7 +14,7 @@
 #include "backend/backend.h"
 #include "backend/carried.h"
 #include "backend/host_gather.h"
-#include "backend/verdicts.h"
+#include "backend/status_agreement.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_communicator.h"
 
@@ -26,11 +26,11 @@ struct NcclSeat {
   Place place;
 };
 
-class NcclMeeting {
+class NcclNegotiation {
  public:
   // `names`: of the ranks of the set; `timeout_s`: for NCCL to connect.
-  NcclMeeting(const Gpu& gpu, Backend& host, Place place, std::vector<std::string> names,
-              double timeout_s);
+  NcclNegotiation(const Gpu& gpu, Backend& host, Place place, std::vector<std::string> names,
+                  double timeout_s);
 
   // A communicator for each seat, on `device`; as many on all ranks.
   void begin(int device, std::vector<NcclSeat> seats);
@@ -43,12 +43,12 @@ class NcclMeeting {
   std::vector<std::unique_ptr<NcclCommunicator>> take() { return std::move(communicators_); }
 
  private:
-  enum class Step { kIds, kConnecting, kVerdicts, kDone };
+  enum class Step { kIds, kConnecting, kAgreement, kDone };
 
   void connect();
   bool is_connected();
-  void send_verdict(const std::string& problem);
-  void read_verdicts();
+  void send_status(const std::string& problem);
+  void read_statuses();
 
   const Gpu& gpu_;
   Backend& host_;
@@ -59,7 +59,7 @@ class NcclMeeting {
   std::vector<NcclSeat> seats_;
   Step step_ = Step::kDone;
   HostGather gather_;
-  Verdicts verdicts_;
+  StatusAgreement agreement_;
   std::optional<std::string> obstacle_;
   std::vector<std::unique_ptr<NcclCommunicator>> communicators_;
   std::int64_t deadline_ns_ = 0;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "control/board.h"
+#include "control/negotiation_table.h"
 
 namespace hvd {
 
@@ -14,7 +14,7 @@ namespace hvd {
 inline constexpr std::uint32_t kRing = 2 * kMaxSlots;
 inline constexpr std::uint32_t kParityBit = 1U << 31;
 
-struct Board::Header {
+struct NegotiationTable::Header {
   SharedMutex mutex;
   std::uint32_t joined_count;
   bool is_tuned;
@@ -28,7 +28,7 @@ struct Board::Header {
   SharedWord announced;  // buckets that the boards below know
 };
 
-struct Board::Bucket {
+struct NegotiationTable::Bucket {
   std::uint32_t begin;  // first item
   std::uint32_t count;
   std::uint32_t finished;  // ranks that have run it

@@ -44,7 +44,7 @@ struct BucketItem {
   std::uint32_t parity;  // which of the slot's two rounds
 };
 
-struct BoardConfig {
+struct NegotiationConfig {
   int rank = 0;
   int size = 1;
   std::vector<int> members;    // world rank by set rank; empty: the same
@@ -79,12 +79,12 @@ struct Decision {
   bool has_absent = false;
 };
 
-class Board {
+class NegotiationTable {
  public:
   static std::size_t region_bytes(int size);
 
   // `base` is the start of the board's part of a region that outlives this object.
-  Board(std::byte* base, BoardConfig config);
+  NegotiationTable(std::byte* base, NegotiationConfig config);
 
   // Holds the board; the methods below that say so need one. Throws what `check_holder` throws.
   [[nodiscard]] SharedLock lock() const;
@@ -217,7 +217,7 @@ class Board {
   void add_bucket(std::uint32_t begin, std::uint32_t count, const BucketTuning& tuning);
   int world_rank(int rank) const;
 
-  const BoardConfig config_;
+  const NegotiationConfig config_;
   Header* const header_;
   std::uint32_t* const joined_;  // by rank
   std::uint32_t* const items_;   // ring of ready items: slot, parity in the top bit

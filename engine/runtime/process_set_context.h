@@ -16,7 +16,7 @@
 #include "backend/backend.h"
 #include "backend/device_plane.h"
 #include "collective/host_map.h"
-#include "control/board.h"
+#include "control/negotiation_table.h"
 #include "control/relay.h"
 #include "runtime/connections.h"
 #include "runtime/stall_log.h"
@@ -26,11 +26,11 @@
 
 namespace hvd {
 
-struct LaneConfig {
-  int id = 0;                // of the process set
-  std::vector<int> members;  // world rank by set rank
-  HostMap hosts;             // of the set
-  BoardConfig board;         // but for what follows from these
+struct ProcessSetConfig {
+  int id = 0;                     // of the process set
+  std::vector<int> members;       // world rank by set rank
+  HostMap hosts;                  // of the set
+  NegotiationConfig negotiation;  // but for what follows from these
   DevicePlane devices;
   std::vector<std::string> names = {};  // of the members
   LogConfig log = {};
@@ -40,12 +40,13 @@ struct LaneConfig {
 HostMap hosts_of_set(const std::vector<std::vector<int>>& hosts, const std::vector<int>& members,
                      int rank);
 
-class Lane {
+class ProcessSetContext {
  public:
   // Bytes of shared memory for a set of `size` ranks.
   static std::size_t region_bytes(int size);
 
-  Lane(LaneConfig config, std::shared_ptr<Region> region, const Presence& presence, SetLinks links);
+  ProcessSetContext(ProcessSetConfig config, std::shared_ptr<Region> region,
+                    const Presence& presence, SetLinks links);
 
   int size() const { return static_cast<int>(members.size()); }
   bool spans_hosts() const { return hosts.host_count() > 1; }
@@ -80,7 +81,7 @@ class Lane {
   const HostMap hosts;
   const std::vector<int> local;  // world ranks of the members on this host
   const std::shared_ptr<Region> region;
-  Board board;
+  NegotiationTable negotiation;
   Peers peers;
   const std::shared_ptr<Carrier> carrier;  // null: the engine moves the data itself
   std::unique_ptr<Backend> backend;

@@ -10,25 +10,25 @@
 #include <utility>
 #include <vector>
 
-#include "backend/device_card.h"
+#include "backend/device_capabilities.h"
 #include "backend/device_channel.h"
 #include "backend/host_gather.h"
-#include "backend/nccl_meeting.h"
+#include "backend/nccl_negotiation.h"
 
 namespace hvd {
 
-class DeviceMeeting {
+class DeviceNegotiation {
  public:
   // `names`: of the ranks of the set.
-  DeviceMeeting(const Gpu& gpu, const DeviceConfig& config, Backend& host, Place place,
-                std::vector<std::string> names);
+  DeviceNegotiation(const Gpu& gpu, const DeviceConfig& config, Backend& host, Place place,
+                    std::vector<std::string> names);
 
   // This rank's GPU is `device`.
   void begin(int device);
   // True at the end. `blocked`: of the host backend, or to be polled.
   bool advance(PeerWait& blocked);
 
-  const std::vector<DeviceCard>& cards() const { return cards_; }
+  const std::vector<DeviceCapabilities>& cards() const { return cards_; }
   // Why there is no NCCL; none if there is.
   const std::optional<std::string>& obstacle() const { return obstacle_; }
   // What the user should hear, once, of who uses which GPU.
@@ -36,9 +36,9 @@ class DeviceMeeting {
   DeviceChannels take_channels() { return std::move(channels_); }
 
  private:
-  enum class Step { kCards, kConnecting, kDone };
+  enum class Step { kCapabilities, kConnecting, kDone };
 
-  void read_cards();
+  void read_all_capabilities();
   void end_connecting();
 
   const Gpu& gpu_;
@@ -49,8 +49,8 @@ class DeviceMeeting {
   int device_ = 0;
   Step step_ = Step::kDone;
   HostGather gather_;
-  NcclMeeting connection_;
-  std::vector<DeviceCard> cards_;
+  NcclNegotiation connection_;
+  std::vector<DeviceCapabilities> cards_;
   std::optional<std::string> obstacle_;
   DeviceChannels channels_;
 };

@@ -1,14 +1,14 @@
-#include "collective/meeting.h"
+#include "collective/barrier.h"
 
 namespace hvd {
 
-std::uint32_t Meeting::begin(BlockNumber block) {
+std::uint32_t Barrier::begin(BlockNumber block) {
   block_ = block;
   has_arrived_ = false;
   return 1;
 }
 
-bool Meeting::advance(PeerWait& blocked) {
+bool Barrier::advance(PeerWait& blocked) {
   if (!has_arrived_) {
     has_arrived_ = true;
     peers_.publish(Counter::kStaged, block_ + 1);

@@ -1,4 +1,4 @@
-#include "gpu/device_flight.h"
+#include "gpu/stream_dependency.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,10 +7,10 @@
 
 namespace hvd {
 
-DeviceFlight::DeviceFlight(std::shared_ptr<Gpu> gpu, CurrentStream current)
+StreamDependency::StreamDependency(std::shared_ptr<Gpu> gpu, CurrentStream current)
     : gpu_(std::move(gpu)), current_(std::move(current)) {}
 
-void DeviceFlight::depart_from(int device) {
+void StreamDependency::depart_from(int device) {
   if (origins_.contains(device)) return;
   const CudaDriver& driver = gpu_->driver();
   const cuda::Stream stream = current_(device);
@@ -30,12 +30,12 @@ void DeviceFlight::depart_from(int device) {
   origins_.emplace(device, Origin{.stream = stream, .ready = std::move(ready)});
 }
 
-void DeviceFlight::add_done(CudaEventPtr event) {
+void StreamDependency::add_done(CudaEventPtr event) {
   if (done_.empty() || done_.back() != event) done_.push_back(std::move(event));
 }
 
 // The stream of then, too: an allocator may give the tensors' memory to others there.
-void DeviceFlight::arrive() const {
+void StreamDependency::arrive() const {
   for (const auto& [device, origin] : origins_) {
     const cuda::Stream now = current_(device);
     const CurrentDevice current(gpu_->driver(), device);
@@ -46,7 +46,7 @@ void DeviceFlight::arrive() const {
   }
 }
 
-bool DeviceFlight::is_finished() const {
+bool StreamDependency::is_finished() const {
   return std::ranges::all_of(done_, [](const CudaEventPtr& event) { return event->is_reached(); });
 }
 

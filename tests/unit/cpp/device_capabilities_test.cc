@@ -1,4 +1,4 @@
-#include "backend/device_card.h"
+#include "backend/device_capabilities.h"
 
 #include <doctest/doctest.h>
 
@@ -10,20 +10,20 @@ namespace {
 
 const std::vector<std::string> kNames{"rank 0", "rank 1", "rank 2"};
 
-DeviceCard card(unsigned char gpu, int version = 23203) {
-  DeviceCard card{.nccl_version = version};
+DeviceCapabilities card(unsigned char gpu, int version = 23203) {
+  DeviceCapabilities card{.nccl_version = version};
   card.uuid.bytes[0] = gpu;
   return card;
 }
 
 TEST_CASE("ranks with a GPU each and the same NCCL can use it") {
-  const std::vector<DeviceCard> cards{card(1), card(2), card(3, 23201)};
+  const std::vector<DeviceCapabilities> cards{card(1), card(2), card(3, 23201)};
   CHECK(nccl_obstacle(cards, kNames) == std::nullopt);
   CHECK(shared_gpus(cards, kNames).empty());
 }
 
 TEST_CASE("an obstacle names the ranks") {
-  std::vector<DeviceCard> cards{card(1), card(2), card(1)};
+  std::vector<DeviceCapabilities> cards{card(1), card(2), card(1)};
   CHECK(nccl_obstacle(cards, kNames) == "rank 0 and rank 2 share one GPU, which NCCL refuses");
   cards[1] = card(1);
   CHECK(shared_gpus(cards, kNames) ==
@@ -36,7 +36,7 @@ TEST_CASE("an obstacle names the ranks") {
 }
 
 TEST_CASE("what one rank wants holds for all") {
-  std::vector<DeviceCard> cards{card(1), card(2)};
+  std::vector<DeviceCapabilities> cards{card(1), card(2)};
   CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kAny);
   cards[1].routes[static_cast<std::size_t>(Kind::kAllreduce)] = DeviceRoute::kNccl;
   CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kNccl);

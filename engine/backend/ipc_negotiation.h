@@ -12,19 +12,19 @@
 #include <utility>
 #include <vector>
 
-#include "backend/device_meeting.h"
+#include "backend/device_negotiation.h"
 #include "backend/ipc_trial.h"
-#include "backend/verdicts.h"
+#include "backend/status_agreement.h"
 
 namespace hvd {
 
-class IpcMeeting {
+class IpcNegotiation {
  public:
   // `names`: of the ranks of the set, all of this host.
-  IpcMeeting(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names);
-  ~IpcMeeting();
-  IpcMeeting(const IpcMeeting&) = delete;
-  IpcMeeting& operator=(const IpcMeeting&) = delete;
+  IpcNegotiation(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names);
+  ~IpcNegotiation();
+  IpcNegotiation(const IpcNegotiation&) = delete;
+  IpcNegotiation& operator=(const IpcNegotiation&) = delete;
 
   // This rank's GPU is `device`; `pass_bytes` as in DeviceConfig.
   void begin(int device, std::size_t pass_bytes);
@@ -36,12 +36,12 @@ class IpcMeeting {
   IpcPeers take_peers() { return std::move(peers_); }
 
  private:
-  enum class Step { kShowing, kHandles, kTrying, kVerdicts, kDone };
+  enum class Step { kShowing, kHandles, kTrying, kAgreement, kDone };
 
   bool is_gpu_done();
   void send_handle();
   void open_all();
-  void send_verdict();
+  void send_status();
   void end();
   // What it throws becomes this rank's problem.
   void run(const std::function<void()>& step);
@@ -52,7 +52,7 @@ class IpcMeeting {
   const std::vector<std::string> names_;
   int device_ = 0;
   Step step_ = Step::kDone;
-  Verdicts verdicts_;
+  StatusAgreement agreement_;
   std::string problem_;      // of this rank; empty: none
   bool has_failed_ = false;  // an error of CUDA was its problem
   std::unique_ptr<IpcTrial> trial_;

@@ -1,16 +1,16 @@
-#include "backend/verdicts.h"
+#include "backend/status_agreement.h"
 
 #include "core/text.h"
 #include "core/wire_reader.h"
 
 namespace hvd {
 
-std::string Verdicts::read_problem(std::span<const std::byte> bytes) {
+std::string StatusAgreement::read_problem(std::span<const std::byte> bytes) {
   return WireReader("verdict", bytes).get_cells("problem", kProblemBytes);
 }
 
-void Verdicts::send(Backend& host, const std::string& problem, int size,
-                    std::span<const std::byte> shown) {
+void StatusAgreement::send(Backend& host, const std::string& problem, int size,
+                           std::span<const std::byte> shown) {
   char own[kProblemBytes] = {};
   copy_text(own, problem);
   const auto verdict = std::as_bytes(std::span(own));
@@ -19,7 +19,7 @@ void Verdicts::send(Backend& host, const std::string& problem, int size,
   gather_.begin(host, bytes, size);
 }
 
-std::optional<std::string> Verdicts::obstacle(const std::vector<std::string>& names) const {
+std::optional<std::string> StatusAgreement::obstacle(const std::vector<std::string>& names) const {
   for (std::size_t rank = 0; rank < names.size(); ++rank) {
     const std::string problem = gather_.read(static_cast<int>(rank), read_problem);
     if (!problem.empty()) return names[rank] + ": " + problem;
@@ -27,7 +27,7 @@ std::optional<std::string> Verdicts::obstacle(const std::vector<std::string>& na
   return std::nullopt;
 }
 
-std::span<const std::byte> Verdicts::shown_by(int rank) const {
+std::span<const std::byte> StatusAgreement::shown_by(int rank) const {
   return gather_.of(rank).subspan(kProblemBytes);
 }
 

@@ -1,4 +1,4 @@
-#include "backend/levels_meeting.h"
+#include "backend/levels_negotiation.h"
 
 #include <algorithm>
 #include <utility>
@@ -16,11 +16,12 @@ bool has_one_level(const HostMap& hosts) {
   return hosts.host_count() == 1 || static_cast<int>(hosts.rank_count()) == hosts.host_count();
 }
 
-LevelsMeeting::LevelsMeeting(const Gpu& gpu, Backend& host, Place place, const HostMap& hosts,
-                             std::vector<std::string> names, double timeout_s)
+LevelsNegotiation::LevelsNegotiation(const Gpu& gpu, Backend& host, Place place,
+                                     const HostMap& hosts, std::vector<std::string> names,
+                                     double timeout_s)
     : levels_(hosts, place.rank), connection_(gpu, host, place, std::move(names), timeout_s) {}
 
-void LevelsMeeting::begin(const DeviceChannels& channels) {
+void LevelsNegotiation::begin(const DeviceChannels& channels) {
   has_begun_ = true;
   channels_ = &channels;
   const HostMap& hosts = levels_.hosts();
@@ -37,7 +38,7 @@ void LevelsMeeting::begin(const DeviceChannels& channels) {
   is_connecting_ = true;
 }
 
-bool LevelsMeeting::advance(PeerWait& blocked) {
+bool LevelsNegotiation::advance(PeerWait& blocked) {
   if (!is_connecting_) return true;
   if (!connection_.advance(blocked)) return false;
   is_connecting_ = false;

@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-class Verdicts {
+class StatusAgreement {
  public:
   // `problem`: of this rank; empty: none. `shown`: as many bytes from each. Ends when the backend's
   // bucket does.

@@ -1,4 +1,4 @@
-#include "collective/cluster_meeting.h"
+#include "collective/cluster_barrier.h"
 
 #include <string>
 
@@ -12,21 +12,21 @@ constexpr std::byte kWord{1};
 
 }  // namespace
 
-std::uint32_t ClusterMeeting::begin(BlockNumber first_block) {
+std::uint32_t ClusterBarrier::begin(BlockNumber first_block) {
   heard_.resize(map_.hosts.size());
   start(first_block, 2);
   return 2;
 }
 
 // The links carry nothing else meanwhile, so when they rest, all have been heard.
-bool ClusterMeeting::make_ready(std::uint32_t block) {
+bool ClusterBarrier::make_ready(std::uint32_t block) {
   if (block == kCome || !is_first()) return true;
   if (!has_used(kCome) || !links_.is_idle()) return false;
   check_heard();
   return true;
 }
 
-void ClusterMeeting::check_heard() const {
+void ClusterBarrier::check_heard() const {
   map_.for_each_other([&](int host) {
     const auto found = std::to_integer<int>(heard_[host]);
     if (heard_[host] == kWord) return;
@@ -34,7 +34,7 @@ void ClusterMeeting::check_heard() const {
   });
 }
 
-void ClusterMeeting::use(std::uint32_t block) {
+void ClusterBarrier::use(std::uint32_t block) {
   if (block != kCome || !is_first()) return;
   map_.for_each_other([&](int host) {
     Link& link = links_.at(host, 0);
