@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.core.base.replaced import names_of
 from horovod.launch.embedded.external_workers import ExternalWorkerStore, guest_environments, seats
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.hosts import Slot
 from horovod.ray.executor import RayExecutor
 from horovod.ray.settings import RaySettings, interfaces_of
 from horovod.ray.worker import BaseHorovodWorker
@@ -133,6 +133,6 @@ class Coordinator:
         common = guest_environments(self._slots(), self._store.rendezvous, {}, self.settings.nics)
         return {name: text for name, text in common[0].items() if name not in _PLACE_NAMES}
 
-    def _slots(self) -> list[Slot]:
+    def _slots(self) -> list[RankInfo]:
         workers = sorted(self._registered, key=lambda worker: worker.world_rank)
         return seats([worker.node_id for worker in workers])

@@ -9,8 +9,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.embedded.external_workers import guest_environments, seats
-from horovod.launch.model.hosts import Slot
 from horovod.ray.callbacks import Callback, listening
 from horovod.ray.placement import Placement, Shape
 from horovod.ray.replies import WorkersFailedError, collect, first_cause
@@ -63,7 +63,7 @@ class StaticJob:
         self._cards = [cards[number] for number in order]
         self._introduce([slots[number] for number in order], environment)
 
-    def _introduce(self, slots: Sequence[Slot], extra: Mapping[str, Any]) -> None:
+    def _introduce(self, slots: Sequence[RankInfo], extra: Mapping[str, Any]) -> None:
         """Give all workers their numbers, and where to meet: in the process of rank 0."""
         first, cards = self._cards[0], self._cards
         others = {card.node_id: (card.address,) for card in cards if card.node_id != first.node_id}

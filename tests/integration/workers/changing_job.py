@@ -16,16 +16,16 @@ from dataclasses import replace
 
 import psutil
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_stage
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place
-from horovod.launch.model.hosts import Slot
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.processes import spawn
-from horovod.launch.workers.python_command import words_there
+from horovod.launch.workers.python_command import remote_python_command
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 from horovod.rendezvous.store.server import StoreServer
 
@@ -103,7 +103,7 @@ class ChangingJob:
         self._stage.adopt(stays.pid, exits.append)
 
     def _connect(self, hostname: str) -> RemoteWorkerGroup:
-        words = words_there(hostname, SshOptions(), os.environ, "agent")
+        words = remote_python_command(hostname, SshOptions(), os.environ, "remote.agent")
         crew = self._stage.crew_there(hostname, words, listener=self)
         crew.connect(os.environ)
         return crew
@@ -113,14 +113,14 @@ class ChangingJob:
 
     def _start(self, crew: WorkerGroup, *, stays: bool = False) -> int:
         number, self._number = self._number, self._number + 1
-        slot = Slot("somewhere", 0, 1, 0, 1, 0, 1)
-        crew.start_worker(Place(number, slot, {"NUMBER": str(number), "STAYS": "x" * stays}))
+        slot = RankInfo(hostname="somewhere")
+        crew.start_worker(WorkerSpec(number, slot, {"NUMBER": str(number), "STAYS": "x" * stays}))
         return number
 
     # See stage.Play.
 
     def started(self, worker: Worker) -> None:
-        worker.slot = replace(worker.slot, rank=100 + worker.number)
+        worker.rank_info = replace(worker.rank_info, rank=100 + worker.number)
         self._running[worker.number] = worker
 
     def ended(self, workers: Sequence[Worker]) -> None:

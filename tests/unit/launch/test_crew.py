@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place
-from horovod.launch.model.hosts import Slot
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.workers import worker_group as crew_module
 from horovod.launch.workers.output import Console, Output, Sink
 from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import LocalWorkerGroup, Trouble, Worker, WorkerGroup
 
-SLOT = Slot("here", 3, 4, 3, 4, 0, 1)
+SLOT = RankInfo(3, 4, 3, 4, 0, 1, "here")
 
 
 class Desk:
@@ -48,13 +48,13 @@ class Desk:
         self.troubles.append(trouble)
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
-        out = self.output.lines(lambda: f"[{worker.slot.rank}]", self.console)
+        out = self.output.lines(lambda: f"[{worker.rank_info.rank}]", self.console)
         return out, self.output.lines(lambda: "error:", self.console)
 
     def start(self, number: int, line: str) -> Worker:
         """Returns once the worker has written its first line."""
         before = self.text()
-        self.crew.start_worker(Place(number, SLOT, {"LINE": line}))
+        self.crew.start_worker(WorkerSpec(number, SLOT, {"LINE": line}))
         self.turn_until(lambda: self.text() != before)
         return self.started_workers[-1]
 
@@ -116,7 +116,7 @@ def test_a_worker_that_does_not_want_to_end(desk: Desk, monkeypatch: pytest.Monk
 
 def test_lines_follow_a_worker_to_its_next_rank(desk: Desk) -> None:
     worker = desk.start(0, "echo one; kill -STOP $$; echo two")
-    worker.slot = replace(SLOT, rank=1)
+    worker.rank_info = replace(SLOT, rank=1)
     assert worker.name.startswith("rank 1 on here")
     desk.turn_until(lambda: os.waitpid(worker.pid, os.WUNTRACED | os.WNOHANG)[0] != 0)
     os.kill(worker.pid, signal.SIGCONT)
@@ -183,7 +183,7 @@ def test_a_worker_that_cannot_be_started(
     words: tuple[str, ...], trouble: Trouble, desk: Desk
 ) -> None:
     desk.prepare(*words)
-    desk.crew.start_worker(Place(5, SLOT, {}))
+    desk.crew.start_worker(WorkerSpec(5, SLOT, {}))
     assert desk.troubles == [trouble]
     assert not desk.crew.workers
     desk.crew.end_worker(5)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.model.host_plan import HostPlan, Place
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote import remote_group as remote_crew
@@ -35,7 +35,7 @@ PLAN = HostPlan(
     stores=(("127.0.0.1", 1),),
     secret=b"s",
 )
-PLACES = tuple(Place(slot.rank, slot, {}) for slot in SLOTS)
+PLACES = tuple(WorkerSpec(slot.rank, slot, {}) for slot in SLOTS)
 
 
 class Desk:
@@ -72,8 +72,8 @@ class Desk:
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         return (
-            self.output.lines(lambda: f"{worker.slot.rank}.out:", self.console),
-            self.output.lines(lambda: f"{worker.slot.rank}.err:", self.console),
+            self.output.lines(lambda: f"{worker.rank_info.rank}.out:", self.console),
+            self.output.lines(lambda: f"{worker.rank_info.rank}.err:", self.console),
         )
 
     def crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteWorkerGroup:
@@ -339,7 +339,7 @@ def test_a_worker_is_forgotten_once_no_frame_is_about_it(desk: Desk) -> None:
     )
     desk.turn_until("ended rank 1")
     crew.forget(1)
-    crew.workers[1].slot = replace(crew.workers[1].slot, rank=9)
+    crew.workers[1].rank_info = replace(crew.workers[1].rank_info, rank=9)
     (desk.folder / "go").write_text("now\n")
     desk.turn_until("ended rank 2")
     assert list(crew.workers) == [2]

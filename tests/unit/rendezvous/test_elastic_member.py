@@ -11,6 +11,7 @@ from queue import Queue
 
 import pytest
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.errors import PeerLostError
 from horovod.rendezvous.identity.driver_absence import DriverAbsence, patience_in
 from horovod.rendezvous.identity.elastic_client import (
@@ -20,8 +21,8 @@ from horovod.rendezvous.identity.elastic_client import (
     this_member,
 )
 from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
     Ready,
-    Seat,
     StateVersion,
     Update,
     WorkerKeys,
@@ -65,9 +66,9 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
 
 def test_messages_travel() -> None:
     ready = Ready(StateVersion(3, 7), "lost it", (1, 2), True, False, "/a/b")
-    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7), 6, False)
+    seat = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2, "h"), (5, 0, 7), 6, False)
     assert Ready.decoded(ready.encoded()) == ready
-    assert Seat.decoded(seat.encoded()) == seat
+    assert RankAssignment.decoded(seat.encoded()) == seat
     assert Update.decoded(Update(17, 2).encoded()) == Update(17, 2)
 
 
@@ -78,7 +79,7 @@ def test_newer_standings_are_larger() -> None:
 
 
 def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
-    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7))
+    seat = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2), (5, 0, 7))
     store.set(KEYS.seat(1), seat.encoded())
     member = ElasticClient(5)
     identity = identity_in(member.take_seat(lambda: store), {"HOROVOD_HOSTNAME": "node"})
@@ -93,7 +94,7 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
 def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
     member = ElasticClient(5)
     for count in (1, 2, 3):
-        store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
+        store.set(KEYS.seat(count), RankAssignment(count, RankInfo(size=3), (5, 0, 7)).encoded())
     member.take_seat(lambda: store)
     member.standing = StateVersion(1, 4)
     # Not those that are no member, nor this one itself.
@@ -116,7 +117,7 @@ def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) ->
     with pytest.raises(KeyboardInterrupt):
         member.take_seat(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
-    store.set(KEYS.seat(1), Seat(world=9).encoded())
+    store.set(KEYS.seat(1), RankAssignment(world=9).encoded())
     assert member.take_seat(lambda: store).world == 9
     assert list(store._values) == [KEYS.seat(1)]
 
@@ -126,7 +127,9 @@ def test_no_seat_any_more(
 ) -> None:
     others = []
     monkeypatch.setattr("sys.excepthook", lambda *error: others.append(error))
-    store.set(KEYS.seat(1), Seat(removal="node[1] was removed from the elastic job").encoded())
+    store.set(
+        KEYS.seat(1), RankAssignment(removal="node[1] was removed from the elastic job").encoded()
+    )
     with pytest.raises(
         RemovedError, match=r"init: node\[1\] was removed from the elastic job"
     ) as it:
@@ -140,18 +143,18 @@ def test_no_seat_any_more(
 
 def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
     member = ElasticClient(5)
-    member.seat = Seat(updates=1)
+    member.seat = RankAssignment(updates=1)
     told: Queue[tuple[int, int]] = Queue()
     store.set(update_key(1), Update(10, 1).encoded())
     store.set(update_key(2), Update(20, 2).encoded())
     member.watch_updates(lambda: store, lambda timestamp, kind: told.put((timestamp, kind)))
     assert told.get(timeout=30) == (20, 2)
-    member.seat = Seat(updates=3)
+    member.seat = RankAssignment(updates=3)
     store.set(update_key(3), Update(30, 1).encoded())
     store.set(update_key(4), Update(40, 3).encoded())
     assert told.get(timeout=30) == (40, 3)
     assert member.news() == [Update(40, 3)]
-    member.seat = Seat(updates=4)
+    member.seat = RankAssignment(updates=4)
     assert member.news() == []
 
 
@@ -193,7 +196,7 @@ def test_the_launcher_hears_and_says(
         seat = pool.submit(ElasticClient(5).take_seat, lambda: client)
         key, value = heard.get(timeout=30)
         assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
-        server.set(KEYS.seat(1), Seat(world=2).encoded())
+        server.set(KEYS.seat(1), RankAssignment(world=2).encoded())
         assert seat.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")
     assert server.found("elastic/worker/5/") == {}  # and what was ordered before is done
@@ -264,7 +267,7 @@ def test_another_driver_is_asked_again(drivers: Drivers) -> None:
         drivers.follow()
         assert drivers.heard.get(timeout=30) == first
         assert first[0] == KEYS.ready(1)
-        drivers.server.set(KEYS.seat(1), Seat(world=2).encoded())
+        drivers.server.set(KEYS.seat(1), RankAssignment(world=2).encoded())
         assert seat.result(timeout=30).world == 2
 
 
@@ -274,7 +277,7 @@ def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
     drivers.server.set(update_key(1), Update(10, 1).encoded())
     member.watch_updates(drivers.open_store, lambda *update: told.put(update))
     assert told.get(timeout=30) == (10, 1)
-    member.seat = Seat(updates=3)
+    member.seat = RankAssignment(updates=3)
     drivers.follow()
     drivers.server.set(update_key(4), Update(40, 2).encoded())
     assert told.get(timeout=30) == (40, 2)

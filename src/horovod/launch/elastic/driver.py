@@ -45,7 +45,7 @@ from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
-from horovod.rendezvous.identity.elastic_messages import Ready, Seat
+from horovod.rendezvous.identity.elastic_messages import RankAssignment, Ready
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 
@@ -405,8 +405,8 @@ class _ElasticDriver:
     def _start(self, action: Start) -> None:
         self._add_log(action.worker)
         if self._answers is not None:
-            self._answers.note_place(0, action.worker, action.slot)
-        self._crews.start(action.worker, action.slot)
+            self._answers.note_place(0, action.worker, action.rank_info)
+        self._crews.start(action.worker, action.rank_info)
 
     def _add_log(self, number: int) -> None:
         try:
@@ -427,9 +427,9 @@ class _ElasticDriver:
                 self._name_seat(action.world, number, seat)
             self._post.answer(number, seat)
 
-    def _name_seat(self, world: int, number: int, seat: Seat) -> None:
+    def _name_seat(self, world: int, number: int, seat: RankAssignment) -> None:
         slot = self._crews.name_seat(number, seat)
-        if self._answers is not None and slot is not None and not seat.is_forecast:
+        if self._answers is not None and slot is not None and not seat.is_provisional:
             self._answers.note_place(world, number, slot)
 
     def _finish(self, action: Finish) -> None:

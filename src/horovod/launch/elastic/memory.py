@@ -42,7 +42,7 @@ from horovod.launch.remote.job_folder import (
     home_path,
 )
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.identity.elastic_messages import Seat, Update
+from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
 __all__ = ["JobRefusedError", "Memory", "Record", "new_record"]
 
@@ -69,7 +69,9 @@ class Record:
     stores: list[tuple[str, int]] = field(default_factory=list)
     hostnames: set[str] = field(default_factory=set)  # as last found
     asked: dict[int, int] = field(default_factory=dict)  # for how many seats, by worker
-    answers: dict[int, tuple[int, Seat]] = field(default_factory=dict)  # to which of them, how
+    answers: dict[int, tuple[int, RankAssignment]] = field(
+        default_factory=dict
+    )  # to which of them, how
     worlds: list[int] = field(default_factory=list)  # whose meeting may be in the store
     abandoned: Abandon | None = None
     updates: int = 0

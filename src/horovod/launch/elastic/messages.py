@@ -11,7 +11,7 @@ from collections.abc import Callable
 from horovod.launch.elastic.memory import JobRefusedError, Record
 from horovod.launch.elastic.policy.actions import Abandon
 from horovod.rendezvous.identity.elastic_messages import (
-    Seat,
+    RankAssignment,
     Update,
     WorkerKeys,
     update_key,
@@ -72,12 +72,12 @@ class DriverMessages:
         self._record.asked[worker] = count
         return True
 
-    def answer(self, worker: int, seat: Seat) -> None:
+    def answer(self, worker: int, seat: RankAssignment) -> None:
         """To the last question of ``worker``."""
         record = self._record
         count = record.asked[worker]
         record.answers[worker] = (count, seat)
-        if not (seat.removal or seat.is_forecast):
+        if not (seat.removal or seat.is_provisional):
             record.news = {n: update for n, update in record.news.items() if n > seat.updates}
         self._server.set(WorkerKeys(worker).seat(count), seat.encoded())
 

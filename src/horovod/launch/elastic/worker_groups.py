@@ -13,20 +13,20 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
 from horovod.launch.jobs.job_loop import JobLoop
 from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place, remote_environment
-from horovod.launch.model.hosts import Slot
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.addresses import is_own_address, resolve, store_addresses
 from horovod.launch.workers.machine import is_this_machine
-from horovod.launch.workers.processes import words_to_run
-from horovod.launch.workers.python_command import python_words, words_there
+from horovod.launch.workers.processes import command_argv
+from horovod.launch.workers.python_command import python_command, remote_python_command
 from horovod.launch.workers.worker_group import Trouble, WorkerGroup
-from horovod.rendezvous.identity.elastic_messages import Seat
+from horovod.rendezvous.identity.elastic_messages import RankAssignment
 from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["WorkerGroups"]
@@ -45,7 +45,7 @@ class _Connection:
     crew: RemoteWorkerGroup
     answer_by: float
     is_again: bool = False
-    waiting: dict[int, Place] = field(default_factory=dict)
+    waiting: dict[int, WorkerSpec] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
 
 
@@ -114,17 +114,17 @@ class WorkerGroups:
         for hostname in dict.fromkeys(workers.values()):
             self._connect(hostname, [n for n, name in workers.items() if name == hostname])
 
-    def start(self, number: int, slot: Slot) -> None:
+    def start(self, number: int, rank_info: RankInfo) -> None:
         """Start a worker, at once or when its host has answered."""
         extra = {**self._plan.extra_environment, **_elastic(number)}
         if self._plan.job_id:
             extra["_HOROVOD_PATIENCE"] = f"{self._patience_s:g}"
-        place = Place(number, slot, extra)
-        if self._here is not None and self._on_this_machine(slot.hostname):
+        place = WorkerSpec(number, rank_info, extra)
+        if self._here is not None and self._on_this_machine(rank_info.hostname):
             self._crews[number] = self._here
             self._here.start_worker(place)
             return
-        connection = self._connections.get(slot.hostname) or self._connect(slot.hostname)
+        connection = self._connections.get(rank_info.hostname) or self._connect(rank_info.hostname)
         if connection.crew.is_greeted:
             self._crews[number] = connection.crew
             connection.crew.start_worker(place)
@@ -157,22 +157,14 @@ class WorkerGroups:
         if crew is not None:
             crew.forget(number)
 
-    def name_seat(self, number: int, seat: Seat) -> Slot | None:
+    def name_seat(self, number: int, seat: RankAssignment) -> RankInfo | None:
         """What a worker prints goes on under the rank that it has now; its place, if it lives."""
         crew = self._crews.get(number)
         worker = None if crew is None else crew.workers.get(number)
         if worker is None:
             return None
-        worker.slot = Slot(
-            hostname=worker.slot.hostname,
-            rank=seat.rank,
-            size=seat.size,
-            local_rank=seat.local_rank,
-            local_size=seat.local_size,
-            cross_rank=seat.cross_rank,
-            cross_size=seat.cross_size,
-        )
-        return worker.slot
+        worker.rank_info = seat.rank_info
+        return worker.rank_info
 
     def keep(self, hostnames: Collection[str]) -> None:
         """Part with other hosts than these, where nothing runs."""
@@ -277,7 +269,7 @@ class WorkerGroups:
 
     def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
         """Connect with a host, whose keeper should have the workers of these ``numbers``."""
-        way = self._words_for(hostname) if self._guests is None else self._guests[hostname]
+        way = self._command_for(hostname) if self._guests is None else self._guests[hostname]
         crew = self._stage.crew_there(hostname, way, listener=self._listener, call=self._files)
         if numbers:
             crew.expect_workers()
@@ -287,13 +279,13 @@ class WorkerGroups:
         crew.connect(self._environ)
         return connection
 
-    def _words_for(self, hostname: str) -> list[str]:
-        if not self._plan.job_id:
-            return words_there(hostname, self._plan.ssh, self._environ, "agent")
-        arguments = (self._plan.job_id, hostname, self._run)
-        if self._on_this_machine(hostname):
-            return python_words(sys.executable, "bridge", arguments)
-        return words_there(hostname, self._plan.ssh, self._environ, "bridge", arguments)
+    def _command_for(self, hostname: str) -> list[str]:
+        module, arguments = "remote.agent", tuple[str, ...]()
+        if self._plan.job_id:
+            module, arguments = "remote.proxy", (self._plan.job_id, hostname, self._run)
+            if self._on_this_machine(hostname):
+                return python_command(sys.executable, module, arguments)
+        return remote_python_command(hostname, self._plan.ssh, self._environ, module, arguments)
 
     @property
     def _patience_s(self) -> float:
@@ -320,7 +312,7 @@ class WorkerGroups:
     ) -> HostPlan:
         return HostPlan(
             hostname=hostname,
-            words=tuple(words_to_run(self._plan.command)),
+            words=tuple(command_argv(self._plan.command)),
             environment=environment,
             stores=tuple(stores),
             secret=self._secret,

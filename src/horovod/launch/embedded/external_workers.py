@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from horovod.core.base.rank_info import RankInfo, rank_infos
 from horovod.launch.model.environment import Rendezvous, worker_environment
-from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
 from horovod.launch.workers.addresses import store_addresses
 from horovod.rendezvous.store.server import StoreServer
 
@@ -22,18 +22,16 @@ __all__ = ["ExternalWorkerStore", "guest_environments", "seats"]
 _SECRET_BYTES = 32
 
 
-def seats(nodes: Sequence[str]) -> list[Slot]:
+def seats(nodes: Sequence[str]) -> list[RankInfo]:
     """The place in the world of each worker, given the names of their nodes.
 
     Workers of a node have consecutive ranks, nodes come in the order in which they are first named,
     so worker 0 is rank 0.
     """
-    count: dict[str, int] = {}
-    for node in nodes:
-        count[node] = count.get(node, 0) + 1
-    slots = assign_ranks([HostSlots(node, n) for node, n in count.items()], len(nodes))
-    free = {node: [slot for slot in slots if slot.hostname == node] for node in count}
-    return [free[node].pop(0) for node in nodes]
+    order = list(dict.fromkeys(nodes))
+    infos = rank_infos(sorted(nodes, key=order.index))
+    free = {node: iter([info for info in infos if info.hostname == node]) for node in order}
+    return [next(free[node]) for node in nodes]
 
 
 class ExternalWorkerStore:
@@ -60,7 +58,7 @@ class ExternalWorkerStore:
 
 
 def guest_environments(
-    slots: Sequence[Slot],
+    slots: Sequence[RankInfo],
     rendezvous: Rendezvous,
     extra: Mapping[str, Any],
     interfaces: Sequence[str] = (),

@@ -17,14 +17,14 @@ from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, counted, open_s
 from horovod.launch.jobs.outcomes import host_loss, worker_failure
 from horovod.launch.jobs.report import new_report, say_last
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place, remote_environment
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.remote.remote_hosts import RemoteHosts
 from horovod.launch.workers.addresses import store_addresses
 from horovod.launch.workers.logs import Logs
-from horovod.launch.workers.processes import describe_exit, open_standard_files, words_to_run
-from horovod.launch.workers.python_command import words_there
+from horovod.launch.workers.processes import command_argv, describe_exit, open_standard_files
+from horovod.launch.workers.python_command import remote_python_command
 from horovod.launch.workers.worker_group import GRACE_S, Trouble, Worker, WorkerGroup
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.store.client import REPORT_KEYS
@@ -87,7 +87,7 @@ class _Job:
     ) -> None:
         self._plan = plan
         self._environ = environ
-        self._words = words_to_run(plan.command)
+        self._words = command_argv(plan.command)
         self._rendezvous = rendezvous
         self._secret = rendezvous.secret if rendezvous else os.urandom(SECRET_BYTES)
         self._stage = stage
@@ -131,8 +131,8 @@ class _Job:
 
     def _remote_crew(self, hostname: str) -> RemoteWorkerGroup:
         others = self._plan.others
-        way = others.guests.get(hostname) or words_there(
-            hostname, others.ssh, self._environ, "agent"
+        way = others.guests.get(hostname) or remote_python_command(
+            hostname, others.ssh, self._environ, "remote.agent"
         )
         return self._stage.crew_there(hostname, way, listener=self, call=self._plan.call)
 
@@ -177,7 +177,7 @@ class _Job:
     def _start_workers(self, crew: WorkerGroup, hostname: str) -> None:
         for slot in self._plan.slots_by_host[hostname]:
             if not self._stage.is_ending:
-                crew.start_worker(Place(slot.rank, slot, self._plan.environment_of(slot.rank)))
+                crew.start_worker(WorkerSpec(slot.rank, slot, self._plan.environment_of(slot.rank)))
 
     def _host_plan(
         self, hostname: str, environment: Mapping[str, str], stores: tuple[tuple[str, int], ...]

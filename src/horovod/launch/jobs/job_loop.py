@@ -183,8 +183,12 @@ class JobLoop:
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         out_log, err_log = self._logs.of(worker.number)
         return (
-            self._output.lines(lambda: f"[{worker.slot.rank}]<stdout>:", self._stdout, out_log),
-            self._output.lines(lambda: f"[{worker.slot.rank}]<stderr>:", self._stderr, err_log),
+            self._output.lines(
+                lambda: f"[{worker.rank_info.rank}]<stdout>:", self._stdout, out_log
+            ),
+            self._output.lines(
+                lambda: f"[{worker.rank_info.rank}]<stderr>:", self._stderr, err_log
+            ),
         )
 
     def _outsiders(self) -> list[int]:

@@ -22,8 +22,8 @@ def worker_failure(first: Worker) -> JobOutcome:
     """The outcome when a worker failed; the last lines have the form that tools look for."""
     exit_code = first.exit_code or 0
     cause = f"{first.name}, which {describe_exit(exit_code)}"
-    text = failure_text(cause, first.slot.rank, exit_code)
-    return JobOutcome(1, text, first.slot, first.pid, exit_code, worker=first.number)
+    text = failure_text(cause, first.rank_info.rank, exit_code)
+    return JobOutcome(1, text, first.rank_info, first.pid, exit_code, worker=first.number)
 
 
 def failure_text(first: str, rank: int, exit_code: int | None) -> str:

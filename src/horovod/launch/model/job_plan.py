@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import CallFiles
-from horovod.launch.model.hosts import Slot
 from horovod.launch.model.ssh import SshOptions
 
 __all__ = ["EmbeddedAgentAddress", "JobOutcome", "JobPlan", "OtherHosts"]
@@ -52,7 +52,7 @@ class JobPlan:
     """
 
     command: tuple[str, ...]
-    slots: tuple[Slot, ...]
+    slots: tuple[RankInfo, ...]
     extra_environment: Mapping[str, str] = field(default_factory=dict)
     rank_environment: tuple[Mapping[str, str], ...] = ()
     is_verbose: bool = False
@@ -69,7 +69,7 @@ class JobPlan:
         return {**self.extra_environment, **of_rank}
 
     @property
-    def slots_by_host(self) -> dict[str, tuple[Slot, ...]]:
+    def slots_by_host(self) -> dict[str, tuple[RankInfo, ...]]:
         """The places on each host, hosts in the order of their ranks."""
         groups = groupby(self.slots, key=lambda slot: slot.hostname)
         return {hostname: tuple(slots) for hostname, slots in groups}
@@ -94,7 +94,7 @@ class JobOutcome:
 
     status: int
     text: str = ""
-    slot: Slot | None = None
+    rank_info: RankInfo | None = None
     pid: int = 0
     exit_code: int = 0
     has_lost_host: bool = False

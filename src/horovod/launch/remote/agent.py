@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from horovod.errors import InitError
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place, place_of, plan_of
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, place_of, plan_of
 from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.wire.records import Records
@@ -248,7 +248,7 @@ class Agent:
 
     def _greeting(self) -> dict[str, Any]:
         workers = [
-            {"number": worker.number, "slot": asdict(worker.slot), "pid": worker.pid}
+            {"number": worker.number, "rank_info": asdict(worker.rank_info), "pid": worker.pid}
             for worker in self._crew.workers.values()
         ]
         return {
@@ -323,7 +323,7 @@ class Agent:
             self._crew.forget(frame.worker)
             self._forget_closed()
 
-    def _start(self, plan: HostPlan, places: Sequence[Place]) -> None:
+    def _start(self, plan: HostPlan, places: Sequence[WorkerSpec]) -> None:
         if self.is_ending or not (self._is_prepared or self._prepare(plan)):
             return
         for place in places:

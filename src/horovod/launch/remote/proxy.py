@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from horovod.launch.remote.agent_socket import BUSY, ENDING, READY, WELCOME, keeper_at
 from horovod.launch.remote.job_folder import host_home_path
-from horovod.launch.workers.python_command import python_words
+from horovod.launch.workers.python_command import python_command
 
 __all__ = ["copy", "main"]
 
@@ -78,7 +78,7 @@ def _ask(keeper: socket.socket, run: str) -> bytes:
 
 def _start_keeper() -> None:
     """In a session of its own, so that it outlives whatever has started this process."""
-    words = python_words(sys.executable, "keeper", sys.argv[1:])
+    words = python_command(sys.executable, "remote.detached_agent", sys.argv[1:])
     with subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,

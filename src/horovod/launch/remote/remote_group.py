@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.core.base.checked import MOST_PID, BadMessageError, Fields, printable
-from horovod.launch.model.host_plan import HostPlan, Place, fields_of, place_fields, slot_of
+from horovod.core.base.rank_info import read_rank_info
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, place_fields
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote.embedded_link import EmbeddedAgentLink
 from horovod.launch.remote.ssh_child import SshChild
@@ -115,7 +116,7 @@ class RemoteWorkerGroup:
         self._has_plan = False
         self._consoles = consoles
         self._make_sinks = sinks
-        self._awaited: dict[int, Place] = {}  # asked for and neither started nor troubled
+        self._awaited: dict[int, WorkerSpec] = {}  # asked for and neither started nor troubled
         self._streams: dict[int, _Streams] = {}
         self._forgotten: set[int] = set()
         self._is_asked = False  # to end
@@ -140,8 +141,8 @@ class RemoteWorkerGroup:
     @property
     def ranks(self) -> list[int]:
         """Those of the host's workers, also of those that have yet to start, in order."""
-        started = [worker.slot for worker in self.workers.values()]
-        awaited = [place.slot for place in self._awaited.values()]
+        started = [worker.rank_info for worker in self.workers.values()]
+        awaited = [place.rank_info for place in self._awaited.values()]
         return sorted(slot.rank for slot in started + awaited)
 
     @property
@@ -183,7 +184,7 @@ class RemoteWorkerGroup:
         """
         self._has_plan = True
 
-    def start_worker(self, place: Place) -> None:
+    def start_worker(self, place: WorkerSpec) -> None:
         """See ``Crew``; needs ``prepare`` before."""
         self._awaited[place.number] = place
         fields = {"places": [place_fields(place)]}
@@ -367,7 +368,7 @@ class RemoteWorkerGroup:
     def _on_started(self, number: int, pid: int) -> Callable[[], None]:
         if not 0 < pid <= MOST_PID:
             raise BadMessageError("STARTED", "pid", str(pid), f"1 to {MOST_PID}")
-        worker = Worker(number, self._awaited.pop(number).slot, pid)
+        worker = Worker(number, self._awaited.pop(number).rank_info, pid)
         self._add(worker)
         return partial(self._listener.started, worker)
 
@@ -426,4 +427,5 @@ class RemoteWorkerGroup:
 
 def _worker_of(fields: Fields) -> Worker:
     number = fields.integer("number", 0, 2**32 - 1)
-    return Worker(number, slot_of(fields), fields.integer("pid", 1, MOST_PID))
+    info = read_rank_info(fields.fields("rank_info"))
+    return Worker(number, info, fields.integer("pid", 1, MOST_PID))

@@ -29,8 +29,9 @@ from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.run.call_error import elastic_error, job_error, unpickling_error
 from horovod.launch.run.options import RunOptions, check_options
-from horovod.launch.run.supervision import python_words, read_outcome, supervise
+from horovod.launch.run.supervision import read_outcome, supervise
 from horovod.launch.run.supervisor import Assignment
+from horovod.launch.workers.python_command import python_command
 from horovod.settings import environment_of
 
 __all__ = ["call_like_here", "run", "run_as_given", "run_call"]
@@ -161,7 +162,7 @@ def _run_by_mpi(call: Call, options: RunOptions, environ: Mapping[str, str]) -> 
 
     check_mpi()
     job = MpiJob(
-        command=tuple(python_words(options.executable, "mpi_worker")),
+        command=tuple(python_command(options.executable, "run.mpi_worker")),
         process_count=len(options.slots),
         hosts=options.hosts,
         ssh=options.others.ssh,
@@ -226,7 +227,7 @@ def run_call(
 
 
 def _plan(options: RunOptions, files: CallFiles, *, has_guests: bool) -> JobPlan | ElasticPlan:
-    command = tuple(python_words(options.executable, "function_worker"))
+    command = tuple(python_command(options.executable, "calls.worker"))
     if options.elastic is not None:
         return ElasticPlan(
             command=command,

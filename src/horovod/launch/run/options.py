@@ -15,14 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.argument_checks import check_count, check_integer, check_seconds
-from horovod.launch.model.hosts import (
-    HostSlots,
-    Slot,
-    interface_names,
-    parse_hostfile,
-    parse_hosts,
-)
+from horovod.launch.model.hosts import HostSlots, interface_names, parse_hostfile, parse_hosts
 from horovod.launch.model.job_plan import OtherHosts
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run.elastic_options import (
@@ -44,7 +39,7 @@ _STACKLEVEL = 5
 class RunOptions:
     """What ``horovod.run`` was asked for; ``slots`` are those of a job of fixed size."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[RankInfo, ...]
     executable: str
     start_timeout_s: float | None
     output_directory: Path | None

@@ -17,9 +17,9 @@ from horovod.launch.embedded.agent_news import AgentDirectory
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.run.supervisor import ELASTIC, Assignment
 from horovod.launch.workers.processes import describe_exit
-from horovod.launch.workers.python_command import python_words
+from horovod.launch.workers.python_command import python_command
 
-__all__ = ["end", "python_words", "read_outcome", "send_assignment", "supervise"]
+__all__ = ["end", "read_outcome", "send_assignment", "supervise"]
 
 
 def supervise(
@@ -42,7 +42,7 @@ def supervise(
         with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
             stream.flush()
     with subprocess.Popen(
-        python_words(executable, "supervisor", [ELASTIC] if is_elastic else []),
+        python_command(executable, "run.supervisor", [ELASTIC] if is_elastic else []),
         stdin=subprocess.PIPE,
         stdout=streams[0],
         stderr=streams[1],

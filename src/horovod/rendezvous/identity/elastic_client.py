@@ -20,15 +20,15 @@ from horovod.core.base.checked import BadMessageError
 from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous.identity.driver_absence import DriverAbsence, patience_in
 from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
     Ready,
-    Seat,
     StateVersion,
     Update,
     WorkerKeys,
     update_key,
     world_scope,
 )
-from horovod.rendezvous.identity.environment import Identity, hostname_of
+from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 from horovod.rendezvous.store.client import Store
 
 __all__ = ["ElasticClient", "RemovedError", "identity_in", "this_member"]
@@ -53,7 +53,7 @@ class ElasticClient:
     def __init__(self, number: int, patience: DriverAbsence | None = None) -> None:
         self.standing = StateVersion()
         self.checkpoint = ""
-        self.seat = Seat()
+        self.seat = RankAssignment()
         self._keys = WorkerKeys(number)
         self._patience = patience or DriverAbsence()
         self._count = 0
@@ -67,7 +67,9 @@ class ElasticClient:
     def note_failure(self, error: HorovodInternalError | InitError) -> None:
         """Why this worker is about to ask for another seat: its last world is over."""
         seat = self.seat
-        others = [rank for rank in error.ranks if rank < len(seat.members) and rank != seat.rank]
+        others = [
+            rank for rank in error.ranks if rank < len(seat.members) and rank != seat.rank_info.rank
+        ]
         self._reason = str(error)
         self._lost = tuple(seat.members[rank] for rank in others)
         self._keeps_state = False
@@ -76,7 +78,7 @@ class ElasticClient:
         """An update is why; ``keeps_state`` as in ``Ready``."""
         self._reason, self._lost, self._keeps_state = "", (), keeps_state
 
-    def take_seat(self, open_store: Callable[[], Store]) -> Seat:
+    def take_seat(self, open_store: Callable[[], Store]) -> RankAssignment:
         """Ask for a seat in the next world, and wait for it as long as the driver lives.
 
         The first answer may be a forecast only.
@@ -96,7 +98,7 @@ class ElasticClient:
         self.seat = seat
         return seat
 
-    def _ask(self, store: Store) -> Seat:
+    def _ask(self, store: Store) -> RankAssignment:
         try:
             if not self._has_asked:
                 ready = Ready(
@@ -109,7 +111,7 @@ class ElasticClient:
                 )
                 store.set(self._keys.ready(self._count), ready.encoded())
                 self._has_asked = True
-            return _decoded(Seat.decoded, _await(store, self._keys.seat(self._count)))
+            return _decoded(RankAssignment.decoded, _await(store, self._keys.seat(self._count)))
         except InitError:
             self._has_asked = False  # another driver knows nothing of it
             raise
@@ -200,19 +202,14 @@ def _await(store: Store, key: str) -> bytes:
             continue
 
 
-def identity_in(seat: Seat, environ: Mapping[str, str]) -> Identity:
+def identity_in(seat: RankAssignment, environ: Mapping[str, str]) -> ProcessInfo:
     """Who a process with this seat is."""
-    return Identity(
-        rank=seat.rank,
-        size=seat.size,
-        local_rank=seat.local_rank,
-        local_size=seat.local_size,
-        cross_rank=seat.cross_rank,
-        cross_size=seat.cross_size,
-        hostname=hostname_of(environ),
-        launcher="horovodrun",
+    return ProcessInfo.at(
+        seat.rank_info,
+        hostname_of(environ),
+        "horovodrun",
         scope=world_scope(seat.world),
-        is_forecast=seat.is_forecast,
+        is_provisional=seat.is_provisional,
     )
 
 

@@ -19,7 +19,12 @@ from horovod.launch.elastic.policy.actions import (
 from horovod.launch.elastic.policy.policy import ElasticPolicy
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Seat, StateVersion
+from horovod.rendezvous.identity.elastic_messages import (
+    HostUpdate,
+    RankAssignment,
+    Ready,
+    StateVersion,
+)
 
 A = TypeVar("A", bound=Action)
 TIMEOUT_S = 600.0
@@ -42,7 +47,7 @@ class Story:
         self.now = 0.0
         self.new: list[Action] = []
         self.where: dict[int, tuple[str, int]] = {}
-        self.seats: dict[int, Seat] = {}
+        self.seats: dict[int, RankAssignment] = {}
         self.worlds: list[Seats] = []
 
     # What happens.
@@ -101,12 +106,12 @@ class Story:
         self.kinds: list[int] = getattr(self, "kinds", [])
         for order in orders:
             if isinstance(order, Start):
-                self.where[order.worker] = (order.slot.hostname, order.slot_index)
+                self.where[order.worker] = (order.rank_info.hostname, order.slot_index)
             elif isinstance(order, Seats):
                 given = {
                     w: seat
                     for w, seat in order.seats.items()
-                    if not (seat.removal or seat.is_forecast)
+                    if not (seat.removal or seat.is_provisional)
                 }
                 self.seats.update(given)
                 if given:
@@ -143,7 +148,11 @@ class Story:
     def forecasts(self) -> dict[int, tuple[int, int]]:
         """Rank and size that newcomers will probably have."""
         given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
-        return {w: (seat.rank, seat.size) for w, seat in given.items() if seat.is_forecast}
+        return {
+            w: (seat.rank_info.rank, seat.rank_info.size)
+            for w, seat in given.items()
+            if seat.is_provisional
+        }
 
     @property
     def members(self) -> tuple[int, ...]:

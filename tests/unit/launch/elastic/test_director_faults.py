@@ -36,7 +36,7 @@ def test_the_death_of_rank_0_hands_its_role_to_the_newest_state() -> None:
     story.failed(2, standing=StateVersion(1, 6))
     story.failed(3, standing=StateVersion(1, 7))
     assert story.members == (3, 2)
-    assert [story.seats[w].local_rank for w in (3, 2)] == [1, 0]
+    assert [story.seats[w].rank_info.local_rank for w in (3, 2)] == [1, 0]
 
 
 def test_loss_while_the_others_meet_or_sync() -> None:
@@ -284,8 +284,8 @@ def test_a_fatal_error_ends_the_job() -> None:
     assert story.outcome.text == (
         "horovodrun: worker 1 (rank 1, a) cannot go on: ranks disagree about allreduce 'x'\n"
     )
-    assert story.outcome.slot is not None
-    assert story.outcome.slot.rank == 1
+    assert story.outcome.rank_info is not None
+    assert story.outcome.rank_info.rank == 1
 
 
 @pytest.mark.parametrize("event", ["ready", "done", "exits"])

@@ -21,7 +21,12 @@ from horovod.launch.elastic.policy.actions import (
 )
 from horovod.launch.elastic.policy.policy import ElasticPolicy
 from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Seat, StateVersion
+from horovod.rendezvous.identity.elastic_messages import (
+    HostUpdate,
+    RankAssignment,
+    Ready,
+    StateVersion,
+)
 
 TIMEOUT_S = 100.0
 COOLDOWNS = st.sampled_from([(1.0, 4.0), None, (1.0, 8.0), (5.0, 30.0)])
@@ -37,7 +42,7 @@ class Process:
     is_ending: bool = False
     is_done: bool = False
     was_removed: bool = False
-    seat: Seat | None = None
+    seat: RankAssignment | None = None
     standing: StateVersion = field(default_factory=StateVersion)
     keeps_state: bool = False
 
@@ -244,8 +249,8 @@ class Jobs(RuleBasedStateMachine):
     def start(self, order: Start) -> None:
         assert order.worker == self.numbers
         self.numbers += 1
-        spot = (order.slot.hostname, order.slot_index)
-        assert order.slot_index < self.found[order.slot.hostname]
+        spot = (order.rank_info.hostname, order.slot_index)
+        assert order.slot_index < self.found[order.rank_info.hostname]
         assert spot not in [process.spot for process in self.processes.values()]
         self.processes[order.worker] = Process(spot)
         usable = [n for n in self.processes if self.may_stay(n)]
@@ -256,17 +261,17 @@ class Jobs(RuleBasedStateMachine):
             process = self.processes[number]
             assert process.is_waiting
             assert not process.is_ending
-            assert not seat.is_forecast or process.seat is None
+            assert not seat.is_provisional or process.seat is None
             if seat.removal:
                 self.check_dispensable(number)
             process.is_waiting = False
             process.was_removed = bool(seat.removal)
         kept = {n: seat for n, seat in order.seats.items() if not seat.removal}
-        seats = {n: seat for n, seat in kept.items() if not seat.is_forecast}
+        seats = {n: seat for n, seat in kept.items() if not seat.is_provisional}
         if seats:
             self.form(order.world, seats)
 
-    def form(self, number: int, seats: dict[int, Seat]) -> None:
+    def form(self, number: int, seats: dict[int, RankAssignment]) -> None:
         first = next(iter(seats.values()))
         assert number == self.world.number + 1
         assert set(first.members) == set(seats)
@@ -274,10 +279,10 @@ class Jobs(RuleBasedStateMachine):
         most = self.max_np or len(seats)
         can_have_outgoing = outgoing or any(self.is_blamed(n) for n in first.members)
         assert self.min_np <= len(seats) <= (max(most, 2) if can_have_outgoing else most)
-        assert [seats[n].rank for n in first.members] == list(range(len(seats)))
-        assert {(s.world, s.size, s.members, s.updates, s.must_sync) for s in seats.values()} == {
-            (number, len(seats), first.members, first.updates, first.must_sync)
-        }
+        assert [seats[n].rank_info.rank for n in first.members] == list(range(len(seats)))
+        assert {
+            (s.world, s.rank_info.size, s.members, s.updates, s.must_sync) for s in seats.values()
+        } == {(number, len(seats), first.members, first.updates, first.must_sync)}
         members = {n: self.processes[n] for n in first.members}
         newest = max(process.standing for process in members.values())
         assert members[first.members[0]].standing == newest
@@ -300,7 +305,10 @@ class Jobs(RuleBasedStateMachine):
             process.seat = seats[worker]
             same = [p for p in members.values() if p.spot[0] == process.spot[0]]
             lower = [p for p in same if p.spot < process.spot]
-            assert (process.seat.local_rank, process.seat.local_size) == (len(lower), len(same))
+            assert (process.seat.rank_info.local_rank, process.seat.rank_info.local_size) == (
+                len(lower),
+                len(same),
+            )
         self.world = World(number, first.members, first.must_sync, formed_at=self.now)
 
     def check_dispensable(self, number: int) -> None:

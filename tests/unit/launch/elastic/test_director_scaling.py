@@ -41,12 +41,15 @@ def test_first_workers_have_the_ranks_that_were_predicted() -> None:
     assert story.members == (0, 1, 2, 3, 4)
     for slot in slots:
         seat = story.seats[slot.rank]
-        assert (seat.rank, seat.local_rank, seat.local_size) == (
+        assert (seat.rank_info.rank, seat.rank_info.local_rank, seat.rank_info.local_size) == (
             slot.rank,
             slot.local_rank,
             slot.local_size,
         )
-        assert (seat.cross_rank, seat.cross_size) == (slot.cross_rank, slot.cross_size)
+        assert (seat.rank_info.cross_rank, seat.rank_info.cross_size) == (
+            slot.cross_rank,
+            slot.cross_size,
+        )
 
 
 def test_the_first_world_waits_for_all_but_does_with_fewer_after_a_failure() -> None:

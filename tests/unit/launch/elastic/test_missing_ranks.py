@@ -10,7 +10,12 @@ import pytest
 
 from horovod.errors import HorovodInternalError, InitError, from_code
 from horovod.rendezvous.identity.elastic_client import ElasticClient, identity_in
-from horovod.rendezvous.identity.elastic_messages import Ready, Seat, StateVersion, WorkerKeys
+from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
+    Ready,
+    StateVersion,
+    WorkerKeys,
+)
 from horovod.rendezvous.mesh import connect
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
@@ -37,7 +42,7 @@ def client_of(server: StoreServer) -> closing[StoreClient]:
     return closing(StoreClient(server.address, SECRET, timeout_s=30))
 
 
-def failure_of_init(server: StoreServer, seat: Seat) -> InitError:
+def failure_of_init(server: StoreServer, seat: RankAssignment) -> InitError:
     identity = identity_in(seat, {"HOROVOD_HOSTNAME": "a"})
     with client_of(server) as store, pytest.raises(InitError) as failure:
         connect(identity, store, SECRET, 1, 1 << 16, 1.0)
@@ -45,7 +50,7 @@ def failure_of_init(server: StoreServer, seat: Seat) -> InitError:
 
 
 def asked_by(
-    server: StoreServer, worker: int, seat: Seat, error: HorovodInternalError | InitError
+    server: StoreServer, worker: int, seat: RankAssignment, error: HorovodInternalError | InitError
 ) -> Ready:
     """What the driver hears of a worker that asks for its next seat because of ``error``."""
     member, keys = ElasticClient(worker), WorkerKeys(worker)

@@ -12,7 +12,12 @@ from horovod.launch.elastic.messages import DriverMessages, open_store
 from horovod.launch.elastic.policy.actions import Abandon
 from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import Seat, Update, WorkerKeys, update_key
+from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
+    Update,
+    WorkerKeys,
+    update_key,
+)
 from horovod.rendezvous.store.client import AbandonedError, StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
@@ -40,7 +45,7 @@ def client(record: Record) -> Iterator[StoreClient]:
         post = DriverMessages(server, record)
         assert post.note_question(5, 1)
         post.publish(UPDATES[0])
-        post.answer(5, Seat(world=1, updates=1))
+        post.answer(5, RankAssignment(world=1, updates=1))
         post.publish(UPDATES[1])
         post.abandon(Abandon(1, "worker 3 died"))
         assert post.note_question(5, 2)
@@ -54,7 +59,7 @@ def client(record: Record) -> Iterator[StoreClient]:
 
 
 def test_answers_and_updates_of_this_world_are_given_again(client: StoreClient) -> None:
-    assert Seat.decoded(client.get(KEYS.seat(1), 30)).world == 1
+    assert RankAssignment.decoded(client.get(KEYS.seat(1), 30)).world == 1
     assert Update.decoded(client.get(update_key(2), 30)) == UPDATES[1]
     for key in (update_key(1), KEYS.seat(2)):
         with pytest.raises(TimeoutError):
@@ -78,7 +83,7 @@ def test_nothing_is_kept_for_who_has_ended(record: Record) -> None:
     with store_of(record) as server:
         post = DriverMessages(server, record)
         post.note_question(5, 1)
-        post.answer(5, Seat(world=1))
+        post.answer(5, RankAssignment(world=1))
         assert post.has_heard
         post.forget(5)
         assert not post.has_heard

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.job_plan import JobOutcome
-from horovod.rendezvous.identity.elastic_messages import Seat, Update
+from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
 __all__ = ["Abandon", "Action", "End", "Finish", "Publish", "Say", "Seats", "Start"]
 
@@ -18,7 +18,7 @@ class Start:
     """Start a process. ``slot`` predicts its ranks; ``slot_index`` counts its host's slots."""
 
     worker: int
-    slot: Slot
+    rank_info: RankInfo
     slot_index: int
 
 
@@ -43,7 +43,7 @@ class Seats:
     """Answers to workers that are ready: seats in ``world``, or their removal."""
 
     world: int
-    seats: Mapping[int, Seat]
+    seats: Mapping[int, RankAssignment]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Finish:
-    """The job is over: end all that is left. ``outcome.slot`` is a failed worker's, if one is."""
+    """The job is over: end all that is left."""
 
     outcome: JobOutcome
 

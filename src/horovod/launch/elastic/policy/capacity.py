@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from horovod.launch.elastic.policy.blacklist import Blacklist
 
-__all__ = ["Capacity", "WorkerSpec"]
+__all__ = ["Capacity", "SlotId"]
 
 
-class WorkerSpec(NamedTuple):
+class SlotId(NamedTuple):
     """One slot of a host; indices count from 0."""
 
     hostname: str
@@ -25,7 +25,7 @@ class Capacity:
         self.hosts: dict[str, int] = {}
         self.order: list[str] = []
         self._banned: Blacklist[str] = Blacklist(cooldown, rng)
-        self._resting: Blacklist[WorkerSpec] = Blacklist(cooldown, rng)
+        self._resting: Blacklist[SlotId] = Blacklist(cooldown, rng)
 
     def found(self, hosts: Mapping[str, int]) -> None:
         """What the discovery says now."""
@@ -36,28 +36,28 @@ class Capacity:
         """Blacklist a host; until when."""
         return self._banned.add(now, hostname)
 
-    def rest(self, now: float, spot: WorkerSpec) -> float:
+    def rest(self, now: float, spot: SlotId) -> float:
         """Blacklist a single slot; until when."""
         return self._resting.add(now, spot)
 
-    def pardon(self, now: float, kept: Collection[WorkerSpec]) -> None:
+    def pardon(self, now: float, kept: Collection[SlotId]) -> None:
         """Use the hosts of the ``kept`` slots again, but blacklist their other slots."""
         for name in {spot.hostname for spot in kept}:
             self._banned.remove(name)
             for index in self._indices(name):
-                if (spot := WorkerSpec(name, index)) not in kept and self.is_usable(now, spot):
+                if (spot := SlotId(name, index)) not in kept and self.is_usable(now, spot):
                     self.rest(now, spot)
 
-    def is_listed(self, spot: WorkerSpec) -> bool:
+    def is_listed(self, spot: SlotId) -> bool:
         """Whether the discovery has found the slot, blacklisted or not."""
         return spot.slot_index < self.hosts.get(spot.hostname, 0)
 
-    def spots(self, now: float) -> list[WorkerSpec]:
+    def spots(self, now: float) -> list[SlotId]:
         """What can be used, in order."""
-        spots = (WorkerSpec(name, index) for name in self.order for index in self._indices(name))
+        spots = (SlotId(name, index) for name in self.order for index in self._indices(name))
         return [spot for spot in spots if self.is_usable(now, spot)]
 
-    def is_usable(self, now: float, spot: WorkerSpec) -> bool:
+    def is_usable(self, now: float, spot: SlotId) -> bool:
         """Whether a worker may be there."""
         return (
             self.is_listed(spot)
@@ -74,9 +74,9 @@ class Capacity:
         ends = {name: self._banned.end_of(now, name) for name in self.hosts}
         return {name: end for name, end in ends.items() if end is not None}
 
-    def resting_until(self, now: float) -> dict[WorkerSpec, float]:
+    def resting_until(self, now: float) -> dict[SlotId, float]:
         """The slots found that are blacklisted by themselves, and until when."""
-        spots = [WorkerSpec(name, index) for name in self.hosts for index in self._indices(name)]
+        spots = [SlotId(name, index) for name in self.hosts for index in self._indices(name)]
         ends = {spot: self._resting.end_of(now, spot) for spot in spots}
         return {spot: end for spot, end in ends.items() if end is not None}
 

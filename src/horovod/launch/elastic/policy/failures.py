@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.elastic.policy.registry import Entry
 from horovod.launch.jobs.outcomes import failure_text
-from horovod.launch.model.hosts import Slot
 
 __all__ = ["Ending", "Failure", "Penalty", "most_named", "penalty_for"]
 
@@ -38,13 +38,13 @@ class Failure:
     number: int
     name: str
     what: str
-    slot: Slot
+    rank_info: RankInfo
     exit_code: int | None
 
     @property
     def text(self) -> str:
         """How a failed job reads because of it."""
-        return failure_text(f"{self.name}, which {self.what}", self.slot.rank, self.exit_code)
+        return failure_text(f"{self.name}, which {self.what}", self.rank_info.rank, self.exit_code)
 
 
 def penalty_for(

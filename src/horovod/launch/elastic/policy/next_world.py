@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from horovod.launch.elastic.policy.ranking import best_informed, by_spot, in_rank_order, places
+from horovod.launch.elastic.policy.ranking import best_informed, by_spot, in_rank_order, positions
 from horovod.launch.elastic.policy.registry import Entry, Phase
 from horovod.launch.elastic.policy.worker_pool import WorkerPool
-from horovod.launch.model.hosts import Slot
-from horovod.rendezvous.identity.elastic_messages import HostUpdate, Seat
+from horovod.rendezvous.identity.elastic_messages import HostUpdate, RankAssignment
 
 __all__ = [
     "candidates",
@@ -89,52 +87,42 @@ def ordered(staff: WorkerPool, chosen: Sequence[Entry]) -> list[Entry]:
     return in_rank_order(chosen, staff.capacity.order, first)
 
 
-def seats(by_rank: Sequence[Entry], world: int, updates: int, must_sync: bool) -> dict[int, Seat]:
+def seats(
+    by_rank: Sequence[Entry], world: int, updates: int, must_sync: bool
+) -> dict[int, RankAssignment]:
     """What each member is told."""
     numbers = tuple(entry.number for entry in by_rank)
-    slots = places([entry.spot for entry in by_rank])
+    infos = positions([entry.spot for entry in by_rank])
     return {
-        number: _seat(slot, world, numbers, updates, must_sync)
-        for number, slot in zip(numbers, slots, strict=True)
+        number: RankAssignment(world, info, numbers, updates, must_sync)
+        for number, info in zip(numbers, infos, strict=True)
     }
 
 
-def forecasts(staff: WorkerPool, entries: Sequence[Entry], updates: int) -> dict[int, Seat]:
+def forecasts(
+    staff: WorkerPool, entries: Sequence[Entry], updates: int
+) -> dict[int, RankAssignment]:
     """What newcomers are told that the current world goes on without, and who start until then."""
     predicted = staff.predicted()
     found = {}
     for entry in entries:
-        slot = predicted[entry.number]
-        entry.rank, entry.local_rank = slot.rank, slot.local_rank
+        entry.rank_info = predicted[entry.number]
         if entry.phase is not Phase.STARTING:
             entry.enter(Phase.STARTING, staff.now)
-        found[entry.number] = replace(_seat(slot, staff.world, (), updates, True), is_forecast=True)
+        found[entry.number] = RankAssignment(
+            staff.world, entry.rank_info, updates=updates, is_provisional=True
+        )
     return found
 
 
-def _seat(slot: Slot, world: int, members: tuple[int, ...], updates: int, must_sync: bool) -> Seat:
-    return Seat(
-        world=world,
-        rank=slot.rank,
-        size=slot.size,
-        local_rank=slot.local_rank,
-        local_size=slot.local_size,
-        cross_rank=slot.cross_rank,
-        cross_size=slot.cross_size,
-        members=members,
-        updates=updates,
-        must_sync=must_sync,
-    )
-
-
-def removals(staff: WorkerPool, chosen: Sequence[Entry] = ()) -> Mapping[int, Seat]:
+def removals(staff: WorkerPool, chosen: Sequence[Entry] = ()) -> Mapping[int, RankAssignment]:
     """What those are told, but for ``chosen``, that wait for seats and whose slots are gone."""
     removed = {}
     for entry in staff.roll:
         if entry.phase is Phase.READY and entry not in chosen and not staff.is_usable(entry):
-            where = f"{entry.spot.hostname}[{entry.local_rank}]"
+            where = f"{entry.spot.hostname}[{entry.rank_info.local_rank}]"
             text = f"{where} was removed from the elastic job: {_why_unusable(staff, entry)}"
-            removed[entry.number] = Seat(removal=text)
+            removed[entry.number] = RankAssignment(removal=text)
     return removed
 
 

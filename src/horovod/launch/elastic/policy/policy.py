@@ -133,7 +133,9 @@ class ElasticPolicy:
         entry = self._staff.roll.get(worker)
         if self._begins(now) and entry is not None and entry.is_staying:
             text = f"horovodrun: {entry.name} cannot go on: {text}\n"
-            self._finish(1, text, Failure(worker, entry.name, "cannot go on", entry.slot, None))
+            self._finish(
+                1, text, Failure(worker, entry.name, "cannot go on", entry.rank_info, None)
+            )
         return self._settle()
 
     def worker_exited(
@@ -458,7 +460,7 @@ class ElasticPolicy:
         outcome = JobOutcome(status, text)
         if failure is not None:
             code = failure.exit_code or 0
-            outcome = JobOutcome(status, text, failure.slot, 0, code, worker=failure.number)
+            outcome = JobOutcome(status, text, failure.rank_info, 0, code, worker=failure.number)
         self._staff.orders.append(Finish(outcome))
         self._is_over = True
 

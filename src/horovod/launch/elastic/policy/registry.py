@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from horovod.launch.elastic.policy.capacity import WorkerSpec
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.elastic.policy.capacity import SlotId
 from horovod.rendezvous.identity.elastic_messages import Ready
 
 __all__ = ["Entry", "Phase", "WorkerRegistry"]
@@ -29,19 +29,18 @@ class Phase(Enum):
 class Entry:
     """One worker. ``since``: when it got into its phase; ``world``: where its last seat was.
 
-    ``rank`` and ``local_rank`` are those of that seat, or a prediction. When ``lost_at`` comes it
+    ``rank_info`` is the position in that world, or a provisional one. When ``lost_at`` comes it
     counts as lost, if others have the state; ``accuser`` is the worker that said so. ``pid`` is 0
     until its process has started.
     """
 
     number: int
-    spot: WorkerSpec
+    spot: SlotId
     since: float
     phase: Phase = Phase.STARTING
     ready: Ready = field(default_factory=Ready)
     world: int = 0
-    rank: int = 0
-    local_rank: int = 0
+    rank_info: RankInfo = field(default_factory=RankInfo)
     lost_at: float | None = None
     accuser: str = ""
     pid: int = 0
@@ -53,9 +52,9 @@ class Entry:
         return f"worker {self.number} ({rank}{self.spot.hostname})"
 
     @property
-    def slot(self) -> Slot:
-        """Where it is in its last world, or would be, as far as is known."""
-        return Slot(self.spot.hostname, self.rank, 0, self.local_rank, 0, 0, 0)
+    def rank(self) -> int:
+        """Its rank in the last world, or the provisional one."""
+        return self.rank_info.rank
 
     @property
     def is_staying(self) -> bool:
@@ -82,9 +81,9 @@ class WorkerRegistry:
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))
 
-    def enrol(self, spot: WorkerSpec, now: float) -> Entry:
+    def enrol(self, spot: SlotId, now: float) -> Entry:
         """A new worker in ``spot``."""
-        entry = Entry(self._next, spot, now)
+        entry = Entry(self._next, spot, now, rank_info=RankInfo(hostname=spot.hostname))
         self._entries[entry.number] = entry
         self._next += 1
         return entry
@@ -106,6 +105,6 @@ class WorkerRegistry:
         """Who is on that host."""
         return [entry for entry in self if entry.spot.hostname == hostname]
 
-    def occupied(self) -> set[WorkerSpec]:
+    def occupied(self) -> set[SlotId]:
         """Where somebody is, if only for a moment more."""
         return {entry.spot for entry in self}

@@ -9,15 +9,15 @@ import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.elastic import texts
 from horovod.launch.elastic.policy.actions import Action, End, Say, Start
 from horovod.launch.elastic.policy.capacity import Capacity
 from horovod.launch.elastic.policy.failures import Ending, Failure, Penalty, penalty_for
-from horovod.launch.elastic.policy.ranking import by_spot, in_rank_order, places
+from horovod.launch.elastic.policy.ranking import by_spot, in_rank_order, positions
 from horovod.launch.elastic.policy.registry import Entry, Phase, WorkerRegistry
-from horovod.launch.model.hosts import Slot
 from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import Seat
+from horovod.rendezvous.identity.elastic_messages import RankAssignment
 
 __all__ = ["WorkerPool"]
 
@@ -102,7 +102,7 @@ class WorkerPool:
             if entry.number in numbers:
                 entry.enter(Phase.LEAVING, self.now)
 
-    def begin_world(self, seats: Mapping[int, Seat]) -> None:
+    def begin_world(self, seats: Mapping[int, RankAssignment]) -> None:
         """The next world; who is still in the last one has no slot any more."""
         for entry in self.roll:
             if entry.phase is Phase.SEATED:
@@ -112,7 +112,7 @@ class WorkerPool:
         for entry in self.roll:
             if (seat := seats.get(entry.number)) is not None:
                 entry.enter(Phase.SEATED, self.now)
-                entry.world, entry.rank, entry.local_rank = self.world, seat.rank, seat.local_rank
+                entry.world, entry.rank_info = self.world, seat.rank_info
                 hostnames.add(entry.spot.hostname)
         self.capacity.forget_others(self.now, hostnames)
         self.losses, self.endings = [], []
@@ -129,16 +129,15 @@ class WorkerPool:
             return
         predicted = self.predicted()
         for entry in fresh:
-            slot = predicted[entry.number]
-            entry.rank, entry.local_rank = slot.rank, slot.local_rank
-            self.orders.append(Start(entry.number, slot, entry.spot.slot_index))
+            entry.rank_info = predicted[entry.number]
+            self.orders.append(Start(entry.number, entry.rank_info, entry.spot.slot_index))
 
-    def predicted(self) -> dict[int, Slot]:
+    def predicted(self) -> dict[int, RankInfo]:
         """Where workers will be if all of them come; spares have the ranks above the others."""
         everybody = by_spot(self.usable(), self.capacity.order)
         members = [entry for entry in self.members() if self.is_usable(entry)]
         ordered = in_rank_order(everybody, self.capacity.order, (members or everybody)[0])
-        slots = places([entry.spot for entry in ordered])
+        slots = positions([entry.spot for entry in ordered])
         return {entry.number: slot for entry, slot in zip(ordered, slots, strict=True)}
 
     def fail(
@@ -215,7 +214,7 @@ class WorkerPool:
 
     def _note_failure(self, entry: Entry, what: str, exit_code: int | None) -> None:
         if self.failure is None or self._is_failure_old:
-            self.failure = Failure(entry.number, entry.name, what, entry.slot, exit_code)
+            self.failure = Failure(entry.number, entry.name, what, entry.rank_info, exit_code)
             self._is_failure_old = False
 
     def _lose(self, entry: Entry, what: str) -> None:
