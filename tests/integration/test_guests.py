@@ -12,31 +12,29 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from guest_jobs import HERE, OPTIONS, call
+from guest_jobs import HERE, call
 from launching import assert_gone
 
 from horovod.launch.calls.call import Call
 from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
-from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.model.limits import Limits
-from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.model.job_plan import ElasticPlan, EmbeddedAgentAddress, JobPlan, Limits
 from horovod.launch.run.function import run_call
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
 ENGINE = """
 import sys
-from horovod.launch.embedded.embedded_agent import Guest
+from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 name, secret = sys.stdin.readline().split()
-with Guest("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
+with EmbeddedAgent("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
            environment={"GUEST": name}) as guest:
     print(guest.address[1], flush=True)
     sys.exit(guest.wait())
@@ -217,8 +215,8 @@ def test_an_elastic_job_gets_another_guest() -> None:
     for each in tasks:
         each.start()
     limits = Limits(2, 2, 3, None, 60, None)
-    options = replace(OPTIONS, elastic=ElasticRun(limits, most_results=3))
-    found = run_call(Call(count_with_a_loss, (), {}), options, guests=book)
+    plan = JobPlan(elastic=ElasticPlan(limits, most_results=3))
+    found = run_call(Call(count_with_a_loss, (), {}), plan, agents=book)
     for each in tasks:
         each.join()
     assert found == [(0, 2, 20), (1, 2, 20)]

@@ -8,14 +8,10 @@ from typing import Any, Protocol
 
 from horovod.launch.calls.call import Call
 from horovod.launch.embedded.external_workers import seats
-from horovod.launch.model.job_plan import EmbeddedAgentAddress, OtherHosts
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan, OtherHosts
 from horovod.launch.run.function import run_call
-from horovod.launch.run.options import RunOptions
 
 HERE = "127.0.0.1"
-OPTIONS = RunOptions(
-    slots=(), executable="", start_timeout_s=None, output_directory=None, is_verbose=False
-)
 
 
 class HasGuest(Protocol):
@@ -27,15 +23,14 @@ class HasGuest(Protocol):
 
 def call(function: Callable[[], Any], guests: Mapping[str, HasGuest], secret: bytes) -> list[Any]:
     slots = seats(["node"] * len(guests))
-    options = replace(
-        OPTIONS,
+    plan = JobPlan(
         slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, guests, strict=True)),
         others=OtherHosts(
             addresses=dict.fromkeys(guests, (HERE,)),
-            guests={
+            agents={
                 name: EmbeddedAgentAddress(*guest.address, secret) for name, guest in guests.items()
             },
             start_timeout_s=30,
         ),
     )
-    return run_call(Call(function, (), {}), options)
+    return run_call(Call(function, (), {}), plan)

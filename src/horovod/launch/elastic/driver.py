@@ -39,8 +39,7 @@ from horovod.launch.embedded.agent_news import AgentUpdates
 from horovod.launch.jobs.job_id import parting_words, with_job_id
 from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_stage
 from horovod.launch.jobs.report import new_report, say_last
-from horovod.launch.model.elastic_plan import ElasticPlan
-from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.processes import describe_exit, open_standard_files
@@ -55,7 +54,7 @@ _LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker 
 
 
 def run_elastic_job(
-    plan: ElasticPlan, environ: Mapping[str, str], news: AgentUpdates | None = None
+    plan: JobPlan, environ: Mapping[str, str], news: AgentUpdates | None = None
 ) -> JobOutcome:
     """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
 
@@ -80,7 +79,7 @@ def run_elastic_job(
 
 
 def _run(
-    plan: ElasticPlan,
+    plan: JobPlan,
     environ: Mapping[str, str],
     memory: Memory,
     record: Record,
@@ -88,7 +87,8 @@ def _run(
 ) -> JobOutcome | None:
     """How the job went; None if it was to be taken over and is not there any more."""
     is_return = record is memory.recalled
-    numbers = range(plan.limits.np)
+    assert plan.elastic is not None
+    numbers = range(plan.elastic.limits.np)
     report = new_report(plan)
     manner = OutputOptions(
         plan.is_verbose,
@@ -121,7 +121,7 @@ class _ElasticDriver:
 
     def __init__(
         self,
-        plan: ElasticPlan,
+        plan: JobPlan,
         environ: Mapping[str, str],
         stage: JobLoop,
         logs: Logs,
@@ -131,7 +131,8 @@ class _ElasticDriver:
         record: Record,
         news: AgentUpdates | None,
     ) -> None:
-        self._plan = plan
+        assert plan.elastic is not None
+        self._plan, self._elastic = plan, plan.elastic
         self._stage = stage
         self._logs = logs
         self._mailbox = mailbox
@@ -140,8 +141,7 @@ class _ElasticDriver:
         self._director = record.director
         self._server = server
         self._post = DriverMessages(server, record)
-        least = plan.limits.min_np if plan.wants_all else None
-        self._answers = Answers(plan.call, least) if plan.call else None
+        self._answers = Answers(plan.call, plan.least_results) if plan.call else None
         guests = EmbeddedAgentHosts(news, stage.selector, self._found) if news else None
         self._source = guests or self._host_source(environ)
         self._crews = WorkerGroups(
@@ -179,9 +179,11 @@ class _ElasticDriver:
             self._take_over()
         else:
             if self._memory.void:
-                self._stage.say(f"job {self._plan.job_id} begins anew: {self._memory.void}")
+                self._stage.say(f"job {self._elastic.job_id} begins anew: {self._memory.void}")
             command = shlex.join(self._plan.command)
-            self._stage.say_verbose(f"starting {self._plan.limits.np} or more workers: {command}")
+            self._stage.say_verbose(
+                f"starting {self._elastic.limits.np} or more workers: {command}"
+            )
         self.turn()
 
     def _take_over(self) -> None:
@@ -209,9 +211,9 @@ class _ElasticDriver:
             self._answers.close()
 
     def _host_source(self, environ: Mapping[str, str]) -> HostSource:
-        plan = self._plan
+        plan = self._elastic
         if not plan.script:
-            hosts = {host.hostname: host.slots for host in plan.hosts}
+            hosts = {host.hostname: host.slots for host in self._plan.hosts}
             return FixedHosts(hosts, self._found)
         selector = self._stage.selector
         return DiscoveryScript(plan.script, plan.slots_per_host, selector, self._found, environ)
@@ -240,9 +242,9 @@ class _ElasticDriver:
     def _has_taken_over(self) -> bool:
         if self._crews.has_found:
             self._is_taking_over = False
-            self._stage.say(f"job {self._plan.job_id} is taken over")
+            self._stage.say(f"job {self._elastic.job_id} is taken over")
         elif not self._crews.is_searching:
-            self._stage.say(f"job {self._plan.job_id} begins anew: none of its workers is left")
+            self._stage.say(f"job {self._elastic.job_id} begins anew: none of its workers is left")
             self.is_void = True
             self._stage.end(JobOutcome(0))
         return not self._is_taking_over

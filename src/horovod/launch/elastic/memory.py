@@ -33,7 +33,7 @@ from horovod.core.base.checked import printable
 from horovod.core.base.own_files import read_own, replacing
 from horovod.launch.elastic.policy.actions import Abandon, Action
 from horovod.launch.elastic.policy.policy import ElasticPolicy
-from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.remote.job_folder import (
     DRIVER,
     JobFolder,
@@ -79,9 +79,10 @@ class Record:
     pending: list[Action] = field(default_factory=list)
 
 
-def new_record(plan: ElasticPlan) -> Record:
+def new_record(plan: JobPlan) -> Record:
     """A job that has not begun."""
-    director = ElasticPolicy(plan.limits, random.Random(), time.time)
+    assert plan.elastic is not None
+    director = ElasticPolicy(plan.elastic.limits, random.Random(), time.time)
     return Record(uuid4().hex, os.urandom(SECRET_BYTES), director)
 
 
@@ -95,20 +96,20 @@ class Memory:
             to be trusted.
     """
 
-    def __init__(self, plan: ElasticPlan, environ: Mapping[str, str]) -> None:
+    def __init__(self, plan: JobPlan, environ: Mapping[str, str]) -> None:
         self.recalled: Record | None = None
         self.void = ""
         self._home: JobFolder | None = None
-        if not plan.job_id:
+        if plan.elastic is None or not plan.elastic.job_id:
             return
-        self._job_id = plan.job_id
+        self._job_id = plan.elastic.job_id
         self._heading = _heading(plan)
         try:
-            self._home = JobFolder(home_path(plan.job_id, DRIVER, environ))
+            self._home = JobFolder(home_path(self._job_id, DRIVER, environ))
             self._path = self._home.path / _STATE
             self._recall()
         except JobFolderTakenError as error:
-            raise JobRefusedError(f"job {plan.job_id} is run by {error}, which lives") from None
+            raise JobRefusedError(f"job {self._job_id} is run by {error}, which lives") from None
         except JobRefusedError:
             self.close()
             raise
@@ -167,7 +168,7 @@ def heading_in(line: bytes) -> dict[str, str]:
     return {name: printable(value) for name, value in known if isinstance(value, str)}
 
 
-def _heading(plan: ElasticPlan) -> dict[str, Any]:
+def _heading(plan: JobPlan) -> dict[str, Any]:
     folder = os.getcwd()
     try:
         boot = _BOOT.read_text().strip()

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
 from horovod.launch.jobs.job_loop import JobLoop
-from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.model.environment import Rendezvous
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
-from horovod.launch.model.job_plan import EmbeddedAgentAddress
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.addresses import is_own_address, resolve, store_addresses
 from horovod.launch.workers.machine import is_this_machine
@@ -58,7 +57,7 @@ class WorkerGroups:
 
     def __init__(
         self,
-        plan: ElasticPlan,
+        plan: JobPlan,
         environ: Mapping[str, str],
         stage: JobLoop,
         server: StoreServer,
@@ -70,7 +69,8 @@ class WorkerGroups:
         files: WorkerFiles | None,
         guests: Mapping[str, EmbeddedAgentAddress] | None = None,
     ) -> None:
-        self._plan = plan
+        assert plan.elastic is not None
+        self._plan, self._elastic = plan, plan.elastic
         self._environ = environ
         self._stage = stage
         self._server = server
@@ -81,7 +81,7 @@ class WorkerGroups:
         self._files = files
         self._guests = guests
         self.has_found = False  # a worker that was started before this driver
-        self._here = None if plan.job_id else self._crew_here()
+        self._here = None if plan.elastic.job_id else self._crew_here()
         self._is_here: dict[str, bool] = {}
         self._connections: dict[str, _Connection] = {}
         self._crews: dict[int, WorkerGroup] = {}
@@ -99,7 +99,7 @@ class WorkerGroups:
 
     def tick(self, now: float) -> None:
         """Give up hosts that do not answer."""
-        limit = f"no answer within {self._plan.start_timeout_s:g} s (--start-timeout)"
+        limit = f"no answer within {self._plan.others.start_timeout_s:g} s (--start-timeout)"
         for hostname, connection in list(self._connections.items()):
             if not connection.crew.is_greeted and now >= connection.answer_by:
                 self._drop(hostname)
@@ -117,7 +117,7 @@ class WorkerGroups:
     def start(self, number: int, rank_info: RankInfo) -> None:
         """Start a worker, at once or when its host has answered."""
         extra = {**self._plan.extra_environment, **_elastic(number)}
-        if self._plan.job_id:
+        if self._elastic.job_id:
             extra["_HOROVOD_PATIENCE"] = f"{self._patience_s:g}"
         place = WorkerSpec(number, rank_info, extra)
         if self._here is not None and self._on_this_machine(rank_info.hostname):
@@ -226,7 +226,7 @@ class WorkerGroups:
         numbers = [number for number, found in self._crews.items() if found is crew]
         connection = self._connections.get(crew.hostname)
         is_current = connection is not None and connection.crew is crew
-        may_return = self._plan.job_id and crew.is_greeted and not self._stage.is_ending
+        may_return = self._elastic.job_id and crew.is_greeted and not self._stage.is_ending
         if is_current and may_return and numbers:
             self._stage.say(f"{crew.hostname}: connecting again, since {crew.problem}")
             self._connect(crew.hostname, numbers)
@@ -274,23 +274,25 @@ class WorkerGroups:
         if numbers:
             crew.expect_workers()
             self._crews.update(dict.fromkeys(numbers, crew))
-        answer_by = time.monotonic() + self._plan.start_timeout_s
+        answer_by = time.monotonic() + self._plan.others.start_timeout_s
         connection = self._connections[hostname] = _Connection(crew, answer_by, bool(numbers))
         crew.connect(self._environ)
         return connection
 
     def _command_for(self, hostname: str) -> list[str]:
         module, arguments = "remote.agent", tuple[str, ...]()
-        if self._plan.job_id:
-            module, arguments = "remote.proxy", (self._plan.job_id, hostname, self._run)
+        if self._elastic.job_id:
+            module, arguments = "remote.proxy", (self._elastic.job_id, hostname, self._run)
             if self._on_this_machine(hostname):
                 return python_command(sys.executable, module, arguments)
-        return remote_python_command(hostname, self._plan.ssh, self._environ, module, arguments)
+        return remote_python_command(
+            hostname, self._plan.others.ssh, self._environ, module, arguments
+        )
 
     @property
     def _patience_s(self) -> float:
         """How long workers wait for another driver."""
-        return self._plan.limits.elastic_timeout_s if self._plan.job_id else 0.0
+        return self._elastic.limits.elastic_timeout_s if self._elastic.job_id else 0.0
 
     def _stores_for(self, crew: RemoteWorkerGroup) -> Sequence[tuple[str, int]]:
         """Where the host finds the job's store; what it needs for that is opened now."""
@@ -301,7 +303,7 @@ class WorkerGroups:
         else:
             known = {crew.hostname: (self._guests[crew.hostname].host,)}
         seen = {crew.hostname: crew.launcher_address} if crew.launcher_address else {}
-        wanted = store_addresses(known, seen, self._plan.interfaces)
+        wanted = store_addresses(known, seen, self._plan.others.interfaces)
         there = dict(self._server.addresses)
         missing = [host for host in wanted if host not in there and is_own_address(host)]
         there.update(self._server.listen([(host, 0) for host in missing]))
@@ -316,7 +318,7 @@ class WorkerGroups:
             environment=environment,
             stores=tuple(stores),
             secret=self._secret,
-            store_timeout_s=min(_MOST_STORE_S, self._plan.start_timeout_s / 2),
+            store_timeout_s=min(_MOST_STORE_S, self._plan.others.start_timeout_s / 2),
             interfaces=self._plan.interfaces,
             patience_s=self._patience_s,
             has_call=self._files is not None,

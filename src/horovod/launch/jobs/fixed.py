@@ -107,7 +107,7 @@ class _Job:
             self._begin()
             return
         names = " ".join(crew.hostname for crew in self._fleet.crews)
-        if self._plan.others.guests:
+        if self._plan.others.agents:
             say(f"connecting with {names}")
         else:
             say("Filtering local host names.")
@@ -131,7 +131,7 @@ class _Job:
 
     def _remote_crew(self, hostname: str) -> RemoteWorkerGroup:
         others = self._plan.others
-        way = others.guests.get(hostname) or remote_python_command(
+        way = others.agents.get(hostname) or remote_python_command(
             hostname, others.ssh, self._environ, "remote.agent"
         )
         return self._stage.crew_there(hostname, way, listener=self, call=self._plan.call)
@@ -238,7 +238,7 @@ class _Job:
         if failures := self._fleet.failures():
             self._stage.end(JobOutcome(1, failures))
             return
-        if not self._plan.others.guests:
+        if not self._plan.others.agents:
             self._stage.say_verbose("SSH was successful into all the remote hosts.")
         try:
             self._begin()

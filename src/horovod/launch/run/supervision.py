@@ -30,7 +30,7 @@ def supervise(
     is_elastic: bool,
     environ: Mapping[str, str] | None = None,
     streams: tuple[int | None, int | None] = (None, None),
-    guests: AgentDirectory | None = None,
+    agents: AgentDirectory | None = None,
 ) -> int:
     """Run a job in a process of its own; its exit code. Whatever is raised here ends the job.
 
@@ -53,16 +53,16 @@ def supervise(
     ) as process:
         try:
             send_assignment(process, assignment())
-            if guests is not None:
+            if agents is not None:
                 assert process.stdin is not None
-                guests.open(process.stdin)
+                agents.open(process.stdin)
             return process.wait()
         except BaseException:
             end(process)
             raise
         finally:
-            if guests is not None:
-                guests.close()
+            if agents is not None:
+                agents.close()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -17,8 +17,7 @@ from horovod.launch.elastic.policy.actions import (
     Start,
 )
 from horovod.launch.elastic.policy.policy import ElasticPolicy
-from horovod.launch.model.job_plan import JobOutcome
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import JobOutcome, Limits
 from horovod.rendezvous.identity.elastic_messages import (
     HostUpdate,
     RankAssignment,

@@ -11,13 +11,13 @@ import pytest
 
 from horovod.launch.elastic.memory import JobRefusedError, Memory, new_record
 from horovod.launch.elastic.policy.actions import Say
-from horovod.launch.model.elastic_plan import ElasticPlan
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits
 from horovod.launch.remote.job_folder import DRIVER, home_path
 from horovod.rendezvous.identity.elastic_messages import Ready
 
 LIMITS = Limits(1, 1, None, None, 600.0, None)
-PLAN = ElasticPlan(("python", "train.py"), LIMITS, "./hosts.sh", job_id="fred")
+ELASTIC = ElasticPlan(LIMITS, "./hosts.sh", job_id="fred")
+PLAN = JobPlan(("python", "train.py"), elastic=ELASTIC)
 
 
 class Desk:
@@ -26,7 +26,7 @@ class Desk:
         self.secret = b""
         self.state = home_path("fred", DRIVER, self.environ) / "state"
 
-    def memory(self, plan: ElasticPlan = PLAN) -> Memory:
+    def memory(self, plan: JobPlan = PLAN) -> Memory:
         return Memory(plan, self.environ)
 
     def change(self, **heading: str) -> None:
@@ -105,7 +105,8 @@ def test_a_damaged_file(desk: Desk) -> None:
 
 
 def test_a_job_without_an_id_leaves_nothing(tmp_path: Path) -> None:
-    with closing(Memory(replace(PLAN, job_id=""), {"XDG_STATE_HOME": str(tmp_path)})) as memory:
+    plan = replace(PLAN, elastic=replace(ELASTIC, job_id=""))
+    with closing(Memory(plan, {"XDG_STATE_HOME": str(tmp_path)})) as memory:
         memory.keep(new_record(PLAN))
         memory.remove()
     assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,7 @@ import pytest
 from horovod.launch.elastic.memory import JobRefusedError, Record, new_record
 from horovod.launch.elastic.messages import DriverMessages, open_store
 from horovod.launch.elastic.policy.actions import Abandon
-from horovod.launch.model.elastic_plan import ElasticPlan
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits
 from horovod.rendezvous.identity.elastic_messages import (
     RankAssignment,
     Update,
@@ -27,7 +26,9 @@ UPDATES = [Update(10, 1), Update(20, 2)]
 
 @pytest.fixture
 def record() -> Record:
-    return new_record(ElasticPlan(("true",), Limits(1, 1, None, None, 600.0, None)))
+    return new_record(
+        JobPlan(("true",), elastic=ElasticPlan(Limits(1, 1, None, None, 600.0, None)))
+    )
 
 
 def store_of(record: Record) -> StoreServer:

@@ -44,8 +44,7 @@ from horovod.launch.elastic.policy.actions import Abandon, Action, Finish, Publi
 from horovod.launch.elastic.policy.failures import Failure, most_named
 from horovod.launch.elastic.policy.registry import Entry, Phase
 from horovod.launch.elastic.policy.worker_pool import WorkerPool
-from horovod.launch.model.job_plan import JobOutcome
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import JobOutcome, Limits
 from horovod.launch.workers.processes import describe_exit
 from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Update
 

@@ -16,7 +16,7 @@ from horovod.launch.elastic.policy.capacity import Capacity
 from horovod.launch.elastic.policy.failures import Ending, Failure, Penalty, penalty_for
 from horovod.launch.elastic.policy.ranking import by_spot, in_rank_order, positions
 from horovod.launch.elastic.policy.registry import Entry, Phase, WorkerRegistry
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import Limits
 from horovod.rendezvous.identity.elastic_messages import RankAssignment
 
 __all__ = ["WorkerPool"]
