@@ -57,7 +57,7 @@ from horovod.rendezvous.identity.elastic_messages import (
     read_key,
 )
 from horovod.rendezvous.identity.host_id import HostId as Where
-from horovod.rendezvous.links import handshake as greeting
+from horovod.rendezvous.links import handshake as link_handshake
 from horovod.rendezvous.links import round as link_round
 from horovod.rendezvous.links.plan import Purpose
 from horovod.rendezvous.links.reachability import Report, Unreached, decode_report, encode_report
@@ -93,7 +93,7 @@ PLAN = HostPlan("node", ("python", "a.py"), {"PATH": "/bin"}, (("10.0.0.1", 4000
 CARD = RankCapabilities(1, 4, 4096, 77, "node", "node", Where("h", "n"))
 REPORT = Report(0, [1], {2: Unreached([(1, 0)], [("10.0.0.1:1", "refused")])})
 CLAIMS = handshake.Claims(1, 2, 0, 4096)
-LINK = greeting.Claims(Purpose.DATA, 0, 1, 0, "10.0.0.1", 4000, b"c" * 32)
+LINK = link_handshake.Claims(Purpose.DATA, 0, 1, 0, "10.0.0.1", 4000, b"c" * 32)
 ADDRESS = {"host": "10.0.0.5", "bits": 24, "interface": "eth0", "scope": 0, "speed": 1000}
 MEMBER = {"build": "horovod", "listening": [{"address": ADDRESS, "port": 4000}]}
 
@@ -129,13 +129,15 @@ def raw_mesh_messages(data: bytes, _: Path) -> None:
 
 
 def link_hello(data: bytes, _: Path) -> None:
-    stated = data[: greeting.HELLO_REST_BYTES - PROOF_BYTES]
-    if len(stated) == greeting.HELLO_REST_BYTES - PROOF_BYTES:
-        proof = prove(SECRET, b"horovod link dialer", greeting.MAGIC, NONCE, stated)
-        greeting.read_hello(stated + proof, SECRET, NONCE)
+    stated = data[: link_handshake.HELLO_REST_BYTES - PROOF_BYTES]
+    if len(stated) == link_handshake.HELLO_REST_BYTES - PROOF_BYTES:
+        proof = prove(SECRET, b"horovod link dialer", link_handshake.MAGIC, NONCE, stated)
+        link_handshake.read_hello(stated + proof, SECRET, NONCE)
     said = data[:1].ljust(1, b"\0")
-    proof = prove(SECRET, b"horovod link listener", greeting.MAGIC, NONCE, LINK.encode(), said)
-    greeting.read_verdict(said + proof, SECRET, LINK, NONCE)
+    proof = prove(
+        SECRET, b"horovod link listener", link_handshake.MAGIC, NONCE, LINK.encode(), said
+    )
+    link_handshake.read_verdict(said + proof, SECRET, LINK, NONCE)
 
 
 class OneValue:
@@ -232,7 +234,7 @@ def process_sets_agree(data: bytes, _: Path) -> None:
     process_sets._groups_in(1, data, 2)
 
 
-def guest(data: bytes, _: Path) -> None:
+def agent(data: bytes, _: Path) -> None:
     AgentHandshake(SECRET).feed(data)
 
 
@@ -302,7 +304,7 @@ PARSERS: Mapping[str, Parser] = {
         lambda data, _: slurm._tasks_per_node({slurm._PER_NODE: data.decode(errors="replace")}, 7),
         (InitError,),
     ),
-    "guest": Parser(of(NONCE + bytes(PROOF_BYTES)), guest, (HandshakeError,)),
+    "guest": Parser(of(NONCE + bytes(PROOF_BYTES)), agent, (HandshakeError,)),
     "launcher of a guest": Parser(
         of(AgentHandshake(SECRET).opening + bytes(PROOF_BYTES)),
         launcher_of_guest,

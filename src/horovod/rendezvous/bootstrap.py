@@ -108,7 +108,7 @@ def recognise(
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
     if (member := this_member(environ)) is not None:
-        seat = member.take_seat(lambda: launcher_store(environ, timeout_s))
+        seat = member.request_assignment(lambda: launcher_store(environ, timeout_s))
         identity = identity_in(seat, environ)
     elif not is_ours and _is_step(environ):
         from horovod.rendezvous.identity.slurm import identify_by_slurm

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from horovod.launch.embedded.external_workers import seats
+from horovod.launch.embedded.external_workers import positions_on
 from horovod.launch.model.argument_checks import check_count
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan, OtherHosts
 from horovod.launch.run.function import run_call
@@ -78,7 +78,7 @@ def run(
     plan = settings.job_plan(
         verbose,
         prefix_output_with_timestamp,
-        slots=tuple(seats([""] * count)),
+        slots=tuple(positions_on([""] * count)),
         command=tuple(python_command(executable, "calls.worker")) if executable else (),
     )
     stage = GuestStage(context, count, interfaces, timeout_s)
@@ -96,7 +96,7 @@ def _on_guests(
     """``plan`` with a slot for each of ``cards``, in the order of their ranks."""
     names = Names()
     by_index = [cards[index] for index in sorted(cards)]
-    places = seats([names.node_of(card) for card in by_index])
+    places = positions_on([names.node_of(card) for card in by_index])
     ranked = sorted(zip(places, by_index, strict=True), key=lambda pair: pair[0].rank)
     guests = {names.of(card): EmbeddedAgentAddress(*card.address, secret) for _, card in ranked}
     slots = [replace(slot, hostname=names.of(card)) for slot, card in ranked]

@@ -39,7 +39,7 @@ from horovod.launch.remote.job_folder import (
     JobFolder,
     JobFolderTakenError,
     check_private,
-    home_path,
+    job_folder_path,
 )
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
@@ -65,7 +65,7 @@ class Record:
 
     run: str
     secret: bytes = field(repr=False)
-    director: ElasticPolicy
+    policy: ElasticPolicy
     stores: list[tuple[str, int]] = field(default_factory=list)
     hostnames: set[str] = field(default_factory=set)  # as last found
     asked: dict[int, int] = field(default_factory=dict)  # for how many seats, by worker
@@ -82,8 +82,8 @@ class Record:
 def new_record(plan: JobPlan) -> Record:
     """A job that has not begun."""
     assert plan.elastic is not None
-    director = ElasticPolicy(plan.elastic.limits, random.Random(), time.time)
-    return Record(uuid4().hex, os.urandom(SECRET_BYTES), director)
+    policy = ElasticPolicy(plan.elastic.limits, random.Random(), time.time)
+    return Record(uuid4().hex, os.urandom(SECRET_BYTES), policy)
 
 
 class Memory:
@@ -99,14 +99,14 @@ class Memory:
     def __init__(self, plan: JobPlan, environ: Mapping[str, str]) -> None:
         self.recalled: Record | None = None
         self.void = ""
-        self._home: JobFolder | None = None
+        self._folder: JobFolder | None = None
         if plan.elastic is None or not plan.elastic.job_id:
             return
         self._job_id = plan.elastic.job_id
         self._heading = _heading(plan)
         try:
-            self._home = JobFolder(home_path(self._job_id, DRIVER, environ))
-            self._path = self._home.path / _STATE
+            self._folder = JobFolder(job_folder_path(self._job_id, DRIVER, environ))
+            self._path = self._folder.path / _STATE
             self._recall()
         except JobFolderTakenError as error:
             raise JobRefusedError(f"job {self._job_id} is run by {error}, which lives") from None
@@ -119,7 +119,7 @@ class Memory:
 
     def keep(self, record: Record) -> None:
         """Leave ``record`` in place of what was left before. Raises OSError."""
-        if self._home is None:
+        if self._folder is None:
             return
         data = json.dumps(self._heading).encode() + b"\n" + pickle.dumps(record)
         with replacing(self._path) as file:
@@ -127,13 +127,13 @@ class Memory:
 
     def close(self) -> None:
         """Leave the job to another driver."""
-        if self._home is not None:
-            self._home.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def remove(self) -> None:
         """The job is over."""
-        if self._home is not None:
-            self._home.remove()
+        if self._folder is not None:
+            self._folder.remove()
 
     def _recall(self) -> None:
         try:

@@ -33,7 +33,7 @@ class Limits:
     A world has at most ``max_np``; as many again are kept waiting as spares. ``reset_limit`` is
     the number of worlds after the first, ``elastic_timeout_s`` how long the job may be without one.
     ``cooldown`` gives the least and the longest time for which a host is blacklisted; without it
-    that is for good. A newcomer that needs longer than ``start_patience_s`` is not waited for.
+    that is for good. A newcomer that needs longer than ``newcomer_timeout_s`` is not waited for.
 
     Raises:
         ValueError: these contradict each other, or a value is out of its range.
@@ -45,7 +45,7 @@ class Limits:
     reset_limit: int | None
     elastic_timeout_s: float
     cooldown: tuple[float, float] | None
-    start_patience_s: float = 30.0
+    newcomer_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_np <= self.np:

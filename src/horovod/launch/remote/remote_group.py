@@ -61,17 +61,17 @@ _MOST_FAREWELL_S = 2 * GRACE_S + 2.0
 class Listener(StartListener, Protocol):
     """Whom a remote crew tells what happens, in the launcher's loop."""
 
-    def greeted(self, crew: RemoteWorkerGroup) -> None:
+    def connected(self, group: RemoteWorkerGroup) -> None:
         """The agent is there and waits for a plan."""
 
     def ended(self, workers: Sequence[Worker]) -> None:
         """Workers have exited, seen at one moment; their answers, if any, have arrived."""
 
-    def refused(self, crew: RemoteWorkerGroup) -> None:
+    def refused(self, group: RemoteWorkerGroup) -> None:
         """There was no connection; it is tried again."""
 
-    def lost(self, crew: RemoteWorkerGroup) -> None:
-        """The connection has ended, or could not even begin; ``crew.problem`` says how."""
+    def lost(self, group: RemoteWorkerGroup) -> None:
+        """The connection has ended, or could not even begin; ``group.problem`` says how."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class RemoteWorkerGroup:
         self.problem = ""
         self.launcher_address = ""  # where the host sees the launcher come from, if it knows
         self.dropped_lines = 0  # of output, while nobody was connected with the host
-        self.is_greeted = False
+        self.is_connected = False
         self.is_gone = False
         self.retry_at: float | None = None
         self._attempts = 0
@@ -126,7 +126,7 @@ class RemoteWorkerGroup:
         self._listener = listener
         self._reader = FrameReader()
         self._prelude = b""
-        self._untaken = [0, 0]  # bytes of output by stream
+        self._unacknowledged = [0, 0]  # bytes of output by stream
 
     @property
     def is_started(self) -> bool:
@@ -178,7 +178,7 @@ class RemoteWorkerGroup:
         self._send_in_order(call_frames(self._call))
 
     def expect_workers(self) -> None:
-        """Before it is connected: there may be workers, which ``greeted`` will show.
+        """Before it is connected: there may be workers, which ``connected`` will show.
 
         From then on they are this crew's, also those that have ended.
         """
@@ -245,9 +245,12 @@ class RemoteWorkerGroup:
             self._give_up_at = None
             self.child.abort()
         for stream, console in enumerate(self._consoles):
-            if self._untaken[stream] >= _TAKEN_BYTES and console.waiting_bytes < _LOW_WATER_BYTES:
-                self._send(encode(Kind.TAKEN, self._untaken[stream], stream=stream))
-                self._untaken[stream] = 0
+            if (
+                self._unacknowledged[stream] >= _TAKEN_BYTES
+                and console.waiting_bytes < _LOW_WATER_BYTES
+            ):
+                self._send(encode(Kind.TAKEN, self._unacknowledged[stream], stream=stream))
+                self._unacknowledged[stream] = 0
         if self.child.writer is not None:
             self.child.writer.refill()
 
@@ -268,7 +271,7 @@ class RemoteWorkerGroup:
             self._be_lost(self.child.how_it_ended)
 
     def _may_try_again(self) -> bool:
-        if self.is_gone or self.is_greeted:
+        if self.is_gone or self.is_connected:
             return False
         if isinstance(self.child, EmbeddedAgentLink):
             return self.child.may_come_again and self._attempts < _MOST_GUEST_ATTEMPTS
@@ -322,7 +325,7 @@ class RemoteWorkerGroup:
                 return
 
     def _frames_of(self, data: bytes) -> Iterator[Frame]:
-        if self.is_greeted or (data := self._after_prelude(data)):
+        if self.is_connected or (data := self._after_prelude(data)):
             yield from self._reader.feed(data)
 
     def _after_prelude(self, data: bytes) -> bytes:
@@ -331,14 +334,14 @@ class RemoteWorkerGroup:
         if not magic and len(before) > _MOST_PRELUDE_BYTES:
             raise FrameError(f"{len(before)} bytes of something else")
         if magic:
-            self.is_greeted, self._prelude = True, b""
+            self.is_connected, self._prelude = True, b""
         return after
 
     def _on_frame(self, frame: Frame) -> Callable[[], None] | None:
         """What the listener is to be told, if anything."""
         kind, number = frame.kind, frame.worker
         if kind == Kind.OUTPUT:
-            self._untaken[frame.stream] += len(frame.payload)
+            self._unacknowledged[frame.stream] += len(frame.payload)
             self._streams[number].sinks[frame.stream].feed(frame.payload)
         elif kind == Kind.CLOSED:
             self._on_closed(number, frame.stream)
@@ -354,7 +357,7 @@ class RemoteWorkerGroup:
             return self._on_gone()
         elif kind == Kind.HELLO:
             self._on_hello(frame.fields)
-            return partial(self._listener.greeted, self)
+            return partial(self._listener.connected, self)
         return None
 
     def _on_hello(self, fields: Fields) -> None:

@@ -69,7 +69,7 @@ class StartListener(Protocol):
     def started(self, worker: Worker) -> None:
         """A worker has been started."""
 
-    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+    def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         """A worker cannot be started; it is none of the crew's."""
 
 
@@ -131,7 +131,7 @@ class _Group:
 
 
 class LocalWorkerGroup:
-    """The workers of this machine. ``outsiders`` are children that are none of its business.
+    """The workers of this machine. ``other_children`` are children that are none of its business.
 
     ``file_limit`` is a worker's soft limit of descriptors, if not that of this process.
     """
@@ -143,7 +143,7 @@ class LocalWorkerGroup:
         *,
         sinks: Callable[[Worker], tuple[Sink, Sink]],
         listener: StartListener,
-        outsiders: Callable[[], Collection[int]] = tuple,
+        other_children: Callable[[], Collection[int]] = tuple,
         file_limit: int | None = None,
     ) -> None:
         self.workers: dict[int, Worker] = {}
@@ -152,7 +152,7 @@ class LocalWorkerGroup:
         self._watchdog = watchdog
         self._make_sinks = sinks
         self._listener = listener
-        self._outsiders = outsiders
+        self._other_children = other_children
         self._file_limit = file_limit
         self._reaches_strays = False
         self._plan: HostPlan | None = None
@@ -301,7 +301,7 @@ class LocalWorkerGroup:
         """Descendants outside the workers' groups; after a success those may live on."""
         if not self._reaches_strays or not self._has_started:
             return []
-        pids = descendants(but_not=(self._watchdog.pid, *self._outsiders()))
+        pids = descendants(but_not=(self._watchdog.pid, *self._other_children()))
         return [pid for pid in pids if _group_of(pid) not in groups]
 
 

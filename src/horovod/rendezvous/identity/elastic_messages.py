@@ -54,7 +54,7 @@ class Ready:
     state.
     """
 
-    standing: StateVersion = StateVersion()
+    state_version: StateVersion = StateVersion()
     reason: str = ""
     lost: tuple[int, ...] = ()
     keeps_state: bool = False
@@ -69,16 +69,18 @@ class Ready:
     def decoded(cls, text: bytes) -> Ready:
         """The contrary of ``encoded``; BadMessageError for anything else."""
         fields = Fields.read("ready", text)
-        standing = fields.fields("standing")
+        state_version = fields.fields("state_version")
         ready = cls(
-            standing=StateVersion(standing.integer("world"), standing.integer("commits")),
+            state_version=StateVersion(
+                state_version.integer("world"), state_version.integer("commits")
+            ),
             reason=printable(fields.text("reason")),
             lost=fields.integers("lost"),
             keeps_state=fields.flag("keeps_state"),
             is_early=fields.flag("is_early"),
             checkpoint=fields.text("checkpoint"),
         )
-        standing.close()
+        state_version.close()
         fields.close()
         return ready
 
@@ -165,9 +167,9 @@ class WorkerKeys:
         """The worker's ``count``-th ``Ready``, from 1."""
         return f"elastic/worker/{self.worker}/ready/{count}"
 
-    def seat(self, count: int) -> str:
+    def assignment(self, count: int) -> str:
         """The answer to it, a ``RankAssignment``."""
-        return f"elastic/worker/{self.worker}/seat/{count}"
+        return f"elastic/worker/{self.worker}/assignment/{count}"
 
     @property
     def all(self) -> str:

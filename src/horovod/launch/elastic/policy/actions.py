@@ -10,7 +10,7 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
-__all__ = ["Abandon", "Action", "End", "Finish", "Publish", "Say", "Seats", "Start"]
+__all__ = ["Abandon", "Action", "Assign", "End", "Finish", "Publish", "Say", "Start"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Abandon:
 
 
 @dataclass(frozen=True)
-class Seats:
+class Assign:
     """Answers to workers that are ready: seats in ``world``, or their removal."""
 
     world: int
-    seats: Mapping[int, RankAssignment]
+    assignments: Mapping[int, RankAssignment]
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ class Finish:
     outcome: JobOutcome
 
 
-Action: TypeAlias = Start | End | Abandon | Seats | Publish | Say | Finish
+Action: TypeAlias = Start | End | Abandon | Assign | Publish | Say | Finish

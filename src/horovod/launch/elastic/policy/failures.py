@@ -61,11 +61,11 @@ def penalty_for(
         world: the current world; 0 before the first.
         has_cooldown: blacklisting is not for good.
     """
-    hostname = failed.spot.hostname
+    hostname = failed.slot_id.hostname
     # Before the first world whoever has been started counts.
     relevant = [entry for entry in others if entry.is_staying and (entry.world == world)]
-    on_host = any(entry.spot.hostname == hostname for entry in relevant)
-    elsewhere = any(entry.spot.hostname != hostname for entry in relevant)
+    on_host = any(entry.slot_id.hostname == hostname for entry in relevant)
+    elsewhere = any(entry.slot_id.hostname != hostname for entry in relevant)
     if world and not failed.world and on_host:
         return Penalty.SLOT
     if has_cooldown and not elsewhere and (failed.world or not world):

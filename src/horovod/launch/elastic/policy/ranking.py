@@ -11,10 +11,10 @@ from horovod.launch.elastic.policy.capacity import SlotId
 from horovod.launch.elastic.policy.registry import Entry
 from horovod.launch.model.hosts import node_of
 
-__all__ = ["best_informed", "by_spot", "in_rank_order", "positions"]
+__all__ = ["best_informed", "by_slot", "in_rank_order", "positions"]
 
 
-def by_spot(entries: Sequence[Entry], hosts: Sequence[str]) -> list[Entry]:
+def by_slot(entries: Sequence[Entry], hosts: Sequence[str]) -> list[Entry]:
     """Workers of a host together, and hosts of a node; else hosts in the order given."""
     position: dict[str, int] = {}
     for index, name in enumerate(hosts):
@@ -22,9 +22,9 @@ def by_spot(entries: Sequence[Entry], hosts: Sequence[str]) -> list[Entry]:
         position.setdefault(node_of(name), index)
 
     def key(entry: Entry) -> tuple[int, int, SlotId]:
-        name = entry.spot.hostname
+        name = entry.slot_id.hostname
         last = len(hosts)
-        return position.get(node_of(name), last), position.get(name, last), entry.spot
+        return position.get(node_of(name), last), position.get(name, last), entry.slot_id
 
     return sorted(entries, key=key)
 
@@ -38,14 +38,14 @@ def best_informed(candidates: Sequence[Entry], world: int) -> Entry:
     def rank_of(entry: Entry) -> float:
         return entry.rank if world and entry.world == world else math.inf
 
-    newest = max(entry.ready.standing for entry in candidates)
-    return min((e for e in candidates if e.ready.standing == newest), key=rank_of)
+    newest = max(entry.ready.state_version for entry in candidates)
+    return min((e for e in candidates if e.ready.state_version == newest), key=rank_of)
 
 
 def in_rank_order(members: Sequence[Entry], hosts: Sequence[str], first: Entry) -> list[Entry]:
     """``first`` is rank 0; the others of its host follow, then the other hosts as in ``hosts``."""
-    others = [name for name in hosts if name != first.spot.hostname]
-    ordered = by_spot(members, [first.spot.hostname, *others])
+    others = [name for name in hosts if name != first.slot_id.hostname]
+    ordered = by_slot(members, [first.slot_id.hostname, *others])
     return [first, *(entry for entry in ordered if entry is not first)]
 
 

@@ -15,7 +15,7 @@ from launching import TIMEOUT_S, assert_gone
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, place_fields
-from horovod.launch.remote.job_folder import host_home_path
+from horovod.launch.remote.job_folder import host_folder_path
 from horovod.launch.wire.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
 from horovod.launch.workers.python_command import python_command
 from horovod.rendezvous.store.server import StoreServer
@@ -105,7 +105,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
     first = connect("run-1")
     assert json.loads(first.hello().payload)["workers"] == []
     line = "echo ready; read line <go; yes 'a line that is rather long' | head -c 3000000; echo end"
-    folder = host_home_path("fred", "host-a", environ)
+    folder = host_folder_path("fred", "host-a", environ)
     os.mkfifo(folder / "go")
     with StoreServer(SECRET) as store:
         first.say(*start_of(f"cd {folder}; {line}; exit 3", store.address))

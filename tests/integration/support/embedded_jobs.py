@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from horovod.launch.calls.call import Call
-from horovod.launch.embedded.external_workers import seats
+from horovod.launch.embedded.external_workers import positions_on
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan, OtherHosts
 from horovod.launch.run.function import run_call
 
@@ -21,14 +21,14 @@ class HasGuest(Protocol):
     def address(self) -> tuple[str, int]: ...
 
 
-def call(function: Callable[[], Any], guests: Mapping[str, HasGuest], secret: bytes) -> list[Any]:
-    slots = seats(["node"] * len(guests))
+def call(function: Callable[[], Any], agents: Mapping[str, HasGuest], secret: bytes) -> list[Any]:
+    slots = positions_on(["node"] * len(agents))
     plan = JobPlan(
-        slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, guests, strict=True)),
+        slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, agents, strict=True)),
         others=OtherHosts(
-            addresses=dict.fromkeys(guests, (HERE,)),
+            addresses=dict.fromkeys(agents, (HERE,)),
             agents={
-                name: EmbeddedAgentAddress(*guest.address, secret) for name, guest in guests.items()
+                name: EmbeddedAgentAddress(*agent.address, secret) for name, agent in agents.items()
             },
             start_timeout_s=30,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horovod.launch.elastic.policy.capacity import SlotId
-from horovod.launch.elastic.policy.ranking import by_spot, in_rank_order, positions
+from horovod.launch.elastic.policy.ranking import by_slot, in_rank_order, positions
 from horovod.launch.elastic.policy.registry import Entry
 
 
@@ -13,8 +13,8 @@ def entries(*hostnames: str) -> list[Entry]:
 
 def test_guests_of_a_node_have_consecutive_ranks() -> None:
     hosts = ["a/task-0", "b/task-1", "a/task-2", "b/task-3"]
-    ordered = by_spot(entries(*hosts), hosts)
-    assert [entry.spot.hostname for entry in ordered] == [
+    ordered = by_slot(entries(*hosts), hosts)
+    assert [entry.slot_id.hostname for entry in ordered] == [
         "a/task-0",
         "a/task-2",
         "b/task-1",
