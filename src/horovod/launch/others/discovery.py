@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from horovod.launch.elastic.discovery import parse_found_hosts
-from horovod.launch.elastic.policy.blacklist import Blacklist
+from horovod.launch.elastic.policy.capacity import Blacklist
 from horovod.launch.workers.processes import command_argv, describe_exit
 
 __all__ = [
