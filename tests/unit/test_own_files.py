@@ -31,8 +31,7 @@ from horovod.errors import InitError
 from horovod.launch.experiment.folders import free_number, take_number
 from horovod.launch.jobs.report import JobReport, check_report
 from horovod.launch.model.job_plan import JobOutcome
-from horovod.launch.remote.agent_socket import listen_at
-from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path
+from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path, listen_at
 from horovod.launch.workers.logs import Logs
 from horovod.rendezvous.base.membership import Deadline
 from horovod.rendezvous.identity.slurm import publish, wait_for_contact

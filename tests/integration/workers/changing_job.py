@@ -18,8 +18,7 @@ import psutil
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_job_loop
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.remote.remote_group import RemoteWorkerGroup

@@ -13,10 +13,11 @@ import pytest
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.errors import PeerLostError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, absence_in
 from horovod.rendezvous.identity.elastic_client import (
+    DriverAbsence,
     ElasticClient,
     RemovedError,
+    absence_in,
     identity_in,
     this_member,
 )

@@ -19,11 +19,14 @@ from functools import partial
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.launch.elastic.answers import Answers
 from horovod.launch.elastic.discovery import Finding
-from horovod.launch.elastic.embedded_hosts import EmbeddedAgentHosts
-from horovod.launch.elastic.host_sources import DiscoveryScript, FixedHosts, HostSource
-from horovod.launch.elastic.mailbox import Mailbox
+from horovod.launch.elastic.host_sources import (
+    DiscoveryScript,
+    EmbeddedAgentHosts,
+    FixedHosts,
+    HostSource,
+)
 from horovod.launch.elastic.memory import Memory, Record, new_record
-from horovod.launch.elastic.messages import DriverMessages, open_store
+from horovod.launch.elastic.messages import DriverMessages, Mailbox, open_store
 from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
@@ -36,9 +39,8 @@ from horovod.launch.elastic.policy.actions import (
 )
 from horovod.launch.elastic.worker_groups import WorkerGroups
 from horovod.launch.embedded.agent_news import AgentUpdates
-from horovod.launch.jobs.job_id import parting_words, with_job_id
 from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_job_loop
-from horovod.launch.jobs.report import new_report, say_last
+from horovod.launch.jobs.report import new_report, parting_words, say_last, with_job_id
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.workers.logs import Logs

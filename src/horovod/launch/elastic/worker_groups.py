@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
 from horovod.launch.jobs.job_loop import JobLoop
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, remote_environment
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.addresses import is_own_address, resolve, store_addresses

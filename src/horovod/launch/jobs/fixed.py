@@ -12,12 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from horovod.launch.jobs.job_id import parting_words, with_job_id
 from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, counted, open_job_loop
 from horovod.launch.jobs.outcomes import host_loss, worker_failure
-from horovod.launch.jobs.report import new_report, say_last
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
+from horovod.launch.jobs.report import new_report, parting_words, say_last, with_job_id
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, remote_environment
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.remote.remote_hosts import RemoteHosts

@@ -21,9 +21,8 @@ from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.output import Output, Sink, consoles
-from horovod.launch.workers.processes import adopt_orphans, reaped, signal_group
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, signal_group
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import GRACE_S, LocalWorkerGroup, Worker, WorkerGroup
 from horovod.rendezvous.base.descriptors import Reserve, raised_limit
 

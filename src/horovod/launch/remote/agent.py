@@ -22,17 +22,14 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, place_of, plan_of
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, place_of, plan_of
 from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
-from horovod.launch.wire.records import Records
+from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output, Sink
-from horovod.launch.workers.output_buffer import OutputBuffer
-from horovod.launch.workers.processes import adopt_orphans, reaped
+from horovod.launch.workers.output import Output, OutputBuffer, Sink
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import (
     GRACE_S,
     LocalWorkerGroup,

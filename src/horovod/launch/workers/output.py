@@ -13,14 +13,24 @@ import os
 import select
 import selectors
 import time
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from horovod.launch.workers.logs import LogFile
 
-__all__ = ["Console", "LinePrefixer", "Lines", "Output", "Sink", "consoles", "timestamped"]
+__all__ = [
+    "Console",
+    "LinePrefixer",
+    "Lines",
+    "Output",
+    "OutputBuffer",
+    "Sink",
+    "consoles",
+    "timestamped",
+]
 
 _READ_BYTES = 65536
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
@@ -313,3 +323,41 @@ class Output:
         self._pipes.discard(pipe)
         with contextlib.suppress(OSError):
             os.close(pipe.fd)
+
+
+_BUFFER_BYTES = 1024 * 1024
+_BUFFER_LINE_BYTES = 64 * 1024
+
+Stream = tuple[int, int]  # a worker's number; 0 or 1
+
+
+class OutputBuffer:
+    """Keeps at most ``max_bytes``; ``dropped_lines`` counts the oldest ones, which had to go."""
+
+    def __init__(self, max_bytes: int = _BUFFER_BYTES) -> None:
+        self.dropped_lines = 0
+        self._max_bytes = max_bytes
+        self._lines: deque[tuple[Stream, bytes]] = deque()
+        self._partial: dict[Stream, bytes] = {}
+        self._kept_bytes = 0
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        """A worker has written ``data``."""
+        self._kept_bytes += len(data)
+        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
+        self._lines += [(stream, line + b"\n") for line in lines]
+        if len(rest) > _BUFFER_LINE_BYTES:
+            self._lines.append((stream, rest))
+        elif rest:
+            self._partial[stream] = rest
+        while self._kept_bytes > self._max_bytes and self._lines:
+            self._kept_bytes -= len(self._lines.popleft()[1])
+            self.dropped_lines += 1
+
+    def take(self) -> Iterator[tuple[Stream, bytes]]:
+        """All there is, line by line, in its order; nothing of it is kept."""
+        lines, partial = self._lines, self._partial
+        self._lines, self._partial = deque(), {}
+        self._kept_bytes = self.dropped_lines = 0
+        yield from lines
+        yield from partial.items()

@@ -12,13 +12,13 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError
 from horovod.errors import HorovodInternalError, InitError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, absence_in
 from horovod.rendezvous.identity.elastic_messages import (
     RankAssignment,
     Ready,
@@ -31,7 +31,14 @@ from horovod.rendezvous.identity.elastic_messages import (
 from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["ElasticClient", "RemovedError", "identity_in", "this_member"]
+__all__ = [
+    "DriverAbsence",
+    "ElasticClient",
+    "RemovedError",
+    "absence_in",
+    "identity_in",
+    "this_member",
+]
 
 _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
@@ -240,3 +247,40 @@ def _decoded(decode: Callable[[bytes], _Message], value: bytes) -> _Message:
         return decode(value)
     except BadMessageError as error:
         raise InitError(f"init: {error.of('the launcher')}") from None
+
+
+_PATIENCE = "_HOROVOD_PATIENCE"
+_PAUSE_S = 0.2
+
+Result = TypeVar("Result")
+
+
+class DriverAbsence:
+    """For ``limit_s`` a driver is waited for; 0: one that has gone does not come back."""
+
+    def __init__(self, limit_s: float = 0.0) -> None:
+        self.limit_s = limit_s
+
+    def with_store(self, open_store: Callable[[], Store], act: Callable[[Store], Result]) -> Result:
+        """What ``act`` returns; begun again with another connection when its store is lost.
+
+        Raises:
+            InitError: the store has been out of reach for the limit.
+        """
+        gone_since: float | None = None
+        while True:
+            try:
+                store = open_store()
+                gone_since = None
+                return act(store)
+            except InitError:
+                now = time.monotonic()
+                gone_since = now if gone_since is None else gone_since
+                if now - gone_since >= self.limit_s:
+                    raise
+                time.sleep(_PAUSE_S)
+
+
+def absence_in(environ: Mapping[str, str]) -> DriverAbsence:
+    """What the driver has told the worker with this environment."""
+    return DriverAbsence(float(environ.get(_PATIENCE, "0")))

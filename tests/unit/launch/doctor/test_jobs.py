@@ -17,7 +17,7 @@ import horovod.numpy as hvd
 from horovod.launch.cli.main import main
 from horovod.launch.doctor import jobs
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
-from horovod.launch.jobs.job_id import new_job_id, parting_words, with_job_id
+from horovod.launch.jobs.report import new_job_id, parting_words, with_job_id
 from horovod.launch.model.job_plan import ElasticPlan, JobOutcome, JobPlan, Limits
 from horovod.launch.remote.job_folder import check_job_id
 from horovod.trace.presence import own_presence
