@@ -222,7 +222,7 @@ def test_output_of_ranks_among_a_users_files(
 
 
 @pytest.mark.parametrize("kind", ["queue", "folder", "device"])
-def test_a_report_takes_the_place_of_a_file_alone(tmp_path: Path, kind: str) -> None:
+def test_a_report_takes_the_spec_of_a_file_alone(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "report.html"
     if kind == "queue":
         os.mkfifo(path)

@@ -301,4 +301,4 @@ def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
         with pytest.raises(StoreUnreachableError, match="is its launcher still running"):
             ElasticClient(5, DriverAbsence(limit_s)).request_assignment(drivers.open_store)
     assert absence_in({}).limit_s == 0
-    assert absence_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5
+    assert absence_in({"_HOROVOD_RECONNECT_TIMEOUT": "2.5"}).limit_s == 2.5

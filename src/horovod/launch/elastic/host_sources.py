@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 
 from horovod.launch.elastic.discovery import Discovery, Finding, Trouble
 from horovod.launch.embedded.agent_news import AgentUpdates
+from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.workers.processes import command_argv, describe_exit, signal_group
+from horovod.launch.workers.processes import describe_exit, signal_group
 
 __all__ = ["DiscoveryScript", "EmbeddedAgentHosts", "FixedHosts", "HostSource"]
 

@@ -199,6 +199,6 @@ class _EmbeddedAgentProcess:
 
     def _adapted(self, plan: HostPlan) -> HostPlan:
         """Without a program of its own it is this Python; what is there already stays there."""
-        words = (plan.words[0] or sys.executable, *plan.words[1:])
+        words = (plan.argv[0] or sys.executable, *plan.argv[1:])
         environment = {**os.environ, **plan.environment, **self._orders.environment}
-        return replace(plan, words=words, environment=environment)
+        return replace(plan, argv=words, environment=environment)

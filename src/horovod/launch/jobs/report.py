@@ -1,6 +1,9 @@
-"""The file of ``--report``: what the launcher knows of a job, and its end, when it is written.
+"""What a job leaves: the file of ``--report``, its id, and its outcome beside its recordings.
 
-Whether the file can be written is found out before the job begins; it appears whole, at the end.
+The launcher checks before the job begins that the report can be written. The file appears whole, at
+the end. Recordings of a job lie under its id, by which ``horovodrun --doctor`` finds them. Every
+worker has the id in ``HOROVOD_JOB_ID``. It comes from ``--job-id``, from the environment, or from
+the clock and chance.
 """
 
 from __future__ import annotations
@@ -15,15 +18,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from horovod.core.base.own_files import OwnFolder, follow, replacing
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import write_outcome
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "REPORT_ENVIRONMENT",
@@ -31,12 +30,12 @@ __all__ = [
     "check_report",
     "new_job_id",
     "new_report",
-    "parting_words",
+    "outcome_writer",
     "say_last",
     "with_job_id",
 ]
 
-# For the workers: a launcher collects what they tell.
+# Workers with these variables send their numbers to the launcher.
 REPORT_ENVIRONMENT = {"_HOROVOD_REPORT": "1"}
 _MOST_SAID = 200
 
@@ -64,13 +63,13 @@ def check_report(path: Path) -> Path:
 
 
 def say_last(text: str) -> None:
-    """One line on standard error, when the job's own consoles have been closed."""
+    """Print a line on standard error, after the job's own consoles have been closed."""
     with suppress(OSError):
         print(f"horovodrun: {text}", file=sys.stderr, flush=True)
 
 
 class JobReport:
-    """Begins with the job. ``note`` is for what is said meanwhile, shown to the user or not."""
+    """The report of a job that begins now. ``note`` takes lines, shown to the user or not."""
 
     def __init__(self, path: Path, command: Sequence[str], job_id: str = "") -> None:
         self._path = path
@@ -80,7 +79,7 @@ class JobReport:
         self._said: list[tuple[float, str]] = []
 
     def note(self, text: str) -> None:
-        """Something has happened; the first and the last lines are kept."""
+        """Keep a line; of many the first and the last ones are kept."""
         if self._said and text.startswith(self._said[-1][1]):
             self._said.pop()  # the same in more words
         self._said.append((time.time(), text))
@@ -90,7 +89,7 @@ class JobReport:
     def write(
         self, told: Mapping[str, bytes], outcome: JobOutcome, say: Callable[[str], None]
     ) -> None:
-        """Write it. ``told`` is what processes have told; ``say`` hears of what does not work."""
+        """Write it. ``told`` has the numbers of processes; ``say`` gets lines about problems."""
         # Here, because only reports need them.
         from horovod.trace.report.facts import Job
         from horovod.trace.report.merge import collected
@@ -126,12 +125,12 @@ _RECORDER_DIR = "HOROVOD_RECORDER_DIR"
 
 
 def new_job_id(now_s: float | None = None) -> str:
-    """An id that no other job has: the time, to be recognised, and four digits of chance."""
+    """An id that no other job has: the time, so that users recognise it, and four random digits."""
     return f"{time.strftime('%m%d-%H%M%S', time.localtime(now_s))}-{os.urandom(2).hex()}"
 
 
 def with_job_id(plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
-    """``plan`` with an id that all its workers get."""
+    """``plan`` with the id that all its workers get."""
     if plan.elastic is not None and plan.elastic.job_id:
         job_id = plan.elastic.job_id
     elif JOB_ID in plan.extra_environment:
@@ -144,25 +143,26 @@ def with_job_id(plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
     return replace(plan, extra_environment=environment)
 
 
-def parting_words(plan: JobPlan, environ: Mapping[str, str]) -> Callable[[JobOutcome], str]:
-    """Leaves the outcome of a job beside its recordings; what to say if it did not end well.
+def outcome_writer(plan: JobPlan, environ: Mapping[str, str]) -> Callable[[JobOutcome], str]:
+    """A function that writes a job's outcome beside its recordings, and returns a line to print.
 
-    That is where to look. Where this machine has no recordings there is nothing to leave or say.
+    After a failure the line says how to read the recordings. Without recordings on this machine
+    nothing is written, and the line is empty.
     """
     variables = {**environ, **plan.extra_environment}
     base = folder_of(variables.get(_RECORDER_DIR, ""))
     if not base or JOB_ID not in plan.extra_environment:
         return lambda outcome: ""
-    return partial(_part, variables[JOB_ID], Path(base), time.time())
+    return partial(_write_outcome, variables[JOB_ID], Path(base), time.time())
 
 
-def _part(job_id: str, base: Path, began_s: float, outcome: JobOutcome) -> str:
+def _write_outcome(job_id: str, base: Path, began_s: float, outcome: JobOutcome) -> str:
     try:
         with OwnFolder(base / job_name({JOB_ID: job_id}, 0)) as folder:
             if not is_marked(folder) or not _has_recordings_since(began_s - 1, folder):
                 return ""
             write_outcome(folder, outcome.status, outcome.text)
-    except OSError:  # nobody is worse off
+    except OSError:  # the outcome is a convenience
         return ""
     return f"what every rank did last: horovodrun --doctor {job_id}" if outcome.status else ""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod.core.base.checked import MOST_PID, BadMessageError, Fields, printable
 from horovod.core.base.rank_info import read_rank_info
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, place_fields
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, spec_fields
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote.connections import EmbeddedAgentLink, SshChild
 from horovod.launch.wire.frames import (
@@ -186,7 +186,7 @@ class RemoteWorkerGroup:
     def start_worker(self, place: WorkerSpec) -> None:
         """See ``Crew``; needs ``prepare`` before."""
         self._awaited[place.number] = place
-        fields = {"places": [place_fields(place)]}
+        fields = {"places": [spec_fields(place)]}
         self._send_in_order(iter((encode_json(Kind.START, fields),)))
 
     def end_worker(self, number: int) -> None:

@@ -31,7 +31,7 @@ __all__ = [
     "encode_json",
 ]
 
-MAGIC = b"\0horovod agent 3\n"  # the number is the protocol's version
+MAGIC = b"\0horovod agent 4\n"  # the number is the protocol's version
 CHUNK_BYTES = 64 * 1024
 # A plan carries the launcher's whole environment, and a system takes no more than this of it.
 _MAX_PAYLOAD_BYTES = 16 * 1024 * 1024

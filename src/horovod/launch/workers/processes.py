@@ -22,7 +22,6 @@ __all__ = [
     "Pipes",
     "Watchdog",
     "adopt_orphans",
-    "command_argv",
     "descendants",
     "describe_exit",
     "open_standard_files",
@@ -52,13 +51,6 @@ def open_standard_files() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-
-
-def command_argv(command: Sequence[str]) -> list[str]:
-    """What to execute: several words are run as they are, one that has spaces by ``/bin/sh``."""
-    if len(command) == 1 and any(character.isspace() for character in command[0]):
-        return ["/bin/sh", "-c", command[0]]
-    return list(command)
 
 
 def spawn(

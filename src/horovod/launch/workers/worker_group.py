@@ -182,14 +182,14 @@ class LocalWorkerGroup:
         )
         try:
             pipes = spawn(
-                plan.words,
+                plan.argv,
                 environment,
                 inherits_stdin=self._reads_stdin and number == 0,
                 descriptors=self._descriptors(number),
                 file_limit=self._file_limit,
             )
         except OSError as error:
-            self._listener.troubled(self, _trouble(plan.words[0], place, error))
+            self._listener.troubled(self, _trouble(plan.argv[0], place, error))
             return
         self._has_started = True
         self._watchdog.add(pipes.pid)

@@ -249,7 +249,7 @@ def _decoded(decode: Callable[[bytes], _Message], value: bytes) -> _Message:
         raise InitError(f"init: {error.of('the launcher')}") from None
 
 
-_PATIENCE = "_HOROVOD_PATIENCE"
+_PATIENCE = "_HOROVOD_RECONNECT_TIMEOUT"
 _PAUSE_S = 0.2
 
 Result = TypeVar("Result")

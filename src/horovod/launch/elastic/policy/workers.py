@@ -13,8 +13,8 @@ from enum import Enum
 
 from horovod.core.base.rank_info import RankInfo, rank_infos
 from horovod.launch.elastic.policy.capacity import SlotId
-from horovod.launch.jobs.outcomes import failure_text
 from horovod.launch.model.hosts import node_of
+from horovod.launch.model.job_plan import failure_text
 from horovod.rendezvous.identity.elastic_messages import Ready
 
 __all__ = [
@@ -200,7 +200,7 @@ class Failure:
     @property
     def text(self) -> str:
         """The lines about it in the outcome of a failed job."""
-        return failure_text(f"{self.name}, which {self.what}", self.rank_info.rank, self.exit_code)
+        return failure_text(f"{self.name}, which {self.what}:", self.rank_info.rank, self.exit_code)
 
 
 def costs_host(failed: Entry, others: Sequence[Entry], world: int, *, has_cooldown: bool) -> bool:
