@@ -265,14 +265,14 @@ PARSERS: Mapping[str, Parser] = {
         (FrameError, BadMessageError),
     ),
     "ready": Parser(
-        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").encoded()),
-        lambda data, _: Ready.decoded(data),
+        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").to_bytes()),
+        lambda data, _: Ready.from_bytes(data),
     ),
     "seat": Parser(
-        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).encoded()),
-        lambda data, _: RankAssignment.decoded(data),
+        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).to_bytes()),
+        lambda data, _: RankAssignment.from_bytes(data),
     ),
-    "update": Parser(of(Update(17, 3).encoded()), lambda data, _: Update.decoded(data)),
+    "update": Parser(of(Update(17, 3).to_bytes()), lambda data, _: Update.from_bytes(data)),
     "key": Parser(
         of(b"elastic/worker/3/ready/2"),
         lambda data, _: read_key(data[:255].decode(errors="replace")),

@@ -330,7 +330,7 @@ class _ElasticDriver:
 
     def _hear_ready(self, worker: int, count: int, value: bytes) -> None:
         try:
-            ready = Ready.decoded(value)
+            ready = Ready.from_bytes(value)
         except BadMessageError as error:
             self._note_fatal(worker, str(error.of(f"worker {worker}")))
         else:

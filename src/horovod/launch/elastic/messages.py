@@ -90,7 +90,7 @@ class DriverMessages:
     def restore(self) -> None:
         """Say again what workers may still wait for."""
         for number, update in self._record.news.items():
-            self._server.set(update_key(number), update.encoded())
+            self._server.set(update_key(number), update.to_bytes())
         if self._record.abandoned is not None:
             self.abandon(self._record.abandoned)
 
@@ -106,7 +106,7 @@ class DriverMessages:
         """
         answered, assignment = self._record.answers.get(worker, (0, None))
         if assignment is not None and count <= answered:
-            self._server.set(WorkerKeys(worker).assignment(answered), assignment.encoded())
+            self._server.set(WorkerKeys(worker).assignment(answered), assignment.to_bytes())
             return False
         self._record.asked[worker] = count
         return True
@@ -118,7 +118,7 @@ class DriverMessages:
         record.answers[worker] = (count, assignment)
         if not (assignment.removal or assignment.is_provisional):
             record.news = {n: u for n, u in record.news.items() if n > assignment.updates}
-        self._server.set(WorkerKeys(worker).assignment(count), assignment.encoded())
+        self._server.set(WorkerKeys(worker).assignment(count), assignment.to_bytes())
 
     def begin_world(self, world: int) -> None:
         """Drop the keys under which earlier worlds connected."""
@@ -138,7 +138,7 @@ class DriverMessages:
         record = self._record
         record.updates += 1
         record.news[record.updates] = update
-        self._server.set(update_key(record.updates), update.encoded())
+        self._server.set(update_key(record.updates), update.to_bytes())
 
     def forget(self, worker: int) -> None:
         """The worker has ended, or cannot be reached any more."""

@@ -32,7 +32,7 @@ _MOST_GREETING_BYTES = 256
 def main() -> NoReturn:
     """Serve the launcher that comes until it is done, or the engine's process has ended."""
     forget_signal_settings()
-    orders = EmbeddedAgentOrders.decoded(_first_line())
+    orders = EmbeddedAgentOrders.from_bytes(_first_line())
     lifeline = _take_standard_input()
     os.set_inheritable(orders.listener_fd, False)
     with (
