@@ -30,7 +30,7 @@ from horovod.errors import HorovodInternalError, InitError
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
-from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_member
+from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
 from horovod.settings import Settings, notices
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _join(
 
     The driver ends that when it leads nowhere.
     """
-    member = this_member(os.environ)
+    client = this_client(os.environ)
     while True:
         identity = recognise(
             os.environ,
@@ -215,9 +215,9 @@ def _join(
         try:
             return _complete(assemble(identity, settings), settings, comm, static_sets)
         except (InitError, HorovodInternalError) as error:
-            if member is None:
+            if client is None:
                 raise
-            member.note_failure(error)
+            client.note_failure(error)
 
 
 def _complete(

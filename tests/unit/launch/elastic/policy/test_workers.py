@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from horovod.launch.elastic.policy.capacity import SlotId
-from horovod.launch.elastic.policy.ranking import by_slot, in_rank_order, positions
-from horovod.launch.elastic.policy.registry import Entry
+from horovod.launch.elastic.policy.workers import Entry, by_slot, in_rank_order, positions
 
 
 def entries(*hostnames: str) -> list[Entry]:
