@@ -19,10 +19,10 @@ from jax.experimental import io_callback
 from horovod._keras.options import Options
 from horovod._keras.plan import Plan
 from horovod._keras.reducer import GradientReducer
-from horovod.core.compression import Compressor, NoneCompressor
 from horovod.core.operations import Intent
 from horovod.core.world import keep_failure
 from horovod.errors import HorovodInternalError
+from horovod.jax.compression import Compression, FP16Compressor
 from horovod.numpy import adapter
 
 __all__ = [
@@ -34,29 +34,6 @@ __all__ = [
     "make_reducer",
     "to_tensor",
 ]
-
-
-class FP16Compressor(Compressor):
-    """Sends floating point arrays as float16; the engine sums in float32 inside a host."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """``tensor`` in float16, and the dtype to go back to."""
-        if not jnp.issubdtype(tensor.dtype, jnp.floating):
-            return tensor, None
-        return tensor.astype(jnp.float16), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if ctx is None else tensor.astype(ctx)
-
-
-class Compression:
-    """The compressors by name, for the ``compression`` parameter."""
-
-    none = NoneCompressor
-    fp16 = FP16Compressor
 
 
 def make_reducer(name: str, options: Options) -> GradientReducer:

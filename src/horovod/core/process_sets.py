@@ -34,6 +34,7 @@ __all__ = [
     "check_process_set",
     "close_registry",
     "global_process_set",
+    "has_others",
     "ids_and_ranks",
     "number_of",
     "open_registry",
@@ -415,6 +416,11 @@ def check_process_set(process_set: object) -> None:
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, found {reprlib.repr(process_set)}")
+
+
+def has_others(process_set: ProcessSet) -> bool:
+    """Whether this process is a member of a set, with others. ``ValueError`` before ``init``."""
+    return bool(process_set.included()) and (process_set.size() or 1) > 1
 
 
 def number_of(process_set: object) -> int:

@@ -64,6 +64,7 @@ __all__ = [
     "object_key",
     "port_address",
     "rank",
+    "restart",
     "rethrow_interrupt",
     "rocm_built",
     "settings",
@@ -270,6 +271,12 @@ def shutdown() -> None:
         _port().detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
+
+
+def restart() -> None:
+    """Leave the world and join the job's next one; blocks as ``init``, and raises as it."""
+    shutdown()
+    init()
 
 
 def at_end(callback: Callable[[_native.Engine], None]) -> None:
