@@ -28,7 +28,7 @@ from horovod.core.base.own_files import (
 )
 from horovod.elastic import ObjectState
 from horovod.errors import InitError
-from horovod.launch.experiment.folders import free_number, take_number
+from horovod.launch.experiment.command import free_number, take_number
 from horovod.launch.jobs.report import JobReport, check_report
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.remote.agent_socket import listen_at
