@@ -22,10 +22,11 @@ from enum import Enum
 from horovod.launch.calls.call import memory_file
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
 from horovod.launch.jobs.fixed import GRACE_S, JobOutcome, JobPlan
-from horovod.launch.run.supervision import python_words, read_outcome, send_assignment
+from horovod.launch.run.supervision import read_outcome, send_assignment
 from horovod.launch.run.supervisor import Assignment
 from horovod.launch.workers.output import Console, Output, consoles
 from horovod.launch.workers.processes import describe_exit, open_standard_files
+from horovod.launch.workers.python_command import python_command
 from horovod.launch.workers.wakeups import Wakeups
 
 __all__ = ["Record", "State", "run_plan"]
@@ -119,7 +120,7 @@ class _LineJob:
                 writers.append(writer)
             assignment = Assignment(plan, None, self._report.fileno())
             self._process = subprocess.Popen(
-                python_words(sys.executable, "supervisor"),
+                python_command(sys.executable, "run.supervisor"),
                 stdin=subprocess.PIPE,
                 stdout=writers[0],
                 stderr=writers[1],
@@ -294,6 +295,6 @@ class _ExperimentRunner:
 
 
 def _cause(outcome: JobOutcome) -> str:
-    if outcome.slot is not None:
-        return f"rank {outcome.slot.rank} {describe_exit(outcome.exit_code)}"
+    if outcome.rank_info is not None:
+        return f"rank {outcome.rank_info.rank} {describe_exit(outcome.exit_code)}"
     return " ".join(outcome.text.split())
