@@ -9,8 +9,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from horovod.launch.embedded.external_workers import guest_environments, seats
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.embedded.external_workers import external_environments, positions_on
 from horovod.ray.placement import Placement, Shape
 from horovod.ray.replies import Callback, WorkersFailedError, collect, first_cause, listening
 from horovod.ray.settings import RaySettings
@@ -54,19 +54,19 @@ class StaticJob:
         infos = self._ask([worker.actor_info.remote() for worker in self.workers], "start")
         if objection := shape.objection([info.node_id for info in infos]):
             raise ValueError(objection)
-        slots = seats([info.node_id for info in infos])
+        slots = positions_on([info.node_id for info in infos])
         order = sorted(range(count), key=lambda number: slots[number].rank)
         self.workers = [self.workers[number] for number in order]
         self._infos = [infos[number] for number in order]
         self._introduce([slots[number] for number in order], environment)
 
-    def _introduce(self, slots: Sequence[Slot], extra: Mapping[str, Any]) -> None:
+    def _introduce(self, slots: Sequence[RankInfo], extra: Mapping[str, Any]) -> None:
         """Open the store in rank 0's process, and give all workers their environments."""
         first, infos = self._infos[0], self._infos
         others = {info.node_id: (info.address,) for info in infos if info.node_id != first.node_id}
         nics = self._settings.nics
         rendezvous = self._ask([self.workers[0].open_store.remote(others, nics)], "open a store")[0]
-        environments = guest_environments(slots, rendezvous, extra, nics)
+        environments = external_environments(slots, rendezvous, extra, nics)
         gpus = _gpus_by_node(infos)
         for info, environment in zip(infos, environments, strict=True):
             if gpus[info.node_id]:

@@ -9,13 +9,17 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
-from horovod.launch.embedded.external_workers import seats
+from horovod.launch.embedded.external_workers import positions_on
 from horovod.launch.model.argument_checks import check_count, check_integer
-from horovod.launch.model.job_plan import EmbeddedAgentAddress, OtherHosts
-from horovod.launch.model.limits import Limits
-from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.model.job_plan import (
+    ElasticPlan,
+    EmbeddedAgentAddress,
+    JobPlan,
+    Limits,
+    OtherHosts,
+)
 from horovod.launch.run.function import run_call
-from horovod.launch.run.options import RunOptions
+from horovod.launch.workers.python_command import python_command
 from horovod.spark import settings
 from horovod.spark.settings import descriptors_of
 from horovod.spark.stage import AgentStage, active_context
@@ -79,21 +83,19 @@ def run(
     timeout_s = settings.start_timeout_s(start_timeout, os.environ)
     interfaces, environ = settings.interfaces(nics), settings.environment(env)
     # The launcher starts while Spark starts the tasks; ``complete`` adds the tasks.
-    options = settings.run_options(
+    plan = settings.job_plan(
         verbose,
         prefix_output_with_timestamp,
-        slots=tuple(seats([""] * count)),
-        executable=executable or "",
+        slots=tuple(positions_on([""] * count)),
+        command=tuple(python_command(executable, "calls.worker")) if executable else (),
     )
     stage = AgentStage(context, count, interfaces, timeout_s)
 
-    def complete(options: RunOptions) -> RunOptions:
-        return _with_agents(
-            options, stage.wait_for_tasks(count, timeout_s), stage.secret, interfaces
-        )
+    def complete(plan: JobPlan) -> JobPlan:
+        return _with_agents(plan, stage.wait_for_tasks(count, timeout_s), stage.secret, interfaces)
 
     with stage, descriptors_of(stdout, stderr) as streams, stage.explaining():
-        return run_call(call, options, environ, streams, complete=complete)
+        return run_call(call, plan, environ, streams, complete=complete)
 
 
 def run_elastic(
@@ -152,11 +154,11 @@ def run_elastic(
     limits = _limits(count, least, most, reset_limit, elastic_timeout)
     timeout_s = settings.start_timeout_s(start_timeout, os.environ)
     interfaces, environ = settings.interfaces(nics), settings.environment(env)
-    options = settings.run_options(
+    plan = settings.job_plan(
         verbose,
         prefix_output_with_timestamp,
         others=OtherHosts(interfaces=interfaces),
-        elastic=ElasticRun(limits, most_results=limits.max_np),
+        elastic=ElasticPlan(limits, most_results=limits.max_np),
     )
     directory, names = AgentDirectory(), AgentNames()
 
@@ -175,30 +177,30 @@ def run_elastic(
         on_end=directory.give_up,
     )
 
-    def complete(options: RunOptions) -> RunOptions:
+    def complete(plan: JobPlan) -> JobPlan:
         stage.wait_for_tasks(count, timeout_s)
-        return options
+        return plan
 
     with stage, descriptors_of(stdout, stderr) as streams, stage.explaining():
-        return run_call(call, options, environ, streams, guests=directory, complete=complete)
+        return run_call(call, plan, environ, streams, agents=directory, complete=complete)
 
 
 def _with_agents(
-    options: RunOptions, tasks: Mapping[int, TaskInfo], secret: bytes, interfaces: tuple[str, ...]
-) -> RunOptions:
-    """``options`` with a slot for each of ``tasks``, in the order of their ranks."""
+    plan: JobPlan, tasks: Mapping[int, TaskInfo], secret: bytes, interfaces: tuple[str, ...]
+) -> JobPlan:
+    """``plan`` with a slot for each of ``tasks``, in the order of their ranks."""
     names = AgentNames()
     by_index = [tasks[index] for index in sorted(tasks)]
-    slots = seats([names.node_of(task) for task in by_index])
+    slots = positions_on([names.node_of(task) for task in by_index])
     ranked = sorted(zip(slots, by_index, strict=True), key=lambda pair: pair[0].rank)
     agents = {names.of(task): _agent_of(task, secret) for _, task in ranked}
     others = OtherHosts(
         addresses={name: (address.host,) for name, address in agents.items()},
-        guests=agents,
+        agents=agents,
         interfaces=interfaces,
     )
     ranked_slots = tuple(replace(slot, hostname=names.of(task)) for slot, task in ranked)
-    return replace(options, slots=ranked_slots, others=others)
+    return replace(plan, slots=ranked_slots, others=others)
 
 
 def _agent_of(task: TaskInfo, secret: bytes) -> EmbeddedAgentAddress:

@@ -12,7 +12,7 @@ from typing import Any
 from horovod.launch.calls.call import Call
 from horovod.launch.model.argument_checks import check_seconds
 from horovod.launch.model.hosts import interface_names
-from horovod.launch.run.options import RunOptions
+from horovod.launch.model.job_plan import JobPlan
 from horovod.settings import Settings
 
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
@@ -26,15 +26,10 @@ def call_of(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> C
     return Call(fn, tuple(args), dict(kwargs or {}), tuple(sys.argv))
 
 
-def run_options(verbose: int, is_timestamped: bool, **fields: Any) -> RunOptions:
-    """A job with these ``fields`` whose workers print to the driver."""
-    return RunOptions(
-        **{"slots": (), "executable": "", **fields},
-        start_timeout_s=None,
-        output_directory=None,
-        is_verbose=verbose > 1,
-        is_silent=verbose < 1,
-        is_timestamped=is_timestamped,
+def job_plan(verbose: int, is_timestamped: bool, **fields: Any) -> JobPlan:
+    """A job with these ``fields``, whose workers print to the driver."""
+    return JobPlan(
+        **fields, is_verbose=verbose > 1, is_silent=verbose < 1, is_timestamped=is_timestamped
     )
 
 
