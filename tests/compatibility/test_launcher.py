@@ -80,7 +80,7 @@ def test_what_differs_is_explained(name: str) -> None:
 def test_nothing_left_over_ends_a_job() -> None:
     script = (
         "import numpy, horovod.numpy as hvd; hvd.init(); "
-        "print(hvd.allreduce(numpy.ones(1), op=hvd.Sum)); from horovod import world; "
+        "print(hvd.allreduce(numpy.ones(1), op=hvd.Sum)); from horovod.core import world; "
         "print(world.settings().debug); import os; "
         f"print([name for name in {LAUNCHER['worker_variables']} if name not in os.environ])"
     )

@@ -32,7 +32,7 @@ from horovod.launch.experiment.folders import free_number, take_number
 from horovod.launch.jobs.report import JobReport, check_report
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.remote.agent_socket import listen_at
-from horovod.launch.remote.job_folder import DRIVER, JobFolder, home_path
+from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path
 from horovod.launch.workers.logs import Logs
 from horovod.rendezvous.base.membership import Deadline
 from horovod.rendezvous.identity.slurm import publish, wait_for_contact
@@ -190,7 +190,7 @@ def test_a_recording_under_a_name_of_the_users(tmp_path: Path) -> None:
 
 
 def test_a_job_folder_loses_what_is_ours_alone(tmp_path: Path) -> None:
-    path = home_path("fred", DRIVER, {"XDG_STATE_HOME": str(tmp_path)})
+    path = job_folder_path("fred", DRIVER, {"XDG_STATE_HOME": str(tmp_path)})
     home = JobFolder(path)
     for name in ("state", "log", f".state.{'0' * 16}.part"):
         (path / name).write_text("ours")

@@ -30,7 +30,7 @@ from horovod.errors import HorovodInternalError, InitError
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
-from horovod.rendezvous.bootstrap import Identity, recognise, this_member
+from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_member
 from horovod.settings import Settings, notices
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ __all__ = [
 class _ProvisionalRank:
     """A place that this process will probably have, and what ``init`` was called with."""
 
-    identity: Identity
+    identity: ProcessInfo
     settings: Settings
     comm: Any
     static_sets: Sequence[ProcessSet]
@@ -210,7 +210,7 @@ def _join(
             by_mpi=settings.cpu_operations.lower() == MPI,
             mpi_threads=not settings.mpi_threads_disable,
         )
-        if identity.is_forecast:
+        if identity.is_provisional:
             return _ProvisionalRank(identity, settings, comm, static_sets)
         try:
             return _complete(assemble(identity, settings), settings, comm, static_sets)
@@ -462,7 +462,7 @@ def rocm_built() -> bool:
     return False
 
 
-def _identity() -> Identity:
+def _identity() -> ProcessInfo:
     return _forecast.identity if _forecast is not None else _current().identity
 
 

@@ -53,18 +53,18 @@ class DriverClient:
         """``state`` is that of rank 0 now."""
         state.synced()
         if self._member is not None:
-            self._member.standing = StateVersion(self._member.seat.world, 0)
+            self._member.state_version = StateVersion(self._member.assignment.world, 0)
 
     def note_failure(self, state: State, error: HorovodInternalError) -> None:
         """The world is over because of ``error``."""
         if self._member is not None:
-            self._take_standing(self._member, state)
+            self._take_state_version(self._member, state)
             self._member.note_failure(error)
 
     def note_update(self, state: State, *, keeps_state: bool) -> None:
         """The world is left because of an update; all that stay have the same state."""
         if self._member is not None:
-            self._take_standing(self._member, state)
+            self._take_state_version(self._member, state)
             self._member.note_update(keeps_state)
 
     def must_sync(self, otherwise: bool) -> bool:
@@ -72,7 +72,7 @@ class DriverClient:
 
         ``otherwise`` is the answer where there is no driver to know.
         """
-        return otherwise if self._member is None else self._member.seat.must_sync
+        return otherwise if self._member is None else self._member.assignment.must_sync
 
     def end(self) -> None:
         """The training function has returned."""
@@ -86,8 +86,8 @@ class DriverClient:
                 self._member.note_fatal(_store, text)
 
     @staticmethod
-    def _take_standing(member: ElasticClient, state: State) -> None:
-        member.standing = StateVersion(member.standing.world, state._commits)
+    def _take_state_version(member: ElasticClient, state: State) -> None:
+        member.state_version = StateVersion(member.state_version.world, state._commits)
         member.checkpoint = state._checkpoint
 
 

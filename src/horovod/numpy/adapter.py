@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.core.grouped import GroupedCollectives
+from horovod.core.collectives import Collectives
 from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 
@@ -170,7 +170,7 @@ def _writable(array: Array) -> int:
     return array.ctypes.data
 
 
-_collectives: GroupedCollectives[Array] = GroupedCollectives(NumpyAdapter())
+_collectives: Collectives[Array] = Collectives(NumpyAdapter())
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import Limits
 from horovod.ray.callbacks import Callback
 from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.elastic_job import ElasticJob

@@ -17,11 +17,8 @@ from ray.util.queue import Queue
 
 from horovod.launch.calls.call import Call
 from horovod.launch.embedded.agent_news import AgentDirectory
-from horovod.launch.model.job_plan import OtherHosts
-from horovod.launch.model.limits import Limits
-from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts
 from horovod.launch.run.function import run_call
-from horovod.launch.run.options import RunOptions
 from horovod.launch.workers.addresses import interface_addresses
 from horovod.ray import ray_logger
 from horovod.ray.callbacks import Callback, call_back, items_of
@@ -124,7 +121,7 @@ class _Run:
             stack.enter_context(self._keeper(book, extra))
             job = stack.enter_context(ThreadPoolExecutor(1, "horovod-job"))
             call = Call(_work, (self.packed, path), {})
-            results = job.submit(run_call, call, self._options(), guests=book)
+            results = job.submit(run_call, call, self._plan(), agents=book)
             results.add_done_callback(lambda _: arrived.put(None))
             try:
                 while (data := arrived.get()) is not None:
@@ -154,15 +151,10 @@ class _Run:
             patience_s=self.settings.timeout_s,
         )
 
-    def _options(self) -> RunOptions:
+    def _plan(self) -> JobPlan:
         limits = self.shape.limits
-        return RunOptions(
-            slots=(),
-            executable="",  # each node's own
-            start_timeout_s=None,
-            output_directory=None,
-            is_verbose=False,
-            elastic=ElasticRun(limits, most_results=limits.max_np or _MOST_WORKERS),
+        return JobPlan(
+            elastic=ElasticPlan(limits, most_results=limits.max_np or _MOST_WORKERS),
             others=OtherHosts(
                 interfaces=self.settings.nics, start_timeout_s=self.settings.timeout_s
             ),

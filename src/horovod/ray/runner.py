@@ -11,10 +11,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.core.base.replaced import names_of
-from horovod.launch.embedded.external_workers import ExternalWorkerStore, guest_environments, seats
+from horovod.launch.embedded.external_workers import (
+    ExternalWorkerStore,
+    external_environments,
+    positions_on,
+)
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.hosts import Slot
 from horovod.ray.executor import RayExecutor
 from horovod.ray.settings import RaySettings, interfaces_of
 from horovod.ray.worker import BaseHorovodWorker
@@ -110,7 +114,7 @@ class Coordinator:
         Workers of a node have consecutive ranks, so a rank may differ from that number.
         """
         numbers = sorted(worker.world_rank for worker in self._registered)
-        environments = guest_environments(self._slots(), _NOWHERE, {})
+        environments = external_environments(self._slots(), _NOWHERE, {})
         return {
             number: {name: text for name, text in environment.items() if name in _PLACE_NAMES}
             for number, environment in zip(numbers, environments, strict=True)
@@ -130,9 +134,11 @@ class Coordinator:
         if self._store is not None:
             self._store.close()
         self._store = ExternalWorkerStore(others, self.settings.nics)
-        common = guest_environments(self._slots(), self._store.rendezvous, {}, self.settings.nics)
+        common = external_environments(
+            self._slots(), self._store.rendezvous, {}, self.settings.nics
+        )
         return {name: text for name, text in common[0].items() if name not in _PLACE_NAMES}
 
-    def _slots(self) -> list[Slot]:
+    def _slots(self) -> list[RankInfo]:
         workers = sorted(self._registered, key=lambda worker: worker.world_rank)
-        return seats([worker.node_id for worker in workers])
+        return positions_on([worker.node_id for worker in workers])

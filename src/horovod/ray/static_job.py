@@ -9,8 +9,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from horovod.launch.embedded.external_workers import guest_environments, seats
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.embedded.external_workers import external_environments, positions_on
 from horovod.ray.callbacks import Callback, listening
 from horovod.ray.placement import Placement, Shape
 from horovod.ray.replies import WorkersFailedError, collect, first_cause
@@ -57,19 +57,19 @@ class StaticJob:
         cards = self._ask([worker.card.remote() for worker in self.workers], "start")
         if objection := shape.objection([card.node_id for card in cards]):
             raise ValueError(objection)
-        slots = seats([card.node_id for card in cards])
+        slots = positions_on([card.node_id for card in cards])
         order = sorted(range(count), key=lambda number: slots[number].rank)
         self.workers = [self.workers[number] for number in order]
         self._cards = [cards[number] for number in order]
         self._introduce([slots[number] for number in order], environment)
 
-    def _introduce(self, slots: Sequence[Slot], extra: Mapping[str, Any]) -> None:
+    def _introduce(self, slots: Sequence[RankInfo], extra: Mapping[str, Any]) -> None:
         """Give all workers their numbers, and where to meet: in the process of rank 0."""
         first, cards = self._cards[0], self._cards
         others = {card.node_id: (card.address,) for card in cards if card.node_id != first.node_id}
         nics = self._settings.nics
         rendezvous = self._ask([self.workers[0].open_store.remote(others, nics)], "open a store")[0]
-        environments = guest_environments(slots, rendezvous, extra, nics)
+        environments = external_environments(slots, rendezvous, extra, nics)
         gpus = _gpus_by_node(cards)
         for card, environment in zip(cards, environments, strict=True):
             if gpus[card.node_id]:

@@ -11,11 +11,14 @@ from pyspark import SparkContext
 
 from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
 from horovod.launch.model.argument_checks import check_count, check_integer
-from horovod.launch.model.job_plan import EmbeddedAgentAddress, OtherHosts
-from horovod.launch.model.limits import Limits
-from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.model.job_plan import (
+    ElasticPlan,
+    EmbeddedAgentAddress,
+    JobPlan,
+    Limits,
+    OtherHosts,
+)
 from horovod.launch.run.function import run_call
-from horovod.launch.run.options import RunOptions
 from horovod.spark import settings
 from horovod.spark.stage import GuestStage, active_context
 from horovod.spark.streams import descriptors_of
@@ -83,21 +86,21 @@ def run_elastic(
     limits = _limits(count, least, most, reset_limit, elastic_timeout)
     timeout_s = settings.start_timeout_s(start_timeout, os.environ)
     interfaces, environ = settings.interfaces(nics), settings.environment(env)
-    options = settings.run_options(
+    plan = settings.job_plan(
         verbose,
         prefix_output_with_timestamp,
         others=OtherHosts(interfaces=interfaces),
-        elastic=ElasticRun(limits, most_results=limits.max_np),
+        elastic=ElasticPlan(limits, most_results=limits.max_np),
     )
     guests = _Guests()
     stage = guests.stage(context, limits.max_np or count, interfaces, timeout_s)
 
-    def complete(options: RunOptions) -> RunOptions:
+    def complete(plan: JobPlan) -> JobPlan:
         stage.cards(count, timeout_s)
-        return options
+        return plan
 
     with stage, descriptors_of(stdout, stderr) as streams, stage.blamed():
-        return run_call(call, options, environ, streams, guests=guests.book, complete=complete)
+        return run_call(call, plan, environ, streams, agents=guests.book, complete=complete)
 
 
 class _Guests:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from horovod.launch.embedded.external_workers import seats
+from horovod.launch.embedded.external_workers import positions_on
 from horovod.launch.model.argument_checks import check_count
-from horovod.launch.model.job_plan import EmbeddedAgentAddress, OtherHosts
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan, OtherHosts
 from horovod.launch.run.function import run_call
-from horovod.launch.run.options import RunOptions
+from horovod.launch.workers.python_command import python_command
 from horovod.spark import settings
 from horovod.spark.stage import GuestStage, active_context
 from horovod.spark.streams import descriptors_of
@@ -75,34 +75,34 @@ def run(
     timeout_s = settings.start_timeout_s(start_timeout, os.environ)
     interfaces, environ = settings.interfaces(nics), settings.environment(env)
     # The launcher is on its way while Spark starts the tasks; what they are comes behind.
-    options = settings.run_options(
+    plan = settings.job_plan(
         verbose,
         prefix_output_with_timestamp,
-        slots=tuple(seats([""] * count)),
-        executable=executable or "",
+        slots=tuple(positions_on([""] * count)),
+        command=tuple(python_command(executable, "calls.worker")) if executable else (),
     )
     stage = GuestStage(context, count, interfaces, timeout_s)
 
-    def complete(options: RunOptions) -> RunOptions:
-        return _on_guests(options, stage.cards(count, timeout_s), stage.secret, interfaces)
+    def complete(plan: JobPlan) -> JobPlan:
+        return _on_guests(plan, stage.cards(count, timeout_s), stage.secret, interfaces)
 
     with stage, descriptors_of(stdout, stderr) as streams, stage.blamed():
-        return run_call(call, options, environ, streams, complete=complete)
+        return run_call(call, plan, environ, streams, complete=complete)
 
 
 def _on_guests(
-    options: RunOptions, cards: Mapping[int, TaskInfo], secret: bytes, interfaces: tuple[str, ...]
-) -> RunOptions:
-    """``options`` with a slot for each of ``cards``, in the order of their ranks."""
+    plan: JobPlan, cards: Mapping[int, TaskInfo], secret: bytes, interfaces: tuple[str, ...]
+) -> JobPlan:
+    """``plan`` with a slot for each of ``cards``, in the order of their ranks."""
     names = Names()
     by_index = [cards[index] for index in sorted(cards)]
-    places = seats([names.node_of(card) for card in by_index])
+    places = positions_on([names.node_of(card) for card in by_index])
     ranked = sorted(zip(places, by_index, strict=True), key=lambda pair: pair[0].rank)
     guests = {names.of(card): EmbeddedAgentAddress(*card.address, secret) for _, card in ranked}
     slots = [replace(slot, hostname=names.of(card)) for slot, card in ranked]
     others = OtherHosts(
         addresses={name: (address.host,) for name, address in guests.items()},
-        guests=guests,
+        agents=guests,
         interfaces=interfaces,
     )
-    return replace(options, slots=tuple(slots), others=others)
+    return replace(plan, slots=tuple(slots), others=others)

@@ -10,7 +10,7 @@ from typing import Any
 from horovod.launch.calls.call import Call
 from horovod.launch.model.argument_checks import check_seconds
 from horovod.launch.model.hosts import interface_names
-from horovod.launch.run.options import RunOptions
+from horovod.launch.model.job_plan import JobPlan
 from horovod.settings import Settings
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "elastic_timeout_s",
     "environment",
     "interfaces",
+    "job_plan",
     "refuse_mpi",
-    "run_options",
     "start_timeout_s",
 ]
 
@@ -34,15 +34,10 @@ def call_of(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> C
     return Call(fn, tuple(args), dict(kwargs or {}), tuple(sys.argv))
 
 
-def run_options(verbose: int, is_timestamped: bool, **fields: Any) -> RunOptions:
-    """``fields`` of a job whose workers print to the driver, with their tasks' Python if none."""
-    return RunOptions(
-        **{"slots": (), "executable": "", **fields},
-        start_timeout_s=None,
-        output_directory=None,
-        is_verbose=verbose > 1,
-        is_silent=verbose < 1,
-        is_timestamped=is_timestamped,
+def job_plan(verbose: int, is_timestamped: bool, **fields: Any) -> JobPlan:
+    """A job with these ``fields``, whose workers print to the driver."""
+    return JobPlan(
+        **fields, is_verbose=verbose > 1, is_silent=verbose < 1, is_timestamped=is_timestamped
     )
 
 

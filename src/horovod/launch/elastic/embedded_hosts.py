@@ -42,10 +42,10 @@ class EmbeddedAgentHosts:
         self._selector.unregister(self._news)
 
     def _hear(self) -> None:
-        self._news.hush()
-        guests = self._news.latest
-        if isinstance(guests, str):
-            self._report(Finding(error=guests, is_final=True))
+        self._news.clear()
+        agents = self._news.latest
+        if isinstance(agents, str):
+            self._report(Finding(error=agents, is_final=True))
             return
-        self.addresses.update({name: guest.address for name, guest in guests.items()})
-        self._report(Finding({name: guest.slots for name, guest in guests.items()}))
+        self.addresses.update({name: agent.address for name, agent in agents.items()})
+        self._report(Finding({name: agent.slots for name, agent in agents.items()}))

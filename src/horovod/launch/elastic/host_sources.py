@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from horovod.launch.elastic.discovery import Discovery, Finding, Trouble
-from horovod.launch.workers.processes import describe_exit, signal_group, words_to_run
+from horovod.launch.workers.processes import command_argv, describe_exit, signal_group
 
 __all__ = ["DiscoveryScript", "FixedHosts", "HostSource"]
 
@@ -86,7 +86,7 @@ class DiscoveryScript:
         report: Report,
         environ: Mapping[str, str],
     ) -> None:
-        self._words = words_to_run((command,))
+        self._words = command_argv((command,))
         self._discovery = Discovery(f"the host discovery script {command}", slots_per_host)
         self._selector = selector
         self._report = report

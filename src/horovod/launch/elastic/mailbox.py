@@ -19,23 +19,23 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
         """What to wait for."""
-        return self._bell
+        return self._event_fd
 
     def put(self, key: str, value: bytes) -> None:
         """Take ``value`` if a worker has set it for the driver; from any thread."""
         read = read_key(key)
         if read is not None:
             self._messages.append((*read, value))
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._event_fd, 1)
 
     def take(self) -> list[Message]:
         """All there is, in its order."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self._event_fd)
         messages = []
         while self._messages:
             messages.append(self._messages.popleft())
@@ -43,4 +43,4 @@ class Mailbox:
 
     def close(self) -> None:
         """Nothing is put into it any more."""
-        os.close(self._bell)
+        os.close(self._event_fd)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from horovod.launch.elastic.memory import JobRefusedError, Record
 from horovod.launch.elastic.policy.actions import Abandon
 from horovod.rendezvous.identity.elastic_messages import (
-    Seat,
+    RankAssignment,
     Update,
     WorkerKeys,
     update_key,
@@ -65,21 +65,21 @@ class DriverMessages:
 
         It is answered here if it was answered before.
         """
-        answered, seat = self._record.answers.get(worker, (0, None))
-        if seat is not None and count <= answered:
-            self._server.set(WorkerKeys(worker).seat(answered), seat.encoded())
+        answered, assignment = self._record.answers.get(worker, (0, None))
+        if assignment is not None and count <= answered:
+            self._server.set(WorkerKeys(worker).assignment(answered), assignment.encoded())
             return False
         self._record.asked[worker] = count
         return True
 
-    def answer(self, worker: int, seat: Seat) -> None:
+    def answer(self, worker: int, assignment: RankAssignment) -> None:
         """To the last question of ``worker``."""
         record = self._record
         count = record.asked[worker]
-        record.answers[worker] = (count, seat)
-        if not (seat.removal or seat.is_forecast):
-            record.news = {n: update for n, update in record.news.items() if n > seat.updates}
-        self._server.set(WorkerKeys(worker).seat(count), seat.encoded())
+        record.answers[worker] = (count, assignment)
+        if not (assignment.removal or assignment.is_provisional):
+            record.news = {n: update for n, update in record.news.items() if n > assignment.updates}
+        self._server.set(WorkerKeys(worker).assignment(count), assignment.encoded())
 
     def begin_world(self, world: int) -> None:
         """Nobody needs what is left of the meetings of earlier worlds."""

@@ -45,7 +45,9 @@ def hosts_now(capacity: Capacity, now: float) -> str:
         if name in banned:
             part += f" (blacklisted {duration(now, banned[name])})"
         else:
-            ends = [end for spot, end in capacity.resting_until(now).items() if spot[0] == name]
+            ends = [
+                end for slot_id, end in capacity.resting_until(now).items() if slot_id[0] == name
+            ]
             if ends:
                 part += f" ({len(ends)} blacklisted {duration(now, max(ends))})"
         parts.append(part)
@@ -86,17 +88,17 @@ def all_blacklisted(kept: Sequence[Entry], needed: int, found: str) -> str:
 
 def pardoned(kept: Sequence[Entry]) -> str:
     """Blacklisted hosts are used again."""
-    hosts = ", ".join(dict.fromkeys(entry.spot.hostname for entry in kept))
+    hosts = ", ".join(dict.fromkeys(entry.slot_id.hostname for entry in kept))
     names = ", ".join(entry.name for entry in kept)
     return f"{hosts}: no longer blacklisted but for free slots, since {names} can go on there"
 
 
 def older_state(first: Entry, name: str) -> str:
     """The newest state that was reported is lost."""
-    standing = first.ready.standing
+    state_version = first.ready.state_version
     return (
-        f"going on from an older state, that of {first.name} with {_commits(standing)}; {name}, "
-        f"which had the newest, has ended"
+        f"going on from an older state, that of {first.name} with {_commits(state_version)}; "
+        f"{name}, which had the newest, has ended"
     )
 
 
@@ -116,10 +118,10 @@ def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
 
 def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
     """Where the newest state is that the director has heard of."""
-    if not ready.standing.has_state:
+    if not ready.state_version.has_state:
         return "No worker has reported a committed state.\n"
     had = "was" if not is_alive else "is"
-    text = f"The newest committed state {had} that of {name}: {_commits(ready.standing)}"
+    text = f"The newest committed state {had} that of {name}: {_commits(ready.state_version)}"
     file = f"its checkpoint is {ready.checkpoint}" if ready.checkpoint else "without a checkpoint"
     return f"{text}; {file}\n"
 
@@ -131,9 +133,9 @@ def waiting(needed: int, count: int) -> str:
     return f"waiting: {needed} are needed to go on, {_there_are(count)}"
 
 
-def _commits(standing: StateVersion) -> str:
-    count = standing.commits
-    return f"{count} {'commit' if count == 1 else 'commits'} in world {standing.world}"
+def _commits(state_version: StateVersion) -> str:
+    count = state_version.commits
+    return f"{count} {'commit' if count == 1 else 'commits'} in world {state_version.world}"
 
 
 def _there_are(count: int) -> str:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import IO
 
-from horovod.launch.workers.python_command import python_words
+from horovod.launch.workers.python_command import python_command
 
 __all__ = ["EmbeddedAgent", "EmbeddedAgentOrders"]
 
@@ -117,7 +117,7 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """The guest, which inherits the listening socket, and its standard input, unbuffered."""
     child = subprocess.Popen(
-        python_words(sys.executable, "guest_agent"),
+        python_command(sys.executable, "embedded.agent_process"),
         bufsize=0,
         stdin=subprocess.PIPE,
         env=environ,

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from horovod.launch.calls.call import memory_file
 from horovod.launch.jobs.fixed import JobOutcome, JobPlan
-from horovod.launch.run.supervision import python_words, read_outcome, send_assignment
+from horovod.launch.run.supervision import read_outcome, send_assignment
 from horovod.launch.run.supervisor import Assignment
 from horovod.launch.workers.output import Console, Output
+from horovod.launch.workers.python_command import python_command
 
 __all__ = ["LineJob"]
 
@@ -40,7 +41,7 @@ class LineJob:
                 writers.append(writer)
             assignment = Assignment(plan, None, self._report.fileno())
             self._process = subprocess.Popen(
-                python_words(sys.executable, "supervisor"),
+                python_command(sys.executable, "run.supervisor"),
                 stdin=subprocess.PIPE,
                 stdout=writers[0],
                 stderr=writers[1],

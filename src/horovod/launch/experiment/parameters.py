@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.experiment.document import Field
 from horovod.launch.model.environment import Rendezvous, worker_environment
-from horovod.launch.model.hosts import Slot
 
 __all__ = ["MOST_EXPERIMENTS", "Parameter", "grid", "placeholders", "read_parameters", "replaced"]
 
@@ -30,7 +30,7 @@ _CHOICES = "a list of values, or range: {min, max, step}"
 _NUMERIC = "a number of at most 12 digits before and after the point"
 # What the launcher gives to every worker must not be overwritten by a parameter.
 _TAKEN = {
-    *worker_environment({}, Slot("", 0, 1, 0, 1, 0, 1), Rendezvous("", 0, b"")),
+    *worker_environment({}, RankInfo(), Rendezvous("", 0, b"")),
     *("OUTPUT_DIR", "EXPERIMENT_ID", "CUDA_VISIBLE_DEVICES", "PATH", "LD_LIBRARY_PATH"),
 }
 

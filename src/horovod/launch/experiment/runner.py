@@ -220,6 +220,6 @@ class _ExperimentRunner:
 
 
 def _cause(outcome: JobOutcome) -> str:
-    if outcome.slot is not None:
-        return f"rank {outcome.slot.rank} {describe_exit(outcome.exit_code)}"
+    if outcome.rank_info is not None:
+        return f"rank {outcome.rank_info.rank} {describe_exit(outcome.exit_code)}"
     return " ".join(outcome.text.split())

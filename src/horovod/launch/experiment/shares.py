@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.hosts import HostSlots, assign_ranks
 
 __all__ = ["Demand", "Share", "SiteHost", "shares_of", "why_none"]
 
@@ -44,7 +45,7 @@ class Demand:
 class Share:
     """The slots of an experiment, and by rank the GPUs that a process sees."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[RankInfo, ...]
     gpus: tuple[tuple[str, ...], ...]
 
     @property

@@ -12,17 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from horovod.core.base.own_files import OwnFolder
-from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import write_outcome
 
 __all__ = ["new_job_id", "parting_words", "with_job_id"]
 
-_Plan = TypeVar("_Plan", JobPlan, ElasticPlan)
 _RECORDER_DIR = "HOROVOD_RECORDER_DIR"
 
 
@@ -31,10 +28,10 @@ def new_job_id(now_s: float | None = None) -> str:
     return f"{time.strftime('%m%d-%H%M%S', time.localtime(now_s))}-{os.urandom(2).hex()}"
 
 
-def with_job_id(plan: _Plan, environ: Mapping[str, str]) -> _Plan:
+def with_job_id(plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
     """``plan`` with an id that all its workers get."""
-    if isinstance(plan, ElasticPlan) and plan.job_id:
-        job_id = plan.job_id
+    if plan.elastic is not None and plan.elastic.job_id:
+        job_id = plan.elastic.job_id
     elif JOB_ID in plan.extra_environment:
         return plan
     else:
@@ -45,9 +42,7 @@ def with_job_id(plan: _Plan, environ: Mapping[str, str]) -> _Plan:
     return replace(plan, extra_environment=environment)
 
 
-def parting_words(
-    plan: JobPlan | ElasticPlan, environ: Mapping[str, str]
-) -> Callable[[JobOutcome], str]:
+def parting_words(plan: JobPlan, environ: Mapping[str, str]) -> Callable[[JobOutcome], str]:
     """Leaves the outcome of a job beside its recordings; what to say if it did not end well.
 
     That is where to look. Where this machine has no recordings there is nothing to leave or say.

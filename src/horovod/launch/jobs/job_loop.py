@@ -30,7 +30,7 @@ from horovod.rendezvous.base.descriptors import Reserve, raised_limit
 if TYPE_CHECKING:
     from horovod.launch.calls.call import WorkerFiles
 
-__all__ = ["JobHandler", "JobLoop", "OutputOptions", "counted", "open_stage"]
+__all__ = ["JobHandler", "JobLoop", "OutputOptions", "counted", "open_job_loop"]
 
 _PATIENCE_S = 2.0  # with an ssh that has nothing left to do
 
@@ -68,7 +68,7 @@ class OutputOptions:
 
 
 @contextmanager
-def open_stage(logs: Logs, manner: OutputOptions) -> Iterator[JobLoop]:
+def open_job_loop(logs: Logs, options: OutputOptions) -> Iterator[JobLoop]:
     """A stage that leaves nothing behind. It takes over the signals; main thread only.
 
     Meanwhile this process, but no worker of it, may have as many descriptors as the system allows.
@@ -77,9 +77,9 @@ def open_stage(logs: Logs, manner: OutputOptions) -> Iterator[JobLoop]:
         raised_limit() as file_limit,
         Wakeups() as wakeups,
         selectors.DefaultSelector() as selector,
-        closing(JobLoop(selector, wakeups, logs, manner, file_limit)) as stage,
+        closing(JobLoop(selector, wakeups, logs, options, file_limit)) as loop,
     ):
-        yield stage
+        yield loop
 
 
 def counted(count: int) -> str:
@@ -104,7 +104,7 @@ class JobLoop:
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
         logs: Logs,
-        manner: OutputOptions,
+        options: OutputOptions,
         file_limit: int | None = None,
     ) -> None:
         self.selector = selector
@@ -113,31 +113,31 @@ class JobLoop:
         self._reserve = Reserve()
         self.watchdog = Watchdog()
         self._stdout, self._stderr = consoles(selector)
-        self._output = Output(selector, is_timestamped=manner.is_timestamped)
+        self._output = Output(selector, is_timestamped=options.is_timestamped)
         self._logs = logs
-        self._manner = manner
+        self._options = options
         self._here: LocalWorkerGroup | None = None
         self._others: list[RemoteWorkerGroup] = []
         self._children: dict[int, Callable[[int], None]] = {}
-        self._play: JobHandler | None = None
+        self._handler: JobHandler | None = None
         self._ending: _Ending | None = None
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     # Who is on it.
 
-    def crew_here(self, listener: Listener) -> LocalWorkerGroup:
+    def local_group(self, listener: Listener) -> LocalWorkerGroup:
         """The crew of this machine; to be asked for once."""
         self._here = LocalWorkerGroup(
             self._output,
             self.watchdog,
             sinks=self._sinks,
             listener=listener,
-            outsiders=self._outsiders,
+            other_children=self._other_children,
             file_limit=self._file_limit,
         )
         return self._here
 
-    def crew_there(
+    def remote_group(
         self,
         hostname: str,
         way: Sequence[str] | EmbeddedAgentAddress,
@@ -149,7 +149,7 @@ class JobLoop:
 
         It leaves by itself once it ``is_closed``: after a loss, or ``dismiss``.
         """
-        crew = RemoteWorkerGroup(
+        group = RemoteWorkerGroup(
             hostname,
             way,
             selector=self.selector,
@@ -159,8 +159,8 @@ class JobLoop:
             call=call,
             listener=listener,
         )
-        self._others.append(crew)
-        return crew
+        self._others.append(group)
+        return group
 
     def adopt(self, pid: int, on_exit: Callable[[int], None]) -> None:
         """Look after a child of the job's own that leads a process group.
@@ -173,22 +173,26 @@ class JobLoop:
     @property
     def living(self) -> int:
         """How many workers have not ended, as far as can be known."""
-        return sum(crew.living for crew in self.crews)
+        return sum(group.living for group in self.groups)
 
     @property
-    def crews(self) -> tuple[WorkerGroup, ...]:
+    def groups(self) -> tuple[WorkerGroup, ...]:
         """Those that are not closed."""
         return (*((self._here,) if self._here else ()), *self._others)
 
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         out_log, err_log = self._logs.of(worker.number)
         return (
-            self._output.lines(lambda: f"[{worker.slot.rank}]<stdout>:", self._stdout, out_log),
-            self._output.lines(lambda: f"[{worker.slot.rank}]<stderr>:", self._stderr, err_log),
+            self._output.lines(
+                lambda: f"[{worker.rank_info.rank}]<stdout>:", self._stdout, out_log
+            ),
+            self._output.lines(
+                lambda: f"[{worker.rank_info.rank}]<stderr>:", self._stderr, err_log
+            ),
         )
 
-    def _outsiders(self) -> list[int]:
-        ssh = [crew.child.pid for crew in self._others if crew.words and crew.child.is_running]
+    def _other_children(self) -> list[int]:
+        ssh = [group.child.pid for group in self._others if group.words and group.child.is_running]
         return [*ssh, *self._children]
 
     # What is said.
@@ -196,19 +200,19 @@ class JobLoop:
     def say(self, text: str) -> None:
         """One line for the user, on standard error."""
         self._note(text)
-        if not self._manner.is_silent:
+        if not self._options.is_silent:
             self._stderr.write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
 
     def say_verbose(self, text: str) -> None:
         """One line for those who asked for more."""
-        if self._manner.is_verbose:
+        if self._options.is_verbose:
             self.say(text)
         else:
             self._note(text)
 
     def _note(self, text: str) -> None:
-        if self._manner.note is not None:
-            self._manner.note(text)
+        if self._options.note is not None:
+            self._options.note(text)
 
     def _say_if(self, text: str) -> None:
         if text:
@@ -216,40 +220,40 @@ class JobLoop:
 
     # The loop.
 
-    def run(self, play: JobHandler) -> JobOutcome:
-        """Serve ``play`` until somebody has called ``end`` and all has ended; how it went."""
-        self._play = play
+    def run(self, handler: JobHandler) -> JobOutcome:
+        """Serve ``handler`` until somebody has called ``end`` and all has ended; how it went."""
+        self._handler = handler
         adopt_orphans()
-        while self._ending is None or not all(crew.is_gone for crew in self.crews):
-            for key, _ in self.selector.select(self._seconds_to_deadline(play)):
+        while self._ending is None or not all(group.is_gone for group in self.groups):
+            for key, _ in self.selector.select(self._seconds_to_deadline(handler)):
                 key.data()
             self._balance()
             if self._ending is None:
-                self._look_for_an_end(play)
+                self._look_for_an_end(handler)
             elif time.monotonic() >= self._ending.deadline:
                 if self._ending.is_killing:
                     break
                 self._kill("did not end within 5 s of SIGTERM")
         return self._finish(self._ending)
 
-    def _seconds_to_deadline(self, play: JobHandler) -> float | None:
-        own = play.deadline if self._ending is None else self._ending.deadline
-        times = [t for t in (own, *(crew.deadline for crew in self.crews)) if t is not None]
+    def _seconds_to_deadline(self, handler: JobHandler) -> float | None:
+        own = handler.deadline if self._ending is None else self._ending.deadline
+        times = [t for t in (own, *(group.deadline for group in self.groups)) if t is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _balance(self) -> None:
         self._output.balance()
-        for crew in self.crews:
-            crew.balance()
-        self._others = [crew for crew in self._others if not crew.is_closed]
+        for group in self.groups:
+            group.balance()
+        self._others = [group for group in self._others if not group.is_closed]
         self._say_if(self._logs.news())
 
-    def _look_for_an_end(self, play: JobHandler) -> None:
+    def _look_for_an_end(self, handler: JobHandler) -> None:
         if self._stdout.is_broken or self._stderr.is_broken:
             text = "horovodrun: nobody reads the output any more\n"
             self.end(JobOutcome(128 + signal.SIGPIPE, text))
         else:
-            play.turn()
+            handler.turn()
 
     def _on_wakeup(self) -> None:
         for text in self.wakeups.take_notes():
@@ -281,11 +285,11 @@ class JobLoop:
                 self.watchdog.drop(pid)
                 on_exit(exit_code)
             else:
-                any(crew.note_exit(pid, exit_code) for crew in self._others)
+                any(group.note_exit(pid, exit_code) for group in self._others)
         if self._here is not None:
             self._here.note_ended_groups()
-        if ended and self._play is not None:
-            self._play.ended(ended)
+        if ended and self._handler is not None:
+            self._handler.ended(ended)
 
     # How it ends.
 
@@ -307,30 +311,30 @@ class JobLoop:
         self._reserve.release()
         for pid in self._children:
             signal_group(pid, signal.SIGTERM)
-        for crew in self.crews:
-            crew.end(reaches_strays=outcome.status != 0)
+        for group in self.groups:
+            group.end(reaches_strays=outcome.status != 0)
 
     def _kill(self, reason: str) -> None:
         assert self._ending is not None
-        late = [name for crew in self.crews for name in crew.late()]
+        late = [name for group in self.groups for name in group.late()]
         if late:
             self.say(f"killing {', '.join(late)}, or children of it, which {reason}")
         self._ending.is_killing = True
         self._ending.deadline = time.monotonic() + GRACE_S
-        for crew in self.crews:
-            crew.kill()
+        for group in self.groups:
+            group.kill()
 
     def _finish(self, ending: _Ending) -> JobOutcome:
         # Signals act as usual again: only the console can still take long.
         self.wakeups.restore()
         self._output.drain()
-        stuck = [name for crew in self.crews for name in crew.late()]
+        stuck = [name for group in self.groups for name in group.late()]
         if stuck:
             self.say(f"these do not end although they got SIGKILL: {', '.join(stuck)}")
         self._say_if(self._logs.news())
         self._say_if(self._logs.summary())
-        self._say_if(self._manner.parting_words(ending.outcome))
-        if self._manner.tells_outcome:
+        self._say_if(self._options.parting_words(ending.outcome))
+        if self._options.tells_outcome:
             self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()
         self._stderr.flush()
@@ -345,9 +349,9 @@ class JobLoop:
             signal_group(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        for crew in self._others:
-            crew.child.hang_up()
+        for group in self._others:
+            group.child.hang_up()
         deadline = time.monotonic() + _PATIENCE_S
-        for crew in self._others:
-            crew.child.close(deadline)
+        for group in self._others:
+            group.child.close(deadline)
         self.watchdog.close()

@@ -22,8 +22,8 @@ def worker_failure(first: Worker) -> JobOutcome:
     """The outcome when a worker failed; the last lines have the form that tools look for."""
     exit_code = first.exit_code or 0
     cause = f"{first.name}, which {describe_exit(exit_code)}"
-    text = failure_text(cause, first.slot.rank, exit_code)
-    return JobOutcome(1, text, first.slot, first.pid, exit_code, worker=first.number)
+    text = failure_text(cause, first.rank_info.rank, exit_code)
+    return JobOutcome(1, text, first.rank_info, first.pid, exit_code, worker=first.number)
 
 
 def failure_text(first: str, rank: int, exit_code: int | None) -> str:
@@ -32,12 +32,12 @@ def failure_text(first: str, rank: int, exit_code: int | None) -> str:
     return f"{_FAILED} {first}:\nProcess name: {rank}\n{code}"
 
 
-def host_loss(crew: RemoteWorkerGroup) -> JobOutcome:
+def host_loss(group: RemoteWorkerGroup) -> JobOutcome:
     """The outcome when a host was lost with all its workers."""
-    lines = indent(crew.last_lines, "  | ")
+    lines = indent(group.last_lines, "  | ")
     text = (
-        f"{_FAILED} the connection to {crew.hostname} ({ranks_of(crew)}), which ended: "
-        f"{crew.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {crew.ranks[0]}\n"
-        f"Exit code: {crew.child.exit_code}\n"
+        f"{_FAILED} the connection to {group.hostname} ({ranks_of(group)}), which ended: "
+        f"{group.problem}\n" + (f"{lines}\n" if lines else "") + f"Process name: {group.ranks[0]}\n"
+        f"Exit code: {group.child.exit_code}\n"
     )
     return JobOutcome(1, text, has_lost_host=True)

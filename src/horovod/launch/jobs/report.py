@@ -19,7 +19,7 @@ from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.trace.folders import JOB_ID
 
 if TYPE_CHECKING:
-    from horovod.launch.model.elastic_plan import ElasticPlan
+    pass
 
 __all__ = ["REPORT_ENVIRONMENT", "JobReport", "check_report", "new_report", "say_last"]
 
@@ -102,7 +102,7 @@ class JobReport:
             say(f"--report {self._path}: cannot be written: {error.strerror or error}")
 
 
-def new_report(plan: JobPlan | ElasticPlan) -> JobReport | None:
+def new_report(plan: JobPlan) -> JobReport | None:
     """The report of a job that begins, if it is to have one."""
     if plan.report is None:
         return None

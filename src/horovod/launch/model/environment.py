@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from horovod.launch.model.hosts import Slot, node_of
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.hosts import node_of
 from horovod.rendezvous.identity.environment import LAUNCHER
 
 __all__ = ["Rendezvous", "is_passed_on", "worker_environment"]
@@ -28,7 +29,7 @@ class Rendezvous:
 
 def worker_environment(
     base: Mapping[str, str],
-    slot: Slot,
+    rank_info: RankInfo,
     rendezvous: Rendezvous,
     extra: Mapping[str, str] | None = None,
     interfaces: Sequence[str] | None = None,
@@ -46,13 +47,8 @@ def worker_environment(
         environment["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
         environment["HOROVOD_GLOO_IFACE"] = ",".join(interfaces)
     environment.update(
-        HOROVOD_RANK=str(slot.rank),
-        HOROVOD_SIZE=str(slot.size),
-        HOROVOD_LOCAL_RANK=str(slot.local_rank),
-        HOROVOD_LOCAL_SIZE=str(slot.local_size),
-        HOROVOD_CROSS_RANK=str(slot.cross_rank),
-        HOROVOD_CROSS_SIZE=str(slot.cross_size),
-        HOROVOD_HOSTNAME=node_of(slot.hostname),
+        {f"HOROVOD_{name.upper()}": str(value) for name, value in vars(rank_info).items()},
+        HOROVOD_HOSTNAME=node_of(rank_info.hostname),
         HOROVOD_GLOO_RENDEZVOUS_ADDR=rendezvous.address,
         HOROVOD_GLOO_RENDEZVOUS_PORT=str(rendezvous.port),
         HOROVOD_CONTROLLER="gloo",

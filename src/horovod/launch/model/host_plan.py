@@ -10,19 +10,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields, printable
+from horovod.core.base.checked import BadMessageError, Fields, printable
+from horovod.core.base.rank_info import RankInfo, read_rank_info
 from horovod.launch.model.environment import is_passed_on
-from horovod.launch.model.hosts import Slot
 
 __all__ = [
     "HostPlan",
-    "Place",
+    "WorkerSpec",
     "fields_of",
     "place_fields",
     "place_of",
     "plan_of",
     "remote_environment",
-    "slot_of",
 ]
 
 # Of the ssh session that the launcher itself may run in.
@@ -32,14 +31,14 @@ _MOST_WORD = 2**21  # of a command line
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerSpec:
     """One worker: its number, its place in the world, and variables that it has for itself.
 
     No two workers of a job ever have the same number; without elastic training it is the rank.
     """
 
     number: int
-    slot: Slot
+    rank_info: RankInfo
     extra: Mapping[str, str]
 
 
@@ -108,31 +107,17 @@ def plan_of(fields: Fields) -> HostPlan:
     return plan
 
 
-def place_fields(place: Place) -> dict[str, Any]:
+def place_fields(place: WorkerSpec) -> dict[str, Any]:
     """``place`` as JSON takes it."""
-    return {"number": place.number, "slot": asdict(place.slot), "extra": dict(place.extra)}
+    return {
+        "number": place.number,
+        "rank_info": asdict(place.rank_info),
+        "extra": dict(place.extra),
+    }
 
 
-def place_of(fields: Fields) -> Place:
+def place_of(fields: Fields) -> WorkerSpec:
     """The place that ``place_fields`` has made these from; BadMessageError for any others."""
-    number, slot = fields.integer("number", 0, 2**32 - 1), slot_of(fields)
-    return Place(number, slot, fields.texts_by_name("extra"))
-
-
-def slot_of(fields: Fields) -> Slot:
-    """The field ``slot``, which is one as JSON takes it."""
-    slot = fields.fields("slot")
-    size, local_size, cross_size = (
-        slot.integer(name, 1, MOST_RANKS) for name in ("size", "local_size", "cross_size")
-    )
-    found = Slot(
-        hostname=printable(slot.text("hostname", 255)),
-        rank=slot.integer("rank", 0, size - 1),
-        size=size,
-        local_rank=slot.integer("local_rank", 0, local_size - 1),
-        local_size=local_size,
-        cross_rank=slot.integer("cross_rank", 0, cross_size - 1),
-        cross_size=cross_size,
-    )
-    slot.close()
-    return found
+    number = fields.integer("number", 0, 2**32 - 1)
+    info = read_rank_info(fields.fields("rank_info"))
+    return WorkerSpec(number, info, fields.texts_by_name("extra"))

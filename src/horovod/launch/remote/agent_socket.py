@@ -11,7 +11,16 @@ from pathlib import Path
 
 from horovod.launch.remote.job_folder import check_private
 
-__all__ = ["BUSY", "ENDING", "READY", "WELCOME", "is_same_user", "keeper_at", "listen_at", "unlink"]
+__all__ = [
+    "BUSY",
+    "ENDING",
+    "READY",
+    "WELCOME",
+    "connect_to_agent",
+    "is_same_user",
+    "listen_at",
+    "unlink",
+]
 
 # What a keeper says to the bridge that has started it: it listens, or another one lives.
 READY, BUSY = b"ready\n", b"busy\n"
@@ -44,7 +53,7 @@ def unlink(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def keeper_at(folder: Path) -> socket.socket | None:
+def connect_to_agent(folder: Path) -> socket.socket | None:
     """A connection with the keeper that listens in ``folder``; None if there is none.
 
     Raises:

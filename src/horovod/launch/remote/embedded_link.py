@@ -51,7 +51,7 @@ class EmbeddedAgentLink:
         self._selector = selector
         self._on_data = on_data
         self._on_end = on_end
-        self._greeting = LauncherHandshake(address.secret)
+        self._handshake = LauncherHandshake(address.secret)
         self._records: Records | None = None  # once greeted
         self._socket: socket.socket | None = None
         self._writer: FrameWriter | None = None
@@ -78,7 +78,7 @@ class EmbeddedAgentLink:
 
     def sealed(self, plan: HostPlan) -> HostPlan:
         """What of it goes over the network, where ssh would hide all: not the job's secret."""
-        return replace(plan, secret=self._greeting.sealed(plan.secret))
+        return replace(plan, secret=self._handshake.sealed(plan.secret))
 
     def note_exit(self, exit_code: int) -> None:
         """See ``pid``: nobody calls it."""
@@ -124,13 +124,13 @@ class EmbeddedAgentLink:
             self._end(str(error))
             return
         except OSError as error:
-            self.may_come_again = not self._greeting.is_over
+            self.may_come_again = not self._handshake.is_over
             self._end(str(error))
             return
         if data:
             self._hear(data)
         else:
-            self.may_come_again = not self._greeting.is_over
+            self.may_come_again = not self._handshake.is_over
             self._end("its guest was ended, or the process that had it has ended")
 
     def _hear(self, data: bytes) -> None:
@@ -146,12 +146,12 @@ class EmbeddedAgentLink:
     def _greet(self, data: bytes) -> bytes:
         """What comes behind the greeting. Raises OSError."""
         assert self._socket is not None
-        self._socket.sendall(self._greeting.feed(data))  # so little always fits
-        if self._greeting.is_over:
+        self._socket.sendall(self._handshake.feed(data))  # so little always fits
+        if self._handshake.is_over:
             self._writer_fd = os.dup(self._socket.fileno())  # apart, for the selector
-            self._records = self._greeting.records()
+            self._records = self._handshake.records()
             self._writer = FrameWriter(self._writer_fd, self._selector, self._records.sealed)
-        return self._greeting.rest
+        return self._handshake.rest
 
     def _end(self, problem: str) -> None:
         self.how_it_ended, self.exit_code = problem, 1

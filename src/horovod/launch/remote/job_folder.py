@@ -24,8 +24,8 @@ __all__ = [
     "JobFolderTakenError",
     "check_job_id",
     "check_private",
-    "home_path",
-    "host_home_path",
+    "host_folder_path",
+    "job_folder_path",
 ]
 
 DRIVER = "driver"
@@ -50,16 +50,16 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
-def home_path(job_id: str, name: str, environ: Mapping[str, str]) -> Path:
+def job_folder_path(job_id: str, name: str, environ: Mapping[str, str]) -> Path:
     """The folder of one process of a job."""
     base = environ.get("XDG_STATE_HOME", "")
     state = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
     return state / "horovod" / "jobs" / job_id / name
 
 
-def host_home_path(job_id: str, hostname: str, environ: Mapping[str, str]) -> Path:
+def host_folder_path(job_id: str, hostname: str, environ: Mapping[str, str]) -> Path:
     """The folder of the keeper of ``hostname``, as the launcher calls it."""
-    return home_path(job_id, f"host-{quote(hostname, safe='')}", environ)
+    return job_folder_path(job_id, f"host-{quote(hostname, safe='')}", environ)
 
 
 def check_private(path: Path) -> None:

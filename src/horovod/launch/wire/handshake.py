@@ -108,9 +108,9 @@ class LauncherHandshake:
         return _sealed(text, prove(self._secret, _SEAL, self._theirs, self._nonce))
 
 
-def _record_keys(secret: bytes, guests: bytes, launchers: bytes) -> dict[bytes, bytes]:
+def _record_keys(secret: bytes, agents: bytes, launchers: bytes) -> dict[bytes, bytes]:
     """By sender, from both nonces."""
-    return {role: derive_key(secret, role, guests, launchers) for role in (_LAUNCHER, _GUEST)}
+    return {role: derive_key(secret, role, agents, launchers) for role in (_LAUNCHER, _GUEST)}
 
 
 def _sealed(text: bytes, pad: bytes) -> bytes:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.workers.addresses import is_own_address, resolve, resolve_all
 
 __all__ = ["Placement", "is_this_machine", "place", "recognise"]
@@ -16,7 +17,7 @@ __all__ = ["Placement", "is_this_machine", "place", "recognise"]
 class Placement:
     """Where workers go; ``remote`` has the other machines' names, with their addresses."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[RankInfo, ...]
     remote: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 

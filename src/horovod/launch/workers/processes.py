@@ -21,6 +21,7 @@ from horovod.rendezvous.base.descriptors import limit_child, limited_to
 __all__ = [
     "Pipes",
     "adopt_orphans",
+    "command_argv",
     "descendants",
     "describe_exit",
     "open_standard_files",
@@ -28,7 +29,6 @@ __all__ = [
     "signal_group",
     "signal_processes",
     "spawn",
-    "words_to_run",
 ]
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -53,7 +53,7 @@ def open_standard_files() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def words_to_run(command: Sequence[str]) -> list[str]:
+def command_argv(command: Sequence[str]) -> list[str]:
     """What to execute: several words are run as they are, one that has spaces by ``/bin/sh``."""
     if len(command) == 1 and any(character.isspace() for character in command[0]):
         return ["/bin/sh", "-c", command[0]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from horovod.launch.model.ssh import SshOptions, agent_command, remote_words
 
-__all__ = ["python_words", "words_there"]
+__all__ = ["python_command", "remote_python_command"]
 
 # Whatever the first entry of the search path is, it must not replace a module of the interpreter;
 # the package is found where this process has found it, unless the other Python has its own.
@@ -19,12 +19,15 @@ _START = (
 )
 
 
-def python_words(executable: str, module: str, arguments: Sequence[str] = ()) -> list[str]:
-    """The command that calls ``main`` of ``horovod.launch.<module>``; see ``sys.argv[1:]``."""
+def python_command(executable: str, module: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that calls ``main`` of ``horovod.launch.<module>``, such as ``remote.agent``.
+
+    ``main`` finds ``arguments`` in ``sys.argv[1:]``.
+    """
     return [executable, *_arguments(module, arguments)]
 
 
-def words_there(
+def remote_python_command(
     hostname: str,
     ssh: SshOptions,
     environ: Mapping[str, str],

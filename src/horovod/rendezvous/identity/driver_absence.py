@@ -13,7 +13,7 @@ from typing import TypeVar
 from horovod.errors import InitError
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["DriverAbsence", "patience_in"]
+__all__ = ["DriverAbsence", "absence_in"]
 
 _PATIENCE = "_HOROVOD_PATIENCE"
 _PAUSE_S = 0.2
@@ -47,6 +47,6 @@ class DriverAbsence:
                 time.sleep(_PAUSE_S)
 
 
-def patience_in(environ: Mapping[str, str]) -> DriverAbsence:
+def absence_in(environ: Mapping[str, str]) -> DriverAbsence:
     """What the driver has told the worker with this environment."""
     return DriverAbsence(float(environ.get(_PATIENCE, "0")))

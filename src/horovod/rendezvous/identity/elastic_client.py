@@ -18,17 +18,17 @@ from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError
 from horovod.errors import HorovodInternalError, InitError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, patience_in
+from horovod.rendezvous.identity.driver_absence import DriverAbsence, absence_in
 from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
     Ready,
-    Seat,
     StateVersion,
     Update,
     WorkerKeys,
     update_key,
     world_scope,
 )
-from horovod.rendezvous.identity.environment import Identity, hostname_of
+from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 from horovod.rendezvous.store.client import Store
 
 __all__ = ["ElasticClient", "RemovedError", "identity_in", "this_member"]
@@ -51,9 +51,9 @@ class ElasticClient:
     """
 
     def __init__(self, number: int, patience: DriverAbsence | None = None) -> None:
-        self.standing = StateVersion()
+        self.state_version = StateVersion()
         self.checkpoint = ""
-        self.seat = Seat()
+        self.assignment = RankAssignment()
         self._keys = WorkerKeys(number)
         self._patience = patience or DriverAbsence()
         self._count = 0
@@ -66,17 +66,21 @@ class ElasticClient:
 
     def note_failure(self, error: HorovodInternalError | InitError) -> None:
         """Why this worker is about to ask for another seat: its last world is over."""
-        seat = self.seat
-        others = [rank for rank in error.ranks if rank < len(seat.members) and rank != seat.rank]
+        assignment = self.assignment
+        others = [
+            rank
+            for rank in error.ranks
+            if rank < len(assignment.members) and rank != assignment.rank_info.rank
+        ]
         self._reason = str(error)
-        self._lost = tuple(seat.members[rank] for rank in others)
+        self._lost = tuple(assignment.members[rank] for rank in others)
         self._keeps_state = False
 
     def note_update(self, keeps_state: bool) -> None:
         """An update is why; ``keeps_state`` as in ``Ready``."""
         self._reason, self._lost, self._keeps_state = "", (), keeps_state
 
-    def take_seat(self, open_store: Callable[[], Store]) -> Seat:
+    def request_assignment(self, open_store: Callable[[], Store]) -> RankAssignment:
         """Ask for a seat in the next world, and wait for it as long as the driver lives.
 
         The first answer may be a forecast only.
@@ -88,19 +92,19 @@ class ElasticClient:
         if not self._is_waiting:
             self._count += 1
             self._is_waiting, self._has_asked = True, False
-        seat = self._patience.with_store(open_store, self._ask)
+        assignment = self._patience.with_store(open_store, self._ask)
         self._is_waiting, self._reason, self._lost = False, "", ()
-        if seat.removal:
+        if assignment.removal:
             _be_brief()
-            raise RemovedError(f"init: {seat.removal}")
-        self.seat = seat
-        return seat
+            raise RemovedError(f"init: {assignment.removal}")
+        self.assignment = assignment
+        return assignment
 
-    def _ask(self, store: Store) -> Seat:
+    def _ask(self, store: Store) -> RankAssignment:
         try:
             if not self._has_asked:
                 ready = Ready(
-                    standing=self.standing,
+                    state_version=self.state_version,
                     reason=self._reason,
                     lost=self._lost,
                     keeps_state=self._keeps_state,
@@ -109,7 +113,9 @@ class ElasticClient:
                 )
                 store.set(self._keys.ready(self._count), ready.encoded())
                 self._has_asked = True
-            return _decoded(Seat.decoded, _await(store, self._keys.seat(self._count)))
+            return _decoded(
+                RankAssignment.decoded, _await(store, self._keys.assignment(self._count))
+            )
         except InitError:
             self._has_asked = False  # another driver knows nothing of it
             raise
@@ -145,7 +151,7 @@ class ElasticClient:
         self, open_store: Callable[[], Store], tell: Callable[[int, int], None]
     ) -> None:
         """Call ``tell`` with timestamp and kind of each update, from a thread of its own."""
-        arguments = (open_store, tell, self.seat.updates)
+        arguments = (open_store, tell, self.assignment.updates)
         threading.Thread(
             target=self._watch, args=arguments, name="horovod-updates", daemon=True
         ).start()
@@ -155,7 +161,9 @@ class ElasticClient:
 
         It tells of any others later than now.
         """
-        self._news = [(count, update) for count, update in self._news if count > self.seat.updates]
+        self._news = [
+            (count, update) for count, update in self._news if count > self.assignment.updates
+        ]
         return [update for _, update in self._news]
 
     def _watch(
@@ -166,16 +174,16 @@ class ElasticClient:
             while True:
                 update = _decoded(Update.decoded, _await(store, update_key(count + 1)))
                 count += 1
-                if count > self.seat.updates:  # else this world was made because of it
+                if count > self.assignment.updates:  # else this world was made because of it
                     self._news.append((count, update))
                     tell(update.timestamp, update.kind)
 
         def reopen() -> Store:
             nonlocal count
-            count = max(count, self.seat.updates)  # a new store has no older ones
+            count = max(count, self.assignment.updates)  # a new store has no older ones
             return open_store()
 
-        with contextlib.suppress(InitError):  # ``take_seat`` says so where it matters
+        with contextlib.suppress(InitError):  # ``request_assignment`` says so where it matters
             self._patience.with_store(reopen, watch)
 
 
@@ -200,19 +208,14 @@ def _await(store: Store, key: str) -> bytes:
             continue
 
 
-def identity_in(seat: Seat, environ: Mapping[str, str]) -> Identity:
+def identity_in(assignment: RankAssignment, environ: Mapping[str, str]) -> ProcessInfo:
     """Who a process with this seat is."""
-    return Identity(
-        rank=seat.rank,
-        size=seat.size,
-        local_rank=seat.local_rank,
-        local_size=seat.local_size,
-        cross_rank=seat.cross_rank,
-        cross_size=seat.cross_size,
-        hostname=hostname_of(environ),
-        launcher="horovodrun",
-        scope=world_scope(seat.world),
-        is_forecast=seat.is_forecast,
+    return ProcessInfo.at(
+        assignment.rank_info,
+        hostname_of(environ),
+        "horovodrun",
+        scope=world_scope(assignment.world),
+        is_provisional=assignment.is_provisional,
     )
 
 
@@ -228,7 +231,7 @@ def this_member(environ: Mapping[str, str]) -> ElasticClient | None:
     if environ.get(_ELASTIC) != "1" or not number.isdecimal():
         return None
     if not _members:
-        _members[os.getpid()] = ElasticClient(int(number), patience_in(environ))
+        _members[os.getpid()] = ElasticClient(int(number), absence_in(environ))
     return _members.get(os.getpid())
 
 

@@ -11,12 +11,13 @@ import json
 from dataclasses import asdict, dataclass, field
 from enum import IntFlag
 
-from horovod.core.base.checked import MOST_RANKS, Fields, printable
+from horovod.core.base.checked import Fields, printable
+from horovod.core.base.rank_info import RankInfo, read_rank_info
 
 __all__ = [
     "HostUpdate",
+    "RankAssignment",
     "Ready",
-    "Seat",
     "StateVersion",
     "Update",
     "WorkerKeys",
@@ -53,7 +54,7 @@ class Ready:
     state.
     """
 
-    standing: StateVersion = StateVersion()
+    state_version: StateVersion = StateVersion()
     reason: str = ""
     lost: tuple[int, ...] = ()
     keeps_state: bool = False
@@ -68,41 +69,38 @@ class Ready:
     def decoded(cls, text: bytes) -> Ready:
         """The contrary of ``encoded``; BadMessageError for anything else."""
         fields = Fields.read("ready", text)
-        standing = fields.fields("standing")
+        state_version = fields.fields("state_version")
         ready = cls(
-            standing=StateVersion(standing.integer("world"), standing.integer("commits")),
+            state_version=StateVersion(
+                state_version.integer("world"), state_version.integer("commits")
+            ),
             reason=printable(fields.text("reason")),
             lost=fields.integers("lost"),
             keeps_state=fields.flag("keeps_state"),
             is_early=fields.flag("is_early"),
             checkpoint=fields.text("checkpoint"),
         )
-        standing.close()
+        state_version.close()
         fields.close()
         return ready
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankAssignment:
     """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
 
     ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
-    member needs the state of rank 0. ``is_forecast``: these are the numbers that the worker will
+    member needs the state of rank 0. ``is_provisional``: these are the numbers that the worker will
     probably have, and nobody waits for it before it asks again. With ``removal`` there is no seat
     for the worker any more, and the text says why.
     """
 
     world: int = 0
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    cross_rank: int = 0
-    cross_size: int = 1
-    members: tuple[int, ...] = field(default=())
+    rank_info: RankInfo = field(default_factory=RankInfo)
+    members: tuple[int, ...] = ()
     updates: int = 0
     must_sync: bool = True
-    is_forecast: bool = False
+    is_provisional: bool = False
     removal: str = ""
 
     def encoded(self) -> bytes:
@@ -110,30 +108,23 @@ class Seat:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decoded(cls, text: bytes) -> Seat:
+    def decoded(cls, text: bytes) -> RankAssignment:
         """The contrary of ``encoded``; BadMessageError for anything else."""
-        fields = Fields.read("seat", text)
-        size, local_size, cross_size = (
-            fields.integer(name, 1, MOST_RANKS) for name in ("size", "local_size", "cross_size")
-        )
-        seat = cls(
+        fields = Fields.read("rank assignment", text)
+        assignment = cls(
             world=fields.integer("world"),
-            rank=fields.integer("rank", 0, size - 1),
-            size=size,
-            local_rank=fields.integer("local_rank", 0, local_size - 1),
-            local_size=local_size,
-            cross_rank=fields.integer("cross_rank", 0, cross_size - 1),
-            cross_size=cross_size,
+            rank_info=read_rank_info(fields.fields("rank_info")),
             members=fields.integers("members"),
             updates=fields.integer("updates"),
             must_sync=fields.flag("must_sync"),
-            is_forecast=fields.flag("is_forecast"),
+            is_provisional=fields.flag("is_provisional"),
             removal=printable(fields.text("removal")),
         )
         fields.close()
-        if seat.members and len(set(seat.members)) != size:
-            raise fields.error("members", seat.members, f"{size} workers")
-        return seat
+        size = assignment.rank_info.size
+        if assignment.members and len(set(assignment.members)) != size:
+            raise fields.error("members", assignment.members, f"{size} workers")
+        return assignment
 
 
 class HostUpdate(IntFlag):
@@ -176,9 +167,9 @@ class WorkerKeys:
         """The worker's ``count``-th ``Ready``, from 1."""
         return f"elastic/worker/{self.worker}/ready/{count}"
 
-    def seat(self, count: int) -> str:
-        """The answer to it, a ``Seat``."""
-        return f"elastic/worker/{self.worker}/seat/{count}"
+    def assignment(self, count: int) -> str:
+        """The answer to it, a ``RankAssignment``."""
+        return f"elastic/worker/{self.worker}/assignment/{count}"
 
     @property
     def all(self) -> str:
@@ -211,5 +202,5 @@ def update_key(count: int) -> str:
 
 
 def world_scope(world: int) -> str:
-    """What distinguishes the meeting of this world from those of others; see ``Identity.scope``."""
+    """Distinguishes the store keys of this world from those of others; see ``scope``."""
     return f"world{world}/"

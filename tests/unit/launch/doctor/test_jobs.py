@@ -18,9 +18,7 @@ from horovod.launch.cli.main import main
 from horovod.launch.doctor import jobs
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
 from horovod.launch.jobs.job_id import new_job_id, parting_words, with_job_id
-from horovod.launch.model.elastic_plan import ElasticPlan
-from horovod.launch.model.job_plan import JobOutcome, JobPlan
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import ElasticPlan, JobOutcome, JobPlan, Limits
 from horovod.launch.remote.job_folder import check_job_id
 from horovod.trace.presence import own_presence
 
@@ -131,9 +129,9 @@ def test_where_the_id_of_a_job_comes_from() -> None:
     plan = JobPlan(("x",), ())
     chosen = JobPlan(("x",), (), {"HOROVOD_JOB_ID": "a", "B": "c"})
     limits = Limits(1, 1, None, None, 600.0, None)
-    elastic = ElasticPlan(("x",), limits, job_id="e")
+    elastic = JobPlan(("x",), elastic=ElasticPlan(limits, job_id="e"))
 
-    def of(plan: JobPlan | ElasticPlan, **environ: str) -> str:
+    def of(plan: JobPlan, **environ: str) -> str:
         return with_job_id(plan, environ).extra_environment["HOROVOD_JOB_ID"]
 
     assert of(chosen, HOROVOD_JOB_ID="b") == "a"

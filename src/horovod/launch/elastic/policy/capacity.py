@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from horovod.launch.elastic.policy.blacklist import Blacklist
 
-__all__ = ["Capacity", "WorkerSpec"]
+__all__ = ["Capacity", "SlotId"]
 
 
-class WorkerSpec(NamedTuple):
+class SlotId(NamedTuple):
     """One slot of a host; indices count from 0."""
 
     hostname: str
@@ -25,7 +25,7 @@ class Capacity:
         self.hosts: dict[str, int] = {}
         self.order: list[str] = []
         self._banned: Blacklist[str] = Blacklist(cooldown, rng)
-        self._resting: Blacklist[WorkerSpec] = Blacklist(cooldown, rng)
+        self._resting: Blacklist[SlotId] = Blacklist(cooldown, rng)
 
     def found(self, hosts: Mapping[str, int]) -> None:
         """What the discovery says now."""
@@ -36,33 +36,33 @@ class Capacity:
         """Blacklist a host; until when."""
         return self._banned.add(now, hostname)
 
-    def rest(self, now: float, spot: WorkerSpec) -> float:
+    def rest(self, now: float, slot_id: SlotId) -> float:
         """Blacklist a single slot; until when."""
-        return self._resting.add(now, spot)
+        return self._resting.add(now, slot_id)
 
-    def pardon(self, now: float, kept: Collection[WorkerSpec]) -> None:
+    def pardon(self, now: float, kept: Collection[SlotId]) -> None:
         """Use the hosts of the ``kept`` slots again, but blacklist their other slots."""
-        for name in {spot.hostname for spot in kept}:
+        for name in {slot_id.hostname for slot_id in kept}:
             self._banned.remove(name)
             for index in self._indices(name):
-                if (spot := WorkerSpec(name, index)) not in kept and self.is_usable(now, spot):
-                    self.rest(now, spot)
+                if (slot_id := SlotId(name, index)) not in kept and self.is_usable(now, slot_id):
+                    self.rest(now, slot_id)
 
-    def is_listed(self, spot: WorkerSpec) -> bool:
+    def is_listed(self, slot_id: SlotId) -> bool:
         """Whether the discovery has found the slot, blacklisted or not."""
-        return spot.slot_index < self.hosts.get(spot.hostname, 0)
+        return slot_id.slot_index < self.hosts.get(slot_id.hostname, 0)
 
-    def spots(self, now: float) -> list[WorkerSpec]:
+    def slot_ids(self, now: float) -> list[SlotId]:
         """What can be used, in order."""
-        spots = (WorkerSpec(name, index) for name in self.order for index in self._indices(name))
-        return [spot for spot in spots if self.is_usable(now, spot)]
+        slot_ids = (SlotId(name, index) for name in self.order for index in self._indices(name))
+        return [slot_id for slot_id in slot_ids if self.is_usable(now, slot_id)]
 
-    def is_usable(self, now: float, spot: WorkerSpec) -> bool:
+    def is_usable(self, now: float, slot_id: SlotId) -> bool:
         """Whether a worker may be there."""
         return (
-            self.is_listed(spot)
-            and not self.is_banned(now, spot.hostname)
-            and self._resting.end_of(now, spot) is None
+            self.is_listed(slot_id)
+            and not self.is_banned(now, slot_id.hostname)
+            and self._resting.end_of(now, slot_id) is None
         )
 
     def is_banned(self, now: float, hostname: str) -> bool:
@@ -74,11 +74,11 @@ class Capacity:
         ends = {name: self._banned.end_of(now, name) for name in self.hosts}
         return {name: end for name, end in ends.items() if end is not None}
 
-    def resting_until(self, now: float) -> dict[WorkerSpec, float]:
+    def resting_until(self, now: float) -> dict[SlotId, float]:
         """The slots found that are blacklisted by themselves, and until when."""
-        spots = [WorkerSpec(name, index) for name in self.hosts for index in self._indices(name)]
-        ends = {spot: self._resting.end_of(now, spot) for spot in spots}
-        return {spot: end for spot, end in ends.items() if end is not None}
+        slot_ids = [SlotId(name, index) for name in self.hosts for index in self._indices(name)]
+        ends = {slot_id: self._resting.end_of(now, slot_id) for slot_id in slot_ids}
+        return {slot_id: end for slot_id, end in ends.items() if end is not None}
 
     def next_change(self, now: float) -> float | None:
         """When the next blacklisting ends."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.elastic.policy.registry import Entry
 from horovod.launch.jobs.outcomes import failure_text
-from horovod.launch.model.hosts import Slot
 
 __all__ = ["Ending", "Failure", "Penalty", "most_named", "penalty_for"]
 
@@ -38,13 +38,13 @@ class Failure:
     number: int
     name: str
     what: str
-    slot: Slot
+    rank_info: RankInfo
     exit_code: int | None
 
     @property
     def text(self) -> str:
         """How a failed job reads because of it."""
-        return failure_text(f"{self.name}, which {self.what}", self.slot.rank, self.exit_code)
+        return failure_text(f"{self.name}, which {self.what}", self.rank_info.rank, self.exit_code)
 
 
 def penalty_for(
@@ -61,11 +61,11 @@ def penalty_for(
         world: the current world; 0 before the first.
         has_cooldown: blacklisting is not for good.
     """
-    hostname = failed.spot.hostname
+    hostname = failed.slot_id.hostname
     # Before the first world whoever has been started counts.
     relevant = [entry for entry in others if entry.is_staying and (entry.world == world)]
-    on_host = any(entry.spot.hostname == hostname for entry in relevant)
-    elsewhere = any(entry.spot.hostname != hostname for entry in relevant)
+    on_host = any(entry.slot_id.hostname == hostname for entry in relevant)
+    elsewhere = any(entry.slot_id.hostname != hostname for entry in relevant)
     if world and not failed.world and on_host:
         return Penalty.SLOT
     if has_cooldown and not elsewhere and (failed.world or not world):

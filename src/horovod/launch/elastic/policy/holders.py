@@ -18,53 +18,53 @@ __all__ = [
     "giver",
     "is_fit",
     "is_state_gone",
-    "newest_standing",
+    "newest_version",
     "without_last_holders",
 ]
 
 
-def newest_standing(entries: Sequence[Entry]) -> StateVersion:
+def newest_version(entries: Sequence[Entry]) -> StateVersion:
     """The newest state that any of them has reported."""
-    return max((entry.ready.standing for entry in entries), default=StateVersion())
+    return max((entry.ready.state_version for entry in entries), default=StateVersion())
 
 
-def giver(staff: WorkerPool, chosen: Sequence[Entry]) -> Entry | None:
+def giver(pool: WorkerPool, chosen: Sequence[Entry]) -> Entry | None:
     """The worker that waits with a newer state than all of ``chosen``, if there is one.
 
     Its slot may be gone or blacklisted: then it goes as soon as others have its state.
     """
-    newest = newest_standing(chosen)
-    newer = [e for e in staff.roll if e.phase is Phase.READY and e.ready.standing > newest]
-    return best_informed(newer, staff.world) if newer else None
+    newest = newest_version(chosen)
+    newer = [e for e in pool.registry if e.phase is Phase.READY and e.ready.state_version > newest]
+    return best_informed(newer, pool.world) if newer else None
 
 
-def is_fit(staff: WorkerPool, chosen: Sequence[Entry], newest: Ready) -> bool:
+def is_fit(pool: WorkerPool, chosen: Sequence[Entry], newest: Ready) -> bool:
     """Whether a world of ``chosen``, who all wait, loses no state that may still come.
 
     ``newest`` says whether there has been any state.
     """
-    if any(e.ready.standing.has_state and e.world == staff.world for e in chosen):
+    if any(e.ready.state_version.has_state and e.world == pool.world for e in chosen):
         return True  # members of one world differ by a commit at most
-    if any(entry.phase is Phase.LATE for entry in staff.roll) or _are_away(staff):
+    if any(entry.phase is Phase.LATE for entry in pool.registry) or _are_away(pool):
         return False
-    return newest_standing(chosen).has_state or not newest.standing.has_state
+    return newest_version(chosen).has_state or not newest.state_version.has_state
 
 
-def can_be_missed(staff: WorkerPool, newest: Ready) -> bool:
+def can_be_missed(pool: WorkerPool, newest: Ready) -> bool:
     """Whether a member that does not answer may be given up: somebody waits with the state."""
-    waiting = [entry for entry in staff.roll if entry.phase is Phase.READY]
-    return newest_standing(waiting).has_state or not newest.standing.has_state
+    waiting = [entry for entry in pool.registry if entry.phase is Phase.READY]
+    return newest_version(waiting).has_state or not newest.state_version.has_state
 
 
-def is_state_gone(staff: WorkerPool, newest: Ready) -> bool:
+def is_state_gone(pool: WorkerPool, newest: Ready) -> bool:
     """Whether none of those who live, wherever they are, can have the state."""
-    if staff.world == 0 or _are_away(staff):
+    if pool.world == 0 or _are_away(pool):
         return False
-    rest = [entry for entry in staff.roll if entry.phase in (Phase.READY, Phase.LATE)]
-    if any(e.phase is Phase.LATE or e.ready.standing.has_state for e in rest):
+    rest = [entry for entry in pool.registry if entry.phase in (Phase.READY, Phase.LATE)]
+    if any(e.phase is Phase.LATE or e.ready.state_version.has_state for e in rest):
         return False
     # Members that never began have nothing to lose, unless somebody else had.
-    return not staff.members() or newest.standing.has_state
+    return not pool.members() or newest.state_version.has_state
 
 
 def without_last_holders(named: Sequence[Entry], members: Sequence[Entry]) -> list[Entry]:
@@ -73,12 +73,12 @@ def without_last_holders(named: Sequence[Entry], members: Sequence[Entry]) -> li
     That is ``named``, unless nobody else has a state as new: then those that name them.
     """
     others = [entry for entry in members if entry not in named]
-    if newest_standing(others) >= newest_standing(named):
+    if newest_version(others) >= newest_version(named):
         return list(named)
     numbers = {entry.number for entry in named}
     return [entry for entry in others if numbers & set(entry.ready.lost)]
 
 
-def _are_away(staff: WorkerPool) -> bool:
+def _are_away(pool: WorkerPool) -> bool:
     """Whether a member of the current world does not wait for the next one."""
-    return any(entry.phase is not Phase.READY for entry in staff.members())
+    return any(entry.phase is not Phase.READY for entry in pool.members())

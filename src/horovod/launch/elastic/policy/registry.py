@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from horovod.launch.elastic.policy.capacity import WorkerSpec
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.elastic.policy.capacity import SlotId
 from horovod.rendezvous.identity.elastic_messages import Ready
 
 __all__ = ["Entry", "Phase", "WorkerRegistry"]
@@ -18,7 +18,7 @@ class Phase(Enum):
 
     STARTING = "starting"  # has never asked for a seat
     READY = "ready"  # waits for one
-    SEATED = "seated"  # meets the others of its world, or trains
+    RUNNING = "seated"  # meets the others of its world, or trains
     DONE = "done"  # its training function has returned
     LATE = "late"  # the next world began before it asked for a seat; it is told when it asks
     LEAVING = "leaving"  # was told that there is no seat for it
@@ -29,33 +29,32 @@ class Phase(Enum):
 class Entry:
     """One worker. ``since``: when it got into its phase; ``world``: where its last seat was.
 
-    ``rank`` and ``local_rank`` are those of that seat, or a prediction. When ``lost_at`` comes it
-    counts as lost, if others have the state; ``accuser`` is the worker that said so. ``pid`` is 0
-    until its process has started.
+    ``rank_info`` is the position in that world, or a provisional one. At ``lost_at`` the worker
+    counts as lost, if others have the state; ``reported_by`` is the worker that reported it.
+    ``pid`` is 0 until the process has started.
     """
 
     number: int
-    spot: WorkerSpec
+    slot_id: SlotId
     since: float
     phase: Phase = Phase.STARTING
     ready: Ready = field(default_factory=Ready)
     world: int = 0
-    rank: int = 0
-    local_rank: int = 0
+    rank_info: RankInfo = field(default_factory=RankInfo)
     lost_at: float | None = None
-    accuser: str = ""
+    reported_by: str = ""
     pid: int = 0
 
     @property
     def name(self) -> str:
         """How messages call it."""
         rank = f"rank {self.rank}, " if self.world else ""
-        return f"worker {self.number} ({rank}{self.spot.hostname})"
+        return f"worker {self.number} ({rank}{self.slot_id.hostname})"
 
     @property
-    def slot(self) -> Slot:
-        """Where it is in its last world, or would be, as far as is known."""
-        return Slot(self.spot.hostname, self.rank, 0, self.local_rank, 0, 0, 0)
+    def rank(self) -> int:
+        """Its rank in the last world, or the provisional one."""
+        return self.rank_info.rank
 
     @property
     def is_staying(self) -> bool:
@@ -65,7 +64,7 @@ class Entry:
     def may_have_state(self, world: int) -> bool:
         """Whether it has reported a state, or may have one from the current ``world``."""
         is_member = world > 0 and self.world == world
-        return is_member or self.phase is Phase.LATE or self.ready.standing.has_state
+        return is_member or self.phase is Phase.LATE or self.ready.state_version.has_state
 
     def enter(self, phase: Phase, now: float) -> None:
         """Whoever gets further is not lost."""
@@ -82,9 +81,9 @@ class WorkerRegistry:
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))
 
-    def enrol(self, spot: WorkerSpec, now: float) -> Entry:
-        """A new worker in ``spot``."""
-        entry = Entry(self._next, spot, now)
+    def add(self, slot_id: SlotId, now: float) -> Entry:
+        """A new worker in ``slot_id``."""
+        entry = Entry(self._next, slot_id, now, rank_info=RankInfo(hostname=slot_id.hostname))
         self._entries[entry.number] = entry
         self._next += 1
         return entry
@@ -93,7 +92,7 @@ class WorkerRegistry:
         """The worker, if it lives."""
         return self._entries.get(number)
 
-    def strike(self, number: int) -> Entry | None:
+    def remove(self, number: int) -> Entry | None:
         """It lives no more."""
         return self._entries.pop(number, None)
 
@@ -104,8 +103,8 @@ class WorkerRegistry:
 
     def on(self, hostname: str) -> list[Entry]:
         """Who is on that host."""
-        return [entry for entry in self if entry.spot.hostname == hostname]
+        return [entry for entry in self if entry.slot_id.hostname == hostname]
 
-    def occupied(self) -> set[WorkerSpec]:
+    def occupied(self) -> set[SlotId]:
         """Where somebody is, if only for a moment more."""
-        return {entry.spot for entry in self}
+        return {entry.slot_id for entry in self}

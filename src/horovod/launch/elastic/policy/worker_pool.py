@@ -9,15 +9,15 @@ import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.elastic import texts
 from horovod.launch.elastic.policy.actions import Action, End, Say, Start
 from horovod.launch.elastic.policy.capacity import Capacity
 from horovod.launch.elastic.policy.failures import Ending, Failure, Penalty, penalty_for
-from horovod.launch.elastic.policy.ranking import by_spot, in_rank_order, places
+from horovod.launch.elastic.policy.ranking import by_slot, in_rank_order, positions
 from horovod.launch.elastic.policy.registry import Entry, Phase, WorkerRegistry
-from horovod.launch.model.hosts import Slot
-from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import Seat
+from horovod.launch.model.job_plan import Limits
+from horovod.rendezvous.identity.elastic_messages import RankAssignment
 
 __all__ = ["WorkerPool"]
 
@@ -32,7 +32,7 @@ class WorkerPool:
 
     def __init__(self, limits: Limits, rng: random.Random) -> None:
         self.capacity = Capacity(limits.cooldown, rng)
-        self.roll = WorkerRegistry()
+        self.registry = WorkerRegistry()
         self.now = -math.inf
         self.world = 0
         self.orders: list[Action] = []
@@ -49,16 +49,16 @@ class WorkerPool:
 
     def usable(self) -> list[Entry]:
         """Workers that can be in the next world, now or later."""
-        return [entry for entry in self.roll if entry.is_staying and self.is_usable(entry)]
+        return [entry for entry in self.registry if entry.is_staying and self.is_usable(entry)]
 
     def is_usable(self, entry: Entry) -> bool:
         """Whether its slot is still there and not blacklisted."""
-        return self.capacity.is_usable(self.now, entry.spot)
+        return self.capacity.is_usable(self.now, entry.slot_id)
 
     def holders(self) -> list[Entry]:
         """Who has the state, or may have it, and was not told to go."""
         told = (Phase.LEAVING, Phase.ENDING)
-        return [e for e in self.roll if e.phase not in told and e.may_have_state(self.world)]
+        return [e for e in self.registry if e.phase not in told and e.may_have_state(self.world)]
 
     def banned_holders(self) -> list[Entry]:
         """Who may have the state, and could go on if its host were not blacklisted."""
@@ -66,7 +66,8 @@ class WorkerPool:
         return [
             entry
             for entry in self.holders()
-            if capacity.is_listed(entry.spot) and capacity.is_banned(self.now, entry.spot.hostname)
+            if capacity.is_listed(entry.slot_id)
+            and capacity.is_banned(self.now, entry.slot_id.hostname)
         ]
 
     def is_hopeless(self) -> bool:
@@ -74,22 +75,22 @@ class WorkerPool:
         capacity = self.capacity
         banned = capacity.banned_until(self.now)
         is_final = all(math.isinf(banned.get(name, 0.0)) for name in capacity.hosts)
-        is_elsewhere = any(not capacity.is_listed(entry.spot) for entry in self.holders())
+        is_elsewhere = any(not capacity.is_listed(entry.slot_id) for entry in self.holders())
         is_blacklisted = bool(capacity.hosts) and is_final and self.failure is not None
         return is_blacklisted and not is_elsewhere and not self.usable()
 
     def members(self) -> list[Entry]:
         """Who is in the current world, or comes from it, by rank; also those that are removed."""
-        return self.roll.members(self.world)
+        return self.registry.members(self.world)
 
     def ready(self) -> list[Entry]:
         """Who waits for a seat and can have one, in the order of hosts."""
         ready = [entry for entry in self.usable() if entry.phase is Phase.READY]
-        return by_spot(ready, self.capacity.order)
+        return by_slot(ready, self.capacity.order)
 
     def promising(self) -> list[Entry]:
         """Newcomers that can be expected soon."""
-        since = self.now - self._limits.start_patience_s
+        since = self.now - self._limits.newcomer_timeout_s
         return [e for e in self.usable() if e.phase is Phase.STARTING and e.since > since]
 
     def say(self, text: str) -> None:
@@ -98,47 +99,46 @@ class WorkerPool:
 
     def dismiss(self, numbers: Collection[int]) -> None:
         """These workers are told that there is no seat for them."""
-        for entry in self.roll:
+        for entry in self.registry:
             if entry.number in numbers:
                 entry.enter(Phase.LEAVING, self.now)
 
-    def begin_world(self, seats: Mapping[int, Seat]) -> None:
+    def begin_world(self, assignments: Mapping[int, RankAssignment]) -> None:
         """The next world; who is still in the last one has no slot any more."""
-        for entry in self.roll:
-            if entry.phase is Phase.SEATED:
+        for entry in self.registry:
+            if entry.phase is Phase.RUNNING:
                 entry.enter(Phase.LATE, self.now)
         self.world += 1
         hostnames = set()
-        for entry in self.roll:
-            if (seat := seats.get(entry.number)) is not None:
-                entry.enter(Phase.SEATED, self.now)
-                entry.world, entry.rank, entry.local_rank = self.world, seat.rank, seat.local_rank
-                hostnames.add(entry.spot.hostname)
+        for entry in self.registry:
+            if (assignment := assignments.get(entry.number)) is not None:
+                entry.enter(Phase.RUNNING, self.now)
+                entry.world, entry.rank_info = self.world, assignment.rank_info
+                hostnames.add(entry.slot_id.hostname)
         self.capacity.forget_others(self.now, hostnames)
         self.losses, self.endings = [], []
         self._is_failure_old = True
 
     def fill(self) -> None:
         """Start a worker in every free slot, up to the limit."""
-        occupied = self.roll.occupied()
-        free = [spot for spot in self.capacity.spots(self.now) if spot not in occupied]
+        occupied = self.registry.occupied()
+        free = [slot_id for slot_id in self.capacity.slot_ids(self.now) if slot_id not in occupied]
         if (most := self._limits.most_workers) is not None:
-            free = free[: max(0, most - sum(entry.is_staying for entry in self.roll))]
-        fresh = [self.roll.enrol(spot, self.now) for spot in free]
+            free = free[: max(0, most - sum(entry.is_staying for entry in self.registry))]
+        fresh = [self.registry.add(slot_id, self.now) for slot_id in free]
         if not fresh:
             return
-        predicted = self.predicted()
+        provisional_positions = self.provisional_positions()
         for entry in fresh:
-            slot = predicted[entry.number]
-            entry.rank, entry.local_rank = slot.rank, slot.local_rank
-            self.orders.append(Start(entry.number, slot, entry.spot.slot_index))
+            entry.rank_info = provisional_positions[entry.number]
+            self.orders.append(Start(entry.number, entry.rank_info, entry.slot_id.slot_index))
 
-    def predicted(self) -> dict[int, Slot]:
+    def provisional_positions(self) -> dict[int, RankInfo]:
         """Where workers will be if all of them come; spares have the ranks above the others."""
-        everybody = by_spot(self.usable(), self.capacity.order)
+        everybody = by_slot(self.usable(), self.capacity.order)
         members = [entry for entry in self.members() if self.is_usable(entry)]
         ordered = in_rank_order(everybody, self.capacity.order, (members or everybody)[0])
-        slots = places([entry.spot for entry in ordered])
+        slots = positions([entry.slot_id for entry in ordered])
         return {entry.number: slot for entry, slot in zip(ordered, slots, strict=True)}
 
     def fail(
@@ -150,14 +150,14 @@ class WorkerPool:
         self.say(f"{entry.name} {what}{consequence}")
         if is_in_use:
             self._note_failure(entry, what, exit_code)
-        if self.roll.get(entry.number) is entry:
+        if self.registry.get(entry.number) is entry:
             self.end(entry, what)
         else:
             self._lose(entry, what)
 
     def lose_host(self, hostname: str, text: str, *, is_punished: bool) -> None:
         """All workers of ``hostname`` are gone."""
-        gone = self.roll.on(hostname)
+        gone = self.registry.on(hostname)
         if not gone:
             return
         is_in_use = any(self.is_usable(entry) for entry in gone)
@@ -167,7 +167,7 @@ class WorkerPool:
             consequence = self._ban(hostname)
         self.say(f"{_names(gone)} {what}{consequence}")
         for entry in gone:
-            self.roll.strike(entry.number)
+            self.registry.remove(entry.number)
             if is_in_use and entry.is_staying:
                 self._note_failure(entry, what, None)
             self._lose(entry, what)
@@ -183,7 +183,7 @@ class WorkerPool:
         kept = self.banned_holders()
         if len(kept) < max(needed, 1):
             return False
-        self.capacity.pardon(self.now, [entry.spot for entry in kept])
+        self.capacity.pardon(self.now, [entry.slot_id for entry in kept])
         self.say(texts.pardoned(kept))
         return True
 
@@ -198,11 +198,11 @@ class WorkerPool:
         has_cooldown = self._limits.cooldown is not None
         penalty = penalty_for(entry, others, self.world, has_cooldown=has_cooldown)
         if penalty is Penalty.SLOT:
-            until = self.capacity.rest(self.now, entry.spot)
+            until = self.capacity.rest(self.now, entry.slot_id)
             return f"; its slot is blacklisted {texts.duration(self.now, until)}"
-        hostname = entry.spot.hostname
+        hostname = entry.slot_id.hostname
         consequence = self._ban(hostname)
-        for other in self.roll.on(hostname):
+        for other in self.registry.on(hostname):
             # Others may need the state; who has it goes when the next world has begun without it.
             may_go = other.is_staying and not other.may_have_state(self.world)
             if other is not entry and may_go:
@@ -215,7 +215,7 @@ class WorkerPool:
 
     def _note_failure(self, entry: Entry, what: str, exit_code: int | None) -> None:
         if self.failure is None or self._is_failure_old:
-            self.failure = Failure(entry.number, entry.name, what, entry.slot, exit_code)
+            self.failure = Failure(entry.number, entry.name, what, entry.rank_info, exit_code)
             self._is_failure_old = False
 
     def _lose(self, entry: Entry, what: str) -> None:

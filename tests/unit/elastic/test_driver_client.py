@@ -8,7 +8,7 @@ from horovod.elastic import NotificationManager, ObjectState
 from horovod.elastic.driver_client import DriverClient
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.rendezvous.identity.elastic_client import ElasticClient
-from horovod.rendezvous.identity.elastic_messages import Seat, StateVersion, Update
+from horovod.rendezvous.identity.elastic_messages import RankAssignment, StateVersion, Update
 
 
 def new_state() -> ObjectState:
@@ -27,33 +27,33 @@ def test_without_a_driver_the_loop_decides() -> None:
 @pytest.mark.parametrize("must_sync", [False, True])
 def test_with_a_driver_the_seat_decides(must_sync: bool) -> None:
     member = ElasticClient(3)
-    member.seat = Seat(must_sync=must_sync)
+    member.assignment = RankAssignment(must_sync=must_sync)
     assert DriverClient(member).must_sync(True) == must_sync
     assert DriverClient(member).must_sync(False) == must_sync
 
 
 def test_standing_grows_with_commits_and_begins_anew_with_each_sync() -> None:
     member, state = ElasticClient(3), new_state()
-    employment = DriverClient(member)
-    member.seat = Seat(world=2)
+    client = DriverClient(member)
+    member.assignment = RankAssignment(world=2)
     state.commit()
-    employment.note_sync(state)
-    assert member.standing == StateVersion(2, 0)
+    client.note_sync(state)
+    assert member.state_version == StateVersion(2, 0)
     state.commit()
     state.commit()
-    employment.note_failure(state, HorovodInternalError("rank 1 died"))
-    assert member.standing == StateVersion(2, 2)
+    client.note_failure(state, HorovodInternalError("rank 1 died"))
+    assert member.state_version == StateVersion(2, 2)
     # In a world that needed no sync, counting goes on.
-    member.seat = Seat(world=3, must_sync=False)
+    member.assignment = RankAssignment(world=3, must_sync=False)
     state.commit()
-    employment.note_update(state, keeps_state=True)
-    assert member.standing == StateVersion(2, 3)
+    client.note_update(state, keeps_state=True)
+    assert member.state_version == StateVersion(2, 3)
 
 
 def test_updates_come_from_the_driver_once_it_is_known() -> None:
     manager = NotificationManager()
-    employment = DriverClient(ElasticClient(3))
-    employment.watch_updates(manager)
+    client = DriverClient(ElasticClient(3))
+    client.watch_updates(manager)
     assert manager.has_source
 
 

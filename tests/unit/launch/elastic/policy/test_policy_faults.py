@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch.elastic.policy.actions import Seats
+from horovod.launch.elastic.policy.actions import Assign
 from horovod.rendezvous.identity.elastic_messages import HostUpdate, StateVersion
 
 from .story import TIMEOUT_S, Story, running
@@ -24,7 +24,7 @@ def test_loss_between_commit_and_step() -> None:
     assert story.ended == []  # worker 2 has the state as well
     assert story.failed(0).members == ()
     assert story.failed(1, lost=[3]).members == (0, 1)
-    assert story.seats[0].must_sync
+    assert story.assignments[0].must_sync
     assert story.failed(2).removed == {
         2: "b[0] was removed from the elastic job: its host is blacklisted"
     }
@@ -33,10 +33,10 @@ def test_loss_between_commit_and_step() -> None:
 def test_the_death_of_rank_0_hands_its_role_to_the_newest_state() -> None:
     story = _four()
     story.exits(0, code=-9)
-    story.failed(2, standing=StateVersion(1, 6))
-    story.failed(3, standing=StateVersion(1, 7))
+    story.failed(2, state_version=StateVersion(1, 6))
+    story.failed(3, state_version=StateVersion(1, 7))
     assert story.members == (3, 2)
-    assert [story.seats[w].local_rank for w in (3, 2)] == [1, 0]
+    assert [story.assignments[w].rank_info.local_rank for w in (3, 2)] == [1, 0]
 
 
 def test_loss_while_the_others_meet_or_sync() -> None:
@@ -97,7 +97,7 @@ def test_a_host_that_cannot_be_reached_at_first() -> None:
 def test_one_that_hangs_is_ended_a_second_after_the_others_missed_it() -> None:
     story = _four()
     story.failed(0, 1, 2, lost=[3])
-    assert story.director.deadline == 1.0
+    assert story.policy.deadline == 1.0
     story.wait(1.0)
     assert story.ended == [3]
     assert set(story.removed) == {2}
@@ -160,7 +160,7 @@ def test_each_time_a_host_stays_away_for_longer() -> None:
         story.failed(0)
         begin = story.now
         while not story.started:
-            deadline = story.director.deadline
+            deadline = story.policy.deadline
             assert deadline is not None
             story.wait(deadline - story.now)
         times.append(story.now - begin)
@@ -191,10 +191,10 @@ def test_a_world_that_never_begins_excludes_whom_most_cannot_reach() -> None:
     story = running(Story(3, min_np=1), a=1, b=1, c=1)
     fresh = StateVersion()
     for world in (2, 3):
-        story.failed(0, 1, lost=[2], standing=fresh)
-        assert story.failed(2, lost=[0], standing=fresh).of(Seats)[0].world == world
-    story.failed(0, 1, lost=[2], standing=fresh)
-    story.failed(2, lost=[0], standing=fresh)
+        story.failed(0, 1, lost=[2], state_version=fresh)
+        assert story.failed(2, lost=[0], state_version=fresh).of(Assign)[0].world == world
+    story.failed(0, 1, lost=[2], state_version=fresh)
+    story.failed(2, lost=[0], state_version=fresh)
     assert story.ended == [2]
     assert story.members == (0, 1)
 
@@ -203,8 +203,8 @@ def test_two_halves_that_lost_each_other_keep_the_one_with_the_state() -> None:
     story = _four()
     old, new = StateVersion(1, 1), StateVersion(1, 2)
     for _ in range(4):
-        story.failed(0, 1, lost=[2, 3], standing=old)
-        story.failed(2, 3, lost=[0, 1], standing=new)
+        story.failed(0, 1, lost=[2, 3], state_version=old)
+        story.failed(2, 3, lost=[0, 1], state_version=new)
     assert story.ended == [0, 1]
     assert story.members == (2, 3)
 
@@ -212,7 +212,7 @@ def test_two_halves_that_lost_each_other_keep_the_one_with_the_state() -> None:
 def test_a_world_that_never_begins_for_no_known_reason_ends_the_job() -> None:
     story = running(Story(2), a=2)
     for _ in range(3):
-        story.failed(0, 1, standing=StateVersion())
+        story.failed(0, 1, state_version=StateVersion())
     assert story.outcome is not None
     assert "3 worlds in a row" in story.outcome.text
     assert "worker 1 (rank 1, a): peer lost" in story.outcome.text
@@ -228,7 +228,7 @@ def test_worlds_that_begin_may_fail_as_often_as_they_like() -> None:
 def test_plain_restarts_are_no_failures() -> None:
     story = running(Story(2), a=2)
     for _ in range(10):
-        story.ready(0, 1, standing=StateVersion())
+        story.ready(0, 1, state_version=StateVersion())
     assert story.outcome is None
 
 
@@ -284,8 +284,8 @@ def test_a_fatal_error_ends_the_job() -> None:
     assert story.outcome.text == (
         "horovodrun: worker 1 (rank 1, a) cannot go on: ranks disagree about allreduce 'x'\n"
     )
-    assert story.outcome.slot is not None
-    assert story.outcome.slot.rank == 1
+    assert story.outcome.rank_info is not None
+    assert story.outcome.rank_info.rank == 1
 
 
 @pytest.mark.parametrize("event", ["ready", "done", "exits"])

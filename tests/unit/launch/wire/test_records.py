@@ -58,9 +58,9 @@ def test_records_of_another_connection_are_errors() -> None:
     secret = bytes(range(32))
     streams = []
     for _ in range(2):
-        guest, launcher = AgentHandshake(secret), LauncherHandshake(secret)
-        launcher.feed(guest.feed(launcher.feed(guest.opening)))
-        streams.append((launcher.records(), guest.records()))
+        agent, launcher = AgentHandshake(secret), LauncherHandshake(secret)
+        launcher.feed(agent.feed(launcher.feed(agent.opening)))
+        streams.append((launcher.records(), agent.records()))
     (launcher_here, guest_here), (_, guest_there) = streams
     record = launcher_here.sealed(b"order")
     with pytest.raises(RecordError):

@@ -13,17 +13,17 @@ from typing import BinaryIO
 import pytest
 from launching import TIMEOUT_S, assert_gone
 
-from horovod.launch.model.host_plan import HostPlan, Place, fields_of, place_fields
-from horovod.launch.model.hosts import Slot
-from horovod.launch.remote.job_folder import host_home_path
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, place_fields
+from horovod.launch.remote.job_folder import host_folder_path
 from horovod.launch.wire.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
-from horovod.launch.workers.python_command import python_words
+from horovod.launch.workers.python_command import python_command
 from horovod.rendezvous.store.server import StoreServer
 
 pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.usefixtures("no_child_is_left")]
 
 SECRET = os.urandom(32)
-SLOT = Slot("host-a", 3, 4, 0, 1, 1, 2)
+SLOT = RankInfo(3, 4, 0, 1, 1, 2, "host-a")
 
 
 class Bridge:
@@ -31,7 +31,7 @@ class Bridge:
 
     def __init__(self, environ: dict[str, str], run: str) -> None:
         self.process = subprocess.Popen(
-            python_words(sys.executable, "bridge", ("fred", "host-a", run)),
+            python_command(sys.executable, "remote.proxy", ("fred", "host-a", run)),
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,7 +93,7 @@ def start_of(line: str, store: tuple[str, int]) -> list[bytes]:
         secret=SECRET,
         patience_s=60.0,
     )
-    place = place_fields(Place(7, SLOT, {}))
+    place = place_fields(WorkerSpec(7, SLOT, {}))
     return [encode_json(Kind.PLAN, fields_of(plan)), encode_json(Kind.START, {"places": [place]})]
 
 
@@ -105,7 +105,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
     first = connect("run-1")
     assert json.loads(first.hello().payload)["workers"] == []
     line = "echo ready; read line <go; yes 'a line that is rather long' | head -c 3000000; echo end"
-    folder = host_home_path("fred", "host-a", environ)
+    folder = host_folder_path("fred", "host-a", environ)
     os.mkfifo(folder / "go")
     with StoreServer(SECRET) as store:
         first.say(*start_of(f"cd {folder}; {line}; exit 3", store.address))

@@ -35,8 +35,8 @@ def test_a_blacklisted_host_keeps_its_holder_until_newcomers_have_the_state() ->
     story.exits(2, code=-9)
     assert "b is blacklisted for 2" in story.said
     assert story.ended == []
-    assert story.failed(4, 5, standing=NOTHING).members == ()
-    assert story.failed(3, standing=StateVersion(2, 1)).members == (3, 4, 5)
+    assert story.failed(4, 5, state_version=NOTHING).members == ()
+    assert story.failed(3, state_version=StateVersion(2, 1)).members == (3, 4, 5)
     assert story.wait(0.0).hosts(a=2, b=2).published == [HostUpdate.REMOVED]
     assert story.updated(3, 4, 5).members == (4, 5)
     assert story.removed == {3: "b[0] was removed from the elastic job: its host is blacklisted"}
@@ -45,19 +45,19 @@ def test_a_blacklisted_host_keeps_its_holder_until_newcomers_have_the_state() ->
 def test_it_stays_kept_while_the_newcomers_lose_the_state_on_its_way() -> None:
     story = _joined(min_np=1)
     story.exits(2)
-    story.failed(4, 5, standing=NOTHING)
-    story.failed(3, standing=StateVersion(2, 1))
+    story.failed(4, 5, state_version=NOTHING)
+    story.failed(3, state_version=StateVersion(2, 1))
     story.exits(4)
-    story.failed(5, standing=NOTHING)
-    assert story.failed(3, standing=StateVersion(2, 1)).members == (3, 5)
+    story.failed(5, state_version=NOTHING)
+    assert story.failed(3, state_version=StateVersion(2, 1)).members == (3, 5)
 
 
 def test_it_stays_for_good_if_its_host_may_be_used_again_by_then() -> None:
     story = _joined(min_np=2)
     story.exits(2)
-    story.failed(4, standing=NOTHING)
+    story.failed(4, state_version=NOTHING)
     story.exits(5)
-    story.failed(3, standing=StateVersion(2, 1))
+    story.failed(3, state_version=StateVersion(2, 1))
     assert story.members == ()  # one that can stay, two are needed
     story.wait(31.0)
     assert story.ready(*story.started).members == (3, 7, 4, 6)
@@ -75,11 +75,11 @@ def test_newcomers_do_not_begin_anew_while_a_holder_is_away() -> None:
 def test_all_hosts_are_replaced() -> None:
     story = _drained()
     assert story.updated(0, 1).members == (0, 2, 3)
-    assert story.seats[2].must_sync
+    assert story.assignments[2].must_sync
     assert set(story.removed) == {1}
     assert story.published == [HostUpdate.REMOVED]
     assert story.updated(0, 2, 3).members == (2, 3)
-    assert not story.seats[2].must_sync
+    assert not story.assignments[2].must_sync
     assert story.removed == {0: "a[0] was removed from the elastic job: its host is gone"}
 
 
@@ -95,7 +95,7 @@ def test_the_release_of_a_holder_is_no_reset_of_its_own() -> None:
 def test_a_failure_before_the_release_is_one() -> None:
     story = _drained(reset_limit=1)
     story.updated(0, 1)
-    story.failed(2, 3, standing=NOTHING)
+    story.failed(2, 3, state_version=NOTHING)
     story.failed(0)
     assert story.outcome is not None
     assert "exceeded limit: 1" in story.outcome.text
@@ -135,16 +135,16 @@ def test_holders_of_a_host_that_has_gone_wait_until_the_timeout() -> None:
 def test_a_last_holder_that_hangs_is_waited_for() -> None:
     story = _joined(min_np=1)
     story.exits(3)
-    story.failed(4, 5, lost=[2], standing=NOTHING)
+    story.failed(4, 5, lost=[2], state_version=NOTHING)
     assert story.wait(TIMEOUT_S - 1).ended == []
-    assert story.failed(2, standing=StateVersion(2, 1)).members == (2, 4, 5)
+    assert story.failed(2, state_version=StateVersion(2, 1)).members == (2, 4, 5)
 
 
 def test_a_last_holder_that_hangs_for_too_long_is_dead() -> None:
     story = _joined(min_np=1)
-    story.director.note_pid(2, 4711)
+    story.policy.note_pid(2, 4711)
     story.exits(3)
-    story.failed(4, 5, lost=[2], standing=NOTHING)
+    story.failed(4, 5, lost=[2], state_version=NOTHING)
     story.wait(TIMEOUT_S)
     assert 2 in story.ended
     assert story.outcome is not None
@@ -160,9 +160,9 @@ def test_a_last_holder_that_hangs_for_too_long_is_dead() -> None:
 
 def test_who_hangs_is_given_up_once_another_holder_is_back() -> None:
     story = _joined(min_np=1)
-    story.failed(4, lost=[2], standing=NOTHING)
+    story.failed(4, lost=[2], state_version=NOTHING)
     assert story.wait(5.0).ended == []
-    story.failed(3, standing=StateVersion(2, 1))
+    story.failed(3, state_version=StateVersion(2, 1))
     assert story.ended == [2]
 
 
@@ -171,8 +171,8 @@ def test_newcomers_that_cannot_reach_the_only_holder_go_before_it() -> None:
     story.hosts(a=1, b=1, c=1).ready(1, 2)
     assert story.updated(0).members == (0, 1, 2)
     for _ in range(3):
-        story.failed(1, 2, lost=[0], standing=NOTHING)
-        story.failed(0, standing=StateVersion(1, 5))
+        story.failed(1, 2, lost=[0], state_version=NOTHING)
+        story.failed(0, state_version=StateVersion(1, 5))
     assert story.ended == [1, 2]
     assert story.members == (0,)
 
@@ -183,7 +183,7 @@ def _one_is_late() -> Story:
     story.exits(1)
     story.failed(3)
     assert story.failed(0).members == (0, 3)
-    story.failed(0, standing=StateVersion(2, 5))
+    story.failed(0, state_version=StateVersion(2, 5))
     assert story.exits(0, 3).outcome is None
     assert "b: no longer blacklisted but for free slots" in story.said
     return story
@@ -238,8 +238,8 @@ def test_one_whose_training_is_over_hands_nothing_over() -> None:
 
 def test_every_holder_that_ended_is_named() -> None:
     story = running(Story(2, min_np=1), a=1, b=1)
-    story.director.note_pid(0, 11)
-    story.director.note_pid(1, 12)
+    story.policy.note_pid(0, 11)
+    story.policy.note_pid(1, 12)
     story.exits(0, code=-9)
     story.wait(2.0)
     story.exits(1, code=3)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest_jobs import HERE, call
+from embedded_jobs import HERE, call
 
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 
@@ -28,8 +28,8 @@ class Proxy:
     ``where`` is the byte's position in the stream, or what begins with it.
     """
 
-    def __init__(self, guest: tuple[str, int], direction: int, where: int | bytes) -> None:
-        self._guest = guest
+    def __init__(self, agent: tuple[str, int], direction: int, where: int | bytes) -> None:
+        self._agent = agent
         self._direction = direction
         self._where = where
         self.has_flipped = False
@@ -52,13 +52,13 @@ class Proxy:
                 self._threads[-1].start()
 
     def _serve(self, launcher: socket.socket) -> None:
-        with launcher, suppress(OSError), socket.create_connection(self._guest) as guest:
-            self._pass_on(launcher, guest)
+        with launcher, suppress(OSError), socket.create_connection(self._agent) as agent:
+            self._pass_on(launcher, agent)
 
-    def _pass_on(self, launcher: socket.socket, guest: socket.socket) -> None:
-        targets = {launcher: (guest, TO_GUEST), guest: (launcher, TO_LAUNCHER)}
+    def _pass_on(self, launcher: socket.socket, agent: socket.socket) -> None:
+        targets = {launcher: (agent, TO_GUEST), agent: (launcher, TO_LAUNCHER)}
         passed = 0
-        while guest in targets:  # its end is that of all
+        while agent in targets:  # its end is that of all
             for source in select.select(list(targets), [], [])[0]:
                 target, direction = targets[source]
                 data = source.recv(1 << 16)
@@ -82,12 +82,12 @@ class Proxy:
 @contextmanager
 def proxied(direction: int, where: int | bytes) -> Iterator[tuple[Proxy, EmbeddedAgent, bytes]]:
     secret = os.urandom(32)
-    with EmbeddedAgent(HERE, secret, launcher=HERE) as guest:
-        proxy = Proxy(guest.address, direction, where)
+    with EmbeddedAgent(HERE, secret, launcher=HERE) as agent:
+        proxy = Proxy(agent.address, direction, where)
         try:
-            yield proxy, guest, secret
+            yield proxy, agent, secret
         finally:
-            guest.end()
+            agent.end()
             proxy.close()
 
 
@@ -121,20 +121,20 @@ def marked(path: Path, mark: bytes) -> Any:
 def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason: str) -> None:
     witness = tmp_path / "witness"
     # Not the mark itself as a parameter: the plan has the environment, which has those of a test.
-    with proxied(direction, where if isinstance(where, int) else MARK) as (proxy, guest, secret):
+    with proxied(direction, where if isinstance(where, int) else MARK) as (proxy, agent, secret):
         # Before the plan has come the guest knows no other name than the machine's.
         host = rf"(node/a|{os.uname().nodename})"
         with pytest.raises(RuntimeError, match=rf"{host}(.|\n)*{reason}"):
             call(marked(witness, MARK), {"node/a": proxy}, secret)
         assert proxy.has_flipped
         if direction == TO_GUEST and "record" in reason:
-            assert guest.wait() == 1  # an engine may start it again
+            assert agent.wait() == 1  # an engine may start it again
     # Only if it was the answer that did not arrive.
     assert witness.exists() == (direction == TO_LAUNCHER and where == "mark")
 
 
 def test_a_path_that_changes_nothing(tmp_path: Path) -> None:
-    with proxied(TO_GUEST, b"this does not occur") as (proxy, guest, secret):
+    with proxied(TO_GUEST, b"this does not occur") as (proxy, agent, secret):
         assert call(marked(tmp_path / "witness", MARK), {"node/a": proxy}, secret) == [MARK]
         assert not proxy.has_flipped
-        assert guest.wait() == 0
+        assert agent.wait() == 0

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from horovod.launch.elastic.policy.blacklist import Blacklist
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import Limits
 
 
 @pytest.mark.parametrize(

@@ -9,30 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.remote.agent_socket import is_same_user, keeper_at, listen_at
+from horovod.launch.remote.agent_socket import connect_to_agent, is_same_user, listen_at
 from horovod.launch.remote.job_folder import (
     DRIVER,
     JobFolder,
     JobFolderTakenError,
     check_job_id,
     check_private,
-    home_path,
-    host_home_path,
+    host_folder_path,
+    job_folder_path,
 )
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return home_path("fred", DRIVER, {"XDG_STATE_HOME": str(tmp_path)})
+    return job_folder_path("fred", DRIVER, {"XDG_STATE_HOME": str(tmp_path)})
 
 
 def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     jobs = tmp_path / ".local" / "state" / "horovod" / "jobs"
-    assert home_path("fred", DRIVER, {}) == jobs / "fred" / "driver"
-    assert home_path("fred", DRIVER, {"XDG_STATE_HOME": "here"}) == jobs / "fred" / "driver"
+    assert job_folder_path("fred", DRIVER, {}) == jobs / "fred" / "driver"
+    assert job_folder_path("fred", DRIVER, {"XDG_STATE_HOME": "here"}) == jobs / "fred" / "driver"
     state = {"XDG_STATE_HOME": "/s"}
-    assert host_home_path("fred", "../a", state) == Path("/s/horovod/jobs/fred/host-..%2Fa")
+    assert host_folder_path("fred", "../a", state) == Path("/s/horovod/jobs/fred/host-..%2Fa")
 
 
 @pytest.mark.parametrize("job_id", ["a", "Fred_2.1-x", "0" * 64])
@@ -56,11 +56,11 @@ def test_one_process_has_it_at_a_time(path: Path) -> None:
 
 
 def test_the_last_one_removes_the_job(path: Path) -> None:
-    driver, keeper = JobFolder(path), JobFolder(path.with_name("host-a"))
+    driver, agent = JobFolder(path), JobFolder(path.with_name("host-a"))
     (path / "state").touch()
     driver.remove()
     assert [each.name for each in path.parent.iterdir()] == ["host-a"]
-    keeper.remove()
+    agent.remove()
     assert list(path.parent.parent.iterdir()) == []
     JobFolder(path).remove()
 
@@ -98,18 +98,18 @@ def test_what_belongs_to_others_is_refused(path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_socket_in_a_folder_with_a_long_name(tmp_path: Path) -> None:
-    folder = home_path("f" * 64, "h" * 100, {"XDG_STATE_HOME": str(tmp_path)})
+    folder = job_folder_path("f" * 64, "h" * 100, {"XDG_STATE_HOME": str(tmp_path)})
     JobFolder(folder).close()
-    assert keeper_at(folder) is None
+    assert connect_to_agent(folder) is None
     before = os.getcwd()
     with listen_at(folder) as listener:
-        connected = keeper_at(folder)
+        connected = connect_to_agent(folder)
         assert connected is not None
         with connected, listener.accept()[0] as accepted:
             assert is_same_user(connected)
             assert is_same_user(accepted)
     assert os.getcwd() == before
-    assert keeper_at(folder) is None  # a file, and nobody behind it
+    assert connect_to_agent(folder) is None  # a file, and nobody behind it
     listen_at(folder).close()
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place
-from horovod.launch.model.hosts import Slot
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.workers import worker_group as crew_module
 from horovod.launch.workers.output import Console, Output, Sink
 from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import LocalWorkerGroup, Trouble, Worker, WorkerGroup
 
-SLOT = Slot("here", 3, 4, 3, 4, 0, 1)
+SLOT = RankInfo(3, 4, 3, 4, 0, 1, "here")
 
 
 class Desk:
@@ -34,27 +34,27 @@ class Desk:
         self.output = Output(self.selector)
         self.started_workers: list[Worker] = []
         self.troubles: list[Trouble] = []
-        self.crew = LocalWorkerGroup(self.output, self.watchdog, sinks=self.sinks, listener=self)
+        self.group = LocalWorkerGroup(self.output, self.watchdog, sinks=self.sinks, listener=self)
         self.prepare("/bin/sh", "-c", 'eval "$LINE"')
 
     def prepare(self, *words: str) -> None:
         plan = HostPlan("here", words, dict(os.environ), stores=(), secret=b"s")
-        self.crew.prepare(plan, Rendezvous("127.0.0.1", 1, b"s"))
+        self.group.prepare(plan, Rendezvous("127.0.0.1", 1, b"s"))
 
     def started(self, worker: Worker) -> None:
         self.started_workers.append(worker)
 
-    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+    def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         self.troubles.append(trouble)
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
-        out = self.output.lines(lambda: f"[{worker.slot.rank}]", self.console)
+        out = self.output.lines(lambda: f"[{worker.rank_info.rank}]", self.console)
         return out, self.output.lines(lambda: "error:", self.console)
 
     def start(self, number: int, line: str) -> Worker:
         """Returns once the worker has written its first line."""
         before = self.text()
-        self.crew.start_worker(Place(number, SLOT, {"LINE": line}))
+        self.group.start_worker(WorkerSpec(number, SLOT, {"LINE": line}))
         self.turn_until(lambda: self.text() != before)
         return self.started_workers[-1]
 
@@ -68,17 +68,17 @@ class Desk:
             assert time.monotonic() < deadline
             for key, _ in self.selector.select(0.01):
                 key.data()
-            for worker in list(self.crew.workers.values()):
+            for worker in list(self.group.workers.values()):
                 if worker.exit_code is None:
                     pid, status = os.waitpid(worker.pid, os.WNOHANG)
                     if pid:
-                        self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
-            self.crew.note_ended_groups()
-            self.crew.balance()
+                        self.group.note_exit(pid, os.waitstatus_to_exitcode(status))
+            self.group.note_ended_groups()
+            self.group.balance()
 
     def close(self) -> None:
-        self.crew.kill_groups()
-        self.turn_until(lambda: self.crew.is_gone)
+        self.group.kill_groups()
+        self.turn_until(lambda: self.group.is_gone)
         self.output.drain()
         self.watchdog.close()
         self.selector.close()
@@ -95,28 +95,28 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_one_worker_is_ended_and_the_others_stay(desk: Desk) -> None:
     first = desk.start(7, "echo on; exec sleep 1000")
     second = desk.start(8, "echo on; exec sleep 1000")
-    desk.crew.end_worker(7)
+    desk.group.end_worker(7)
     desk.turn_until(lambda: first.exit_code is not None)
-    assert (first.exit_code, second.exit_code, desk.crew.living) == (-signal.SIGTERM, None, 1)
-    desk.crew.kill_worker(8)
-    desk.turn_until(lambda: desk.crew.is_gone)
+    assert (first.exit_code, second.exit_code, desk.group.living) == (-signal.SIGTERM, None, 1)
+    desk.group.kill_worker(8)
+    desk.turn_until(lambda: desk.group.is_gone)
     assert second.exit_code == -signal.SIGKILL
 
 
 def test_a_worker_that_does_not_want_to_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "GRACE_S", 0.1)
     worker = desk.start(0, "trap '' TERM; echo on; while :; do sleep 1000; done")
-    assert desk.crew.deadline is None
-    desk.crew.end_worker(0)
-    assert desk.crew.deadline is not None
-    desk.turn_until(lambda: desk.crew.is_gone)
+    assert desk.group.deadline is None
+    desk.group.end_worker(0)
+    assert desk.group.deadline is not None
+    desk.turn_until(lambda: desk.group.is_gone)
     assert worker.exit_code == -signal.SIGKILL
-    assert desk.crew.deadline is None
+    assert desk.group.deadline is None
 
 
 def test_lines_follow_a_worker_to_its_next_rank(desk: Desk) -> None:
     worker = desk.start(0, "echo one; kill -STOP $$; echo two")
-    worker.slot = replace(SLOT, rank=1)
+    worker.rank_info = replace(SLOT, rank=1)
     assert worker.name.startswith("rank 1 on here")
     desk.turn_until(lambda: os.waitpid(worker.pid, os.WUNTRACED | os.WNOHANG)[0] != 0)
     os.kill(worker.pid, signal.SIGCONT)
@@ -127,32 +127,32 @@ def test_lines_follow_a_worker_to_its_next_rank(desk: Desk) -> None:
 def test_nothing_is_kept_for_workers_that_are_forgotten(desk: Desk) -> None:
     def round_of(number: int) -> int:
         desk.start(number, "echo on")
-        desk.crew.forget(number)
-        desk.turn_until(lambda: not desk.crew.workers)
+        desk.group.forget(number)
+        desk.turn_until(lambda: not desk.group.workers)
         return len(os.listdir("/proc/self/fd"))
 
     before = round_of(0)
     assert [round_of(number) for number in range(1, 6)] == [before] * 5
     assert len(desk.selector.get_map()) == 0
-    assert not vars(desk.crew)["_groups"]
+    assert not vars(desk.group)["_groups"]
 
 
 def test_to_forget_a_worker_ends_what_it_has_left_behind(desk: Desk) -> None:
     worker = desk.start(0, "sleep 1000 & echo on; exit 3")
     desk.turn_until(lambda: worker.exit_code is not None)
-    assert desk.crew.late() == [worker.name]
-    desk.crew.forget(0)
-    desk.turn_until(lambda: not desk.crew.workers)
-    assert desk.crew.late() == []
+    assert desk.group.late() == [worker.name]
+    desk.group.forget(0)
+    desk.turn_until(lambda: not desk.group.workers)
+    assert desk.group.late() == []
 
 
 def test_a_living_worker_is_forgotten_later(desk: Desk) -> None:
     worker = desk.start(0, "echo on; kill -STOP $$")
-    desk.crew.forget(0)
-    assert list(desk.crew.workers) == [0]
+    desk.group.forget(0)
+    assert list(desk.group.workers) == [0]
     os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
     os.kill(worker.pid, signal.SIGCONT)
-    desk.turn_until(lambda: not desk.crew.workers)
+    desk.turn_until(lambda: not desk.group.workers)
     assert worker.exit_code == 0
 
 
@@ -161,8 +161,8 @@ def test_a_daemon_that_holds_the_output_keeps_nothing_open(desk: Desk, tmp_path:
     worker = desk.start(0, f"setsid sh -c 'echo on; read line < {tmp_path}/end; echo off' & ")
     desk.turn_until(lambda: worker.exit_code is not None)
     assert len(desk.selector.get_map()) == 2
-    desk.crew.forget(0)
-    desk.turn_until(lambda: not desk.crew.workers)
+    desk.group.forget(0)
+    desk.turn_until(lambda: not desk.group.workers)
     assert len(desk.selector.get_map()) == 0
     (tmp_path / "end").write_text("now\n")
     assert desk.text() == "[3]on\n"
@@ -183,9 +183,9 @@ def test_a_worker_that_cannot_be_started(
     words: tuple[str, ...], trouble: Trouble, desk: Desk
 ) -> None:
     desk.prepare(*words)
-    desk.crew.start_worker(Place(5, SLOT, {}))
+    desk.group.start_worker(WorkerSpec(5, SLOT, {}))
     assert desk.troubles == [trouble]
-    assert not desk.crew.workers
-    desk.crew.end_worker(5)
-    desk.crew.kill_worker(5)
-    desk.crew.forget(5)
+    assert not desk.group.workers
+    desk.group.end_worker(5)
+    desk.group.kill_worker(5)
+    desk.group.forget(5)

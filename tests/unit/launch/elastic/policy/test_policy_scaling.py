@@ -40,13 +40,20 @@ def test_first_workers_have_the_ranks_that_were_predicted() -> None:
     story.ready(4, 2, 0, 1, 3)
     assert story.members == (0, 1, 2, 3, 4)
     for slot in slots:
-        seat = story.seats[slot.rank]
-        assert (seat.rank, seat.local_rank, seat.local_size) == (
+        assignment = story.assignments[slot.rank]
+        assert (
+            assignment.rank_info.rank,
+            assignment.rank_info.local_rank,
+            assignment.rank_info.local_size,
+        ) == (
             slot.rank,
             slot.local_rank,
             slot.local_size,
         )
-        assert (seat.cross_rank, seat.cross_size) == (slot.cross_rank, slot.cross_size)
+        assert (assignment.rank_info.cross_rank, assignment.rank_info.cross_size) == (
+            slot.cross_rank,
+            slot.cross_size,
+        )
 
 
 def test_the_first_world_waits_for_all_but_does_with_fewer_after_a_failure() -> None:
@@ -72,8 +79,8 @@ def test_scaling_up_waits_until_all_newcomers_are_ready() -> None:
     assert story.wait(100.0).published == []  # once is enough
     assert story.updated(0).members == ()
     assert story.updated(1).members == (0, 1, 2, 3)
-    assert story.seats[0].updates == 1
-    assert story.seats[0].must_sync
+    assert story.assignments[0].updates == 1
+    assert story.assignments[0].must_sync
 
 
 def test_a_newcomer_that_is_late_is_not_waited_for() -> None:
@@ -102,7 +109,7 @@ def test_scaling_down_needs_no_sync() -> None:
     story = running(Story(3, min_np=2), a=2, b=1)
     assert story.hosts(a=2).published == [HostUpdate.REMOVED]
     assert story.updated(0, 1).members == (0, 1)
-    assert not story.seats[0].must_sync
+    assert not story.assignments[0].must_sync
     assert story.updated(2).removed == {
         2: "b[0] was removed from the elastic job: its host is gone"
     }
@@ -115,7 +122,7 @@ def test_a_failure_on_the_way_down_needs_a_sync() -> None:
     story.hosts(a=2)
     story.updated(0)
     assert story.failed(1).members == (0, 1)
-    assert story.seats[0].must_sync
+    assert story.assignments[0].must_sync
 
 
 def test_slots_reduced_and_increased() -> None:
@@ -167,7 +174,7 @@ def test_discovery_empties_for_longer_and_recovers() -> None:
 def test_discovery_empties_for_good() -> None:
     story = running(Story(2), a=2)
     assert story.hosts().wait(TIMEOUT_S).published == [HostUpdate.MIXED]
-    story.ready(0, 1, standing=StateVersion(1, 17), checkpoint="/data/model.pt")
+    story.ready(0, 1, state_version=StateVersion(1, 17), checkpoint="/data/model.pt")
     story.wait(TIMEOUT_S)
     assert story.outcome is not None
     text = story.outcome.text
@@ -264,7 +271,7 @@ def test_below_min_np_newcomers_are_awaited_together() -> None:
 def test_min_np_is_never_reached() -> None:
     story = running(Story(4, min_np=3), a=2, b=2)
     story.host_lost("b")
-    story.failed(0, 1, standing=StateVersion(1, 1))
+    story.failed(0, 1, state_version=StateVersion(1, 1))
     story.wait(TIMEOUT_S)
     assert story.outcome is not None
     text = story.outcome.text

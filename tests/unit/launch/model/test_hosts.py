@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks, parse_hostfile, parse_hosts
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hostfile, parse_hosts
 from horovod.launch.workers.machine import is_this_machine
 
 host_lists = st.dictionaries(
@@ -54,9 +55,15 @@ def test_a_hostfile_without_hosts(text: str) -> None:
 def test_ranks_on_uneven_hosts() -> None:
     slots = assign_ranks([HostSlots("a", 1), HostSlots("b", 2)], 3)
     assert slots == (
-        Slot("a", rank=0, size=3, local_rank=0, local_size=1, cross_rank=0, cross_size=2),
-        Slot("b", rank=1, size=3, local_rank=0, local_size=2, cross_rank=1, cross_size=2),
-        Slot("b", rank=2, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1),
+        RankInfo(
+            rank=0, size=3, local_rank=0, local_size=1, cross_rank=0, cross_size=2, hostname="a"
+        ),
+        RankInfo(
+            rank=1, size=3, local_rank=0, local_size=2, cross_rank=1, cross_size=2, hostname="b"
+        ),
+        RankInfo(
+            rank=2, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1, hostname="b"
+        ),
     )
 
 

@@ -13,15 +13,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
+    Assign,
     End,
     Finish,
     Publish,
-    Seats,
     Start,
 )
 from horovod.launch.elastic.policy.policy import ElasticPolicy
-from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Seat, StateVersion
+from horovod.launch.model.job_plan import Limits
+from horovod.rendezvous.identity.elastic_messages import (
+    HostUpdate,
+    RankAssignment,
+    Ready,
+    StateVersion,
+)
 
 TIMEOUT_S = 100.0
 COOLDOWNS = st.sampled_from([(1.0, 4.0), None, (1.0, 8.0), (5.0, 30.0)])
@@ -31,14 +36,14 @@ COOLDOWNS = st.sampled_from([(1.0, 4.0), None, (1.0, 8.0), (5.0, 30.0)])
 class Process:
     """What a worker really is."""
 
-    spot: tuple[str, int]
+    slot_id: tuple[str, int]
     is_waiting: bool = False
     has_asked: bool = False
     is_ending: bool = False
     is_done: bool = False
     was_removed: bool = False
-    seat: Seat | None = None
-    standing: StateVersion = field(default_factory=StateVersion)
+    assignment: RankAssignment | None = None
+    state_version: StateVersion = field(default_factory=StateVersion)
     keeps_state: bool = False
 
 
@@ -70,7 +75,7 @@ class Jobs(RuleBasedStateMachine):
         self.min_np = max(1, np - fewer)
         self.max_np = None if more is None else np + more
         limits = Limits(np, self.min_np, self.max_np, reset_limit, TIMEOUT_S, cooldown, 10.0)
-        self.director = ElasticPolicy(limits, random.Random(7), lambda: self.now)
+        self.policy = ElasticPolicy(limits, random.Random(7), lambda: self.now)
         self.now = 0.0
         self.found: dict[str, int] = {}
         self.processes: dict[int, Process] = {}
@@ -87,13 +92,15 @@ class Jobs(RuleBasedStateMachine):
     @rule(hosts=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3), min_size=3))
     def discover(self, hosts) -> None:
         self.found = hosts
-        self.obey(self.director.hosts_found(self.now, hosts))
+        self.obey(self.policy.hosts_found(self.now, hosts))
 
-    @precondition(lambda self: any(p.seat is None for p in self.asking()))
+    @precondition(lambda self: any(p.assignment is None for p in self.asking()))
     @rule(data=st.data())
     def start_up(self, data) -> None:
         """Newcomers get as far as ``init``."""
-        fresh = [n for n, p in self.processes.items() if p in self.asking() and p.seat is None]
+        fresh = [
+            n for n, p in self.processes.items() if p in self.asking() and p.assignment is None
+        ]
         for number in data.draw(st.lists(st.sampled_from(fresh), unique=True, min_size=1)):
             if self.is_asking(number):
                 self.ask(number, Ready())
@@ -120,7 +127,7 @@ class Jobs(RuleBasedStateMachine):
     def finish_training(self, data) -> None:
         number = data.draw(st.sampled_from(self.training()))
         self.processes[number].is_done = True
-        self.obey(self.director.worker_done(self.now, number))
+        self.obey(self.policy.worker_done(self.now, number))
 
     @precondition(lambda self: bool(self.processes))
     @rule(data=st.data(), code=st.sampled_from([1, -9]))
@@ -139,10 +146,10 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.processes))
     @rule(hostname=st.sampled_from("abcdef"))
     def lose_host(self, hostname) -> None:
-        for number in [n for n, p in self.processes.items() if p.spot[0] == hostname]:
+        for number in [n for n, p in self.processes.items() if p.slot_id[0] == hostname]:
             del self.processes[number]
             self.blamed.add(hostname)
-        self.obey(self.director.host_lost(self.now, hostname, "gone"))
+        self.obey(self.policy.host_lost(self.now, hostname, "gone"))
 
     @rule()
     def go_on(self) -> None:
@@ -153,10 +160,10 @@ class Jobs(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.2, 0.9, 1.0, 5.0, 12.0, 30.0]))
     def pass_time(self, seconds) -> None:
         end = self.now + seconds
-        while not self.is_over and (due := self.director.deadline) is not None and due <= end:
+        while not self.is_over and (due := self.policy.deadline) is not None and due <= end:
             assert due > self.now
             self.now = due
-            self.obey(self.director.tick(self.now))
+            self.obey(self.policy.tick(self.now))
         self.now = end
 
     # What processes do.
@@ -183,35 +190,37 @@ class Jobs(RuleBasedStateMachine):
         ready = replace(ready, is_early=not process.has_asked)
         process.is_waiting = process.has_asked = True
         self.world.gone.add(number)
-        self.obey(self.director.worker_ready(self.now, number, ready))
+        self.obey(self.policy.worker_ready(self.now, number, ready))
 
     def come_back(self, number: int, lost=(), has_synced: bool = True, commits: int = 1) -> None:
         process = self.processes[number]
         if not self.world.must_sync:
-            if process.standing.has_state and has_synced:
+            if process.state_version.has_state and has_synced:
                 self.advance(process, commits)
         elif has_synced:
-            process.standing = StateVersion(self.world.number, commits)
+            process.state_version = StateVersion(self.world.number, commits)
         process.keeps_state = False
-        self.ask(number, Ready(process.standing, "peer lost", tuple(lost)))
+        self.ask(number, Ready(process.state_version, "peer lost", tuple(lost)))
 
     def leave_for_update(self, number: int) -> None:
         process = self.processes[number]
         if self.world.must_sync:
-            process.standing = StateVersion(self.world.number, 9)
+            process.state_version = StateVersion(self.world.number, 9)
         else:
             self.advance(process, 9)
         process.keeps_state = self.world.stop == HostUpdate.REMOVED
-        self.ask(number, Ready(process.standing, keeps_state=process.keeps_state))
+        self.ask(number, Ready(process.state_version, keeps_state=process.keeps_state))
 
     @staticmethod
     def advance(process: Process, commits: int) -> None:
-        process.standing = StateVersion(process.standing.world, process.standing.commits + commits)
+        process.state_version = StateVersion(
+            process.state_version.world, process.state_version.commits + commits
+        )
 
     def die(self, number: int, code: int) -> None:
-        self.blamed.add(self.processes.pop(number).spot[0])
+        self.blamed.add(self.processes.pop(number).slot_id[0])
         self.world.gone.add(number)
-        self.obey(self.director.worker_exited(self.now, number, code))
+        self.obey(self.policy.worker_exited(self.now, number, code))
 
     # What the director orders.
 
@@ -225,8 +234,8 @@ class Jobs(RuleBasedStateMachine):
                 assert not self.processes[order.worker].is_ending
                 self.check_dispensable(order.worker)
                 self.processes[order.worker].is_ending = True
-                self.blamed.add(self.processes[order.worker].spot[0])
-            elif isinstance(order, Seats):
+                self.blamed.add(self.processes[order.worker].slot_id[0])
+            elif isinstance(order, Assign):
                 self.hand_out(order)
             elif isinstance(order, Publish):
                 assert order.update.timestamp > self.timestamp
@@ -244,63 +253,76 @@ class Jobs(RuleBasedStateMachine):
     def start(self, order: Start) -> None:
         assert order.worker == self.numbers
         self.numbers += 1
-        spot = (order.slot.hostname, order.slot_index)
-        assert order.slot_index < self.found[order.slot.hostname]
-        assert spot not in [process.spot for process in self.processes.values()]
-        self.processes[order.worker] = Process(spot)
+        slot_id = (order.rank_info.hostname, order.slot_index)
+        assert order.slot_index < self.found[order.rank_info.hostname]
+        assert slot_id not in [process.slot_id for process in self.processes.values()]
+        self.processes[order.worker] = Process(slot_id)
         usable = [n for n in self.processes if self.may_stay(n)]
         assert self.max_np is None or len(usable) <= 2 * self.max_np
 
-    def hand_out(self, order: Seats) -> None:
-        for number, seat in order.seats.items():
+    def hand_out(self, order: Assign) -> None:
+        for number, assignment in order.assignments.items():
             process = self.processes[number]
             assert process.is_waiting
             assert not process.is_ending
-            assert not seat.is_forecast or process.seat is None
-            if seat.removal:
+            assert not assignment.is_provisional or process.assignment is None
+            if assignment.removal:
                 self.check_dispensable(number)
             process.is_waiting = False
-            process.was_removed = bool(seat.removal)
-        kept = {n: seat for n, seat in order.seats.items() if not seat.removal}
-        seats = {n: seat for n, seat in kept.items() if not seat.is_forecast}
-        if seats:
-            self.form(order.world, seats)
-
-    def form(self, number: int, seats: dict[int, Seat]) -> None:
-        first = next(iter(seats.values()))
-        assert number == self.world.number + 1
-        assert set(first.members) == set(seats)
-        outgoing = [n for n in first.members if not self.is_usable(n)]
-        most = self.max_np or len(seats)
-        can_have_outgoing = outgoing or any(self.is_blamed(n) for n in first.members)
-        assert self.min_np <= len(seats) <= (max(most, 2) if can_have_outgoing else most)
-        assert [seats[n].rank for n in first.members] == list(range(len(seats)))
-        assert {(s.world, s.size, s.members, s.updates, s.must_sync) for s in seats.values()} == {
-            (number, len(seats), first.members, first.updates, first.must_sync)
+            process.was_removed = bool(assignment.removal)
+        kept = {
+            n: assignment for n, assignment in order.assignments.items() if not assignment.removal
         }
+        assignments = {
+            n: assignment for n, assignment in kept.items() if not assignment.is_provisional
+        }
+        if assignments:
+            self.form(order.world, assignments)
+
+    def form(self, number: int, assignments: dict[int, RankAssignment]) -> None:
+        first = next(iter(assignments.values()))
+        assert number == self.world.number + 1
+        assert set(first.members) == set(assignments)
+        outgoing = [n for n in first.members if not self.is_usable(n)]
+        most = self.max_np or len(assignments)
+        can_have_outgoing = outgoing or any(self.is_blamed(n) for n in first.members)
+        assert self.min_np <= len(assignments) <= (max(most, 2) if can_have_outgoing else most)
+        assert [assignments[n].rank_info.rank for n in first.members] == list(
+            range(len(assignments))
+        )
+        assert {
+            (s.world, s.rank_info.size, s.members, s.updates, s.must_sync)
+            for s in assignments.values()
+        } == {(number, len(assignments), first.members, first.updates, first.must_sync)}
         members = {n: self.processes[n] for n in first.members}
-        newest = max(process.standing for process in members.values())
-        assert members[first.members[0]].standing == newest
-        left_behind = set(self.training()) - set(seats)
+        newest = max(process.state_version for process in members.values())
+        assert members[first.members[0]].state_version == newest
+        left_behind = set(self.training()) - set(assignments)
         assert all(not self.is_usable(n) or self.is_blamed(n) for n in left_behind)
         if left_behind:  # they have the newest state, or one that is a commit older
             kept = [members[n] for n in self.world.members if n in members]
-            assert any(process.standing.has_state for process in kept)
+            assert any(process.state_version.has_state for process in kept)
         assert newest.has_state or not [n for n in self.processes if self.reported_state(n)]
         if not first.must_sync:
-            assert len({process.standing for process in members.values()}) == 1
+            assert len({process.state_version for process in members.values()}) == 1
             assert newest.has_state
             assert all(process.keeps_state for process in members.values())
-        hosts = [process.spot[0] for process in members.values()]
+        hosts = [process.slot_id[0] for process in members.values()]
         assert len(set(hosts)) == sum(1 for i, h in enumerate(hosts) if i == 0 or h != hosts[i - 1])
         assert outgoing in ([], [first.members[0]])
-        rest = [process.standing for n, process in members.items() if n not in outgoing]
+        rest = [process.state_version for n, process in members.items() if n not in outgoing]
         assert not outgoing or max(rest) < newest
         for worker, process in members.items():
-            process.seat = seats[worker]
-            same = [p for p in members.values() if p.spot[0] == process.spot[0]]
-            lower = [p for p in same if p.spot < process.spot]
-            assert (process.seat.local_rank, process.seat.local_size) == (len(lower), len(same))
+            process.assignment = assignments[worker]
+            same = [p for p in members.values() if p.slot_id[0] == process.slot_id[0]]
+            lower = [p for p in same if p.slot_id < process.slot_id]
+            assert (
+                process.assignment.rank_info.local_rank,
+                process.assignment.rank_info.local_size,
+            ) == (
+                len(lower),
+                len(same),
+            )
         self.world = World(number, first.members, first.must_sync, formed_at=self.now)
 
     def check_dispensable(self, number: int) -> None:
@@ -310,25 +332,28 @@ class Jobs(RuleBasedStateMachine):
             return
         others = [p for n, p in self.processes.items() if n != number and self.is_there(n)]
         if process.is_waiting:
-            members = [p for p in others if p.is_waiting or (p.seat and p.seat.world)]
-            assert max((p.standing for p in members), default=StateVersion()) >= process.standing
+            members = [p for p in others if p.is_waiting or (p.assignment and p.assignment.world)]
+            assert (
+                max((p.state_version for p in members), default=StateVersion())
+                >= process.state_version
+            )
             return
         if self.now >= self.world.abandoned_at + TIMEOUT_S:
             return  # it has not come back in time
         waiting = [p for p in others if p.is_waiting]
-        has_state = any(p.standing.has_state for p in waiting)
+        has_state = any(p.state_version.has_state for p in waiting)
         # Whoever comes back without the state of its world says that there was none.
-        is_fresh = not any(p.standing.has_state for p in self.processes.values()) and waiting
+        is_fresh = not any(p.state_version.has_state for p in self.processes.values()) and waiting
         assert has_state or is_fresh
 
     def may_have_state(self, number: int) -> bool:
         """It lives, and has said that it has the state, or is in the world."""
         return self.is_there(number) and (
-            self.processes[number].standing.has_state or number in self.training()
+            self.processes[number].state_version.has_state or number in self.training()
         )
 
     def reported_state(self, number: int) -> bool:
-        return self.is_there(number) and self.processes[number].standing.has_state
+        return self.is_there(number) and self.processes[number].state_version.has_state
 
     def is_there(self, number: int) -> bool:
         """Nobody has told it to go."""
@@ -337,23 +362,23 @@ class Jobs(RuleBasedStateMachine):
 
     def is_blamed(self, number: int) -> bool:
         """Something has ended on its host, which may be blacklisted."""
-        return self.processes[number].spot[0] in self.blamed
+        return self.processes[number].slot_id[0] in self.blamed
 
     def may_stay(self, number: int) -> bool:
         process = self.processes[number]
         is_leaving = process.is_ending or process.was_removed
-        if process.seat and not process.is_waiting and number not in self.world.members:
+        if process.assignment and not process.is_waiting and number not in self.world.members:
             is_leaving = True  # its world went on without it
         return self.is_usable(number) and not is_leaving
 
     def is_usable(self, number: int) -> bool:
-        hostname, index = self.processes[number].spot
+        hostname, index = self.processes[number].slot_id
         return index < self.found.get(hostname, 0)
 
     @invariant()
     def time_moves_on(self) -> None:
         if hasattr(self, "director"):
-            deadline = self.director.deadline
+            deadline = self.policy.deadline
             assert deadline is None or (deadline > self.now and not self.is_over)
 
     # In the end.
@@ -362,7 +387,7 @@ class Jobs(RuleBasedStateMachine):
         """From now on everybody behaves: then no wait may last."""
         if not hasattr(self, "director"):
             return
-        self.obey(self.director.tick(self.now))
+        self.obey(self.policy.tick(self.now))
         for _ in range(20):
             self.behave()
             self.pass_time(TIMEOUT_S / 2)
@@ -381,8 +406,8 @@ class Jobs(RuleBasedStateMachine):
             elif process.is_done:
                 self.die(number, 0)
             elif process in self.asking() and number not in self.training():
-                is_old = process.seat is not None
-                self.ask(number, Ready(process.standing, "late" if is_old else ""))
+                is_old = process.assignment is not None
+                self.ask(number, Ready(process.state_version, "late" if is_old else ""))
         is_broken = self.world.gone & set(self.world.members)
         for number in self.training():
             if number in self.training() and (is_broken or self.world.kinds) and not self.is_over:

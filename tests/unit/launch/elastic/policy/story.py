@@ -9,17 +9,21 @@ from typing import TypeVar
 from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
+    Assign,
     End,
     Finish,
     Publish,
     Say,
-    Seats,
     Start,
 )
 from horovod.launch.elastic.policy.policy import ElasticPolicy
-from horovod.launch.model.job_plan import JobOutcome
-from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Seat, StateVersion
+from horovod.launch.model.job_plan import JobOutcome, Limits
+from horovod.rendezvous.identity.elastic_messages import (
+    HostUpdate,
+    RankAssignment,
+    Ready,
+    StateVersion,
+)
 
 A = TypeVar("A", bound=Action)
 TIMEOUT_S = 600.0
@@ -38,26 +42,30 @@ class Story:
         cooldown: tuple[float, float] | None = None,
     ) -> None:
         limits = Limits(np, min_np or np, max_np, reset_limit, TIMEOUT_S, cooldown)
-        self.director = ElasticPolicy(limits, random.Random(1), lambda: 1000.5)
+        self.policy = ElasticPolicy(limits, random.Random(1), lambda: 1000.5)
         self.now = 0.0
         self.new: list[Action] = []
         self.where: dict[int, tuple[str, int]] = {}
-        self.seats: dict[int, Seat] = {}
-        self.worlds: list[Seats] = []
+        self.assignments: dict[int, RankAssignment] = {}
+        self.worlds: list[Assign] = []
 
     # What happens.
 
     def hosts(self, **hosts: int) -> Story:
-        return self._note(self.director.hosts_found(self.now, hosts))
+        return self._note(self.policy.hosts_found(self.now, hosts))
 
-    def ready(self, *workers: int, standing: StateVersion | None = None, **fields: object) -> Story:
+    def ready(
+        self, *workers: int, state_version: StateVersion | None = None, **fields: object
+    ) -> Story:
         """Workers ask; with the state of the world they were in unless it is their first time."""
         orders: list[Action] = []
         for worker in workers:
-            seat = self.seats.get(worker)
-            has = standing or (StateVersion(seat.world, 1) if seat else StateVersion())
+            assignment = self.assignments.get(worker)
+            has = state_version or (
+                StateVersion(assignment.world, 1) if assignment else StateVersion()
+            )
             ready = Ready(has, **fields)  # type: ignore[arg-type]
-            orders += self.director.worker_ready(self.now, worker, ready)
+            orders += self.policy.worker_ready(self.now, worker, ready)
         return self._note(orders)
 
     def updated(self, *workers: int) -> Story:
@@ -70,27 +78,27 @@ class Story:
         return self.ready(*workers, reason="peer lost", lost=tuple(lost), **fields)
 
     def done(self, *workers: int) -> Story:
-        return self._note([o for w in workers for o in self.director.worker_done(self.now, w)])
+        return self._note([o for w in workers for o in self.policy.worker_done(self.now, w)])
 
     def exits(self, *workers: int, code: int = 1, is_complete: bool = True) -> Story:
         orders: list[Action] = []
         for worker in workers:
-            orders += self.director.worker_exited(self.now, worker, code, is_complete=is_complete)
+            orders += self.policy.worker_exited(self.now, worker, code, is_complete=is_complete)
         return self._note(orders)
 
     def fatal(self, worker: int, text: str) -> Story:
-        return self._note(self.director.worker_fatal(self.now, worker, text))
+        return self._note(self.policy.worker_fatal(self.now, worker, text))
 
     def host_lost(self, hostname: str) -> Story:
-        return self._note(self.director.host_lost(self.now, hostname, "ssh ended"))
+        return self._note(self.policy.host_lost(self.now, hostname, "ssh ended"))
 
     def wait(self, seconds: float) -> Story:
         """Let time pass, with a tick at each deadline."""
         end, orders = self.now + seconds, []
-        while (deadline := self.director.deadline) is not None and deadline <= end:
+        while (deadline := self.policy.deadline) is not None and deadline <= end:
             assert deadline > self.now
             self.now = deadline
-            orders += self.director.tick(self.now)
+            orders += self.policy.tick(self.now)
         self.now = end
         return self._note(orders)
 
@@ -101,16 +109,16 @@ class Story:
         self.kinds: list[int] = getattr(self, "kinds", [])
         for order in orders:
             if isinstance(order, Start):
-                self.where[order.worker] = (order.slot.hostname, order.slot_index)
-            elif isinstance(order, Seats):
+                self.where[order.worker] = (order.rank_info.hostname, order.slot_index)
+            elif isinstance(order, Assign):
                 given = {
-                    w: seat
-                    for w, seat in order.seats.items()
-                    if not (seat.removal or seat.is_forecast)
+                    w: assignment
+                    for w, assignment in order.assignments.items()
+                    if not (assignment.removal or assignment.is_provisional)
                 }
-                self.seats.update(given)
+                self.assignments.update(given)
                 if given:
-                    self.worlds.append(Seats(order.world, given))
+                    self.worlds.append(Assign(order.world, given))
             elif isinstance(order, Publish):
                 self.kinds.append(order.update.kind)
         return self
@@ -136,24 +144,40 @@ class Story:
 
     @property
     def removed(self) -> dict[int, str]:
-        given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
-        return {worker: seat.removal for worker, seat in given.items() if seat.removal}
+        given = {
+            w: assignment
+            for order in self.of(Assign)
+            for w, assignment in order.assignments.items()
+        }
+        return {
+            worker: assignment.removal for worker, assignment in given.items() if assignment.removal
+        }
 
     @property
-    def forecasts(self) -> dict[int, tuple[int, int]]:
+    def provisional_assignments(self) -> dict[int, tuple[int, int]]:
         """Rank and size that newcomers will probably have."""
-        given = {w: seat for order in self.of(Seats) for w, seat in order.seats.items()}
-        return {w: (seat.rank, seat.size) for w, seat in given.items() if seat.is_forecast}
+        given = {
+            w: assignment
+            for order in self.of(Assign)
+            for w, assignment in order.assignments.items()
+        }
+        return {
+            w: (assignment.rank_info.rank, assignment.rank_info.size)
+            for w, assignment in given.items()
+            if assignment.is_provisional
+        }
 
     @property
     def members(self) -> tuple[int, ...]:
         """The new world's, by rank; nothing if there is none."""
-        seats = [s for order in self.of(Seats) for s in order.seats.values() if not s.removal]
-        return seats[0].members if seats else ()
+        assignments = [
+            s for order in self.of(Assign) for s in order.assignments.values() if not s.removal
+        ]
+        return assignments[0].members if assignments else ()
 
     @property
     def sizes(self) -> list[int]:
-        return [len(world.seats) for world in self.worlds]
+        return [len(world.assignments) for world in self.worlds]
 
     @property
     def outcome(self) -> JobOutcome | None:

@@ -27,7 +27,7 @@ def _three_schedules(story: Story) -> Story:
     assert story.started == [2, 3]
     story.ready(2, 3)
     assert story.published == [HostUpdate.ADDED]
-    story.updated(0, 1, 2, 3) if 2 in story.seats else story.updated(0, 1)
+    story.updated(0, 1, 2, 3) if 2 in story.assignments else story.updated(0, 1)
     story.hosts(b=2)
     assert story.published == [HostUpdate.REMOVED]
     return story.updated(0, 1, 2, 3)
@@ -100,7 +100,7 @@ def test_what_happens_after_the_end_changes_nothing(code: int) -> None:
     assert story.fatal(1, "ranks disagree").outcome is not None
     assert story.exits(0, 1, code=code).new == []
     assert story.hosts(a=9).new == []
-    assert story.director.deadline is None
+    assert story.policy.deadline is None
 
 
 def test_a_failure_that_there_may_be_no_reset_for_is_named() -> None:

@@ -10,9 +10,13 @@ import pytest
 from horovod.launch.elastic.memory import JobRefusedError, Record, new_record
 from horovod.launch.elastic.messages import DriverMessages, open_store
 from horovod.launch.elastic.policy.actions import Abandon
-from horovod.launch.model.elastic_plan import ElasticPlan
-from horovod.launch.model.limits import Limits
-from horovod.rendezvous.identity.elastic_messages import Seat, Update, WorkerKeys, update_key
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits
+from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
+    Update,
+    WorkerKeys,
+    update_key,
+)
 from horovod.rendezvous.store.client import AbandonedError, StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
@@ -22,7 +26,9 @@ UPDATES = [Update(10, 1), Update(20, 2)]
 
 @pytest.fixture
 def record() -> Record:
-    return new_record(ElasticPlan(("true",), Limits(1, 1, None, None, 600.0, None)))
+    return new_record(
+        JobPlan(("true",), elastic=ElasticPlan(Limits(1, 1, None, None, 600.0, None)))
+    )
 
 
 def store_of(record: Record) -> StoreServer:
@@ -37,26 +43,26 @@ def client(record: Record) -> Iterator[StoreClient]:
     """What workers find at the second driver's, after the first has said a few things."""
     with store_of(record) as server:
         record.stores = server.addresses
-        post = DriverMessages(server, record)
-        assert post.note_question(5, 1)
-        post.publish(UPDATES[0])
-        post.answer(5, Seat(world=1, updates=1))
-        post.publish(UPDATES[1])
-        post.abandon(Abandon(1, "worker 3 died"))
-        assert post.note_question(5, 2)
+        messages = DriverMessages(server, record)
+        assert messages.note_question(5, 1)
+        messages.publish(UPDATES[0])
+        messages.answer(5, RankAssignment(world=1, updates=1))
+        messages.publish(UPDATES[1])
+        messages.abandon(Abandon(1, "worker 3 died"))
+        assert messages.note_question(5, 2)
     with store_of(record) as server:
-        post = DriverMessages(server, record)
-        post.restore()
-        assert not post.note_question(5, 1)
-        assert post.note_question(5, 2)
+        messages = DriverMessages(server, record)
+        messages.restore()
+        assert not messages.note_question(5, 1)
+        assert messages.note_question(5, 2)
         with closing(StoreClient(server.address, record.secret, timeout_s=30)) as client:
             yield client
 
 
 def test_answers_and_updates_of_this_world_are_given_again(client: StoreClient) -> None:
-    assert Seat.decoded(client.get(KEYS.seat(1), 30)).world == 1
+    assert RankAssignment.decoded(client.get(KEYS.assignment(1), 30)).world == 1
     assert Update.decoded(client.get(update_key(2), 30)) == UPDATES[1]
-    for key in (update_key(1), KEYS.seat(2)):
+    for key in (update_key(1), KEYS.assignment(2)):
         with pytest.raises(TimeoutError):
             client.get(key, 0)
 
@@ -76,10 +82,10 @@ def test_nobody_else_may_listen_there(record: Record) -> None:
 
 def test_nothing_is_kept_for_who_has_ended(record: Record) -> None:
     with store_of(record) as server:
-        post = DriverMessages(server, record)
-        post.note_question(5, 1)
-        post.answer(5, Seat(world=1))
-        assert post.has_heard
-        post.forget(5)
-        assert not post.has_heard
+        messages = DriverMessages(server, record)
+        messages.note_question(5, 1)
+        messages.answer(5, RankAssignment(world=1))
+        assert messages.has_heard
+        messages.forget(5)
+        assert not messages.has_heard
         assert record.answers == {}

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from horovod.core.base.checked import Fields
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import CallFiles, memory_file
 from horovod.launch.model.host_plan import (
     HostPlan,
-    Place,
+    WorkerSpec,
     fields_of,
     place_fields,
     place_of,
     plan_of,
     remote_environment,
 )
-from horovod.launch.model.hosts import Slot
 from horovod.launch.wire.frames import CHUNK_BYTES, Frame, FrameReader, Kind
 from horovod.launch.wire.remote_call import RemoteAnswers, answer_frames, call_frames
 
@@ -45,7 +45,7 @@ def test_a_plan_survives_the_journey(plan: HostPlan) -> None:
 
 
 def test_a_place_survives_the_journey() -> None:
-    place = Place(7, Slot("h", 1, 3, 0, 2, 1, 2), {"C": "d\udcff"})
+    place = WorkerSpec(7, RankInfo(1, 3, 0, 2, 1, 2, "h"), {"C": "d\udcff"})
     assert place_of(Fields.read("place", json.dumps(place_fields(place)))) == place
 
 

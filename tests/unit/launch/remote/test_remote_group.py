@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.model.host_plan import HostPlan, Place
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote import remote_group as remote_crew
@@ -35,7 +35,7 @@ PLAN = HostPlan(
     stores=(("127.0.0.1", 1),),
     secret=b"s",
 )
-PLACES = tuple(Place(slot.rank, slot, {}) for slot in SLOTS)
+PLACES = tuple(WorkerSpec(slot.rank, slot, {}) for slot in SLOTS)
 
 
 class Desk:
@@ -49,10 +49,10 @@ class Desk:
         self.shown = (folder / "shown").open("w+b", buffering=0)
         self.console = Console(self.shown.fileno(), self.selector)
         self.output = Output(self.selector)
-        self.crew: RemoteWorkerGroup | None = None
+        self.group: RemoteWorkerGroup | None = None
 
-    def greeted(self, crew: RemoteWorkerGroup) -> None:
-        self.diary.append(f"greeted {crew.hostname}")
+    def connected(self, group: RemoteWorkerGroup) -> None:
+        self.diary.append(f"greeted {group.hostname}")
 
     def started(self, worker: Worker) -> None:
         self.diary.append(f"started {worker.name}")
@@ -61,24 +61,24 @@ class Desk:
         for worker in workers:
             self.diary.append(f"ended {worker.name} with {worker.exit_code}")
 
-    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+    def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         self.diary.append(f"troubled {trouble}")
 
-    def refused(self, crew: RemoteWorkerGroup) -> None:
+    def refused(self, group: RemoteWorkerGroup) -> None:
         self.diary.append("refused")
 
-    def lost(self, crew: RemoteWorkerGroup) -> None:
-        self.diary.append(f"lost: {crew.problem}")
+    def lost(self, group: RemoteWorkerGroup) -> None:
+        self.diary.append(f"lost: {group.problem}")
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         return (
-            self.output.lines(lambda: f"{worker.slot.rank}.out:", self.console),
-            self.output.lines(lambda: f"{worker.slot.rank}.err:", self.console),
+            self.output.lines(lambda: f"{worker.rank_info.rank}.out:", self.console),
+            self.output.lines(lambda: f"{worker.rank_info.rank}.err:", self.console),
         )
 
     def crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteWorkerGroup:
         (self.folder / "said").write_bytes(data)
-        self.crew = RemoteWorkerGroup(
+        self.group = RemoteWorkerGroup(
             "there",
             ["sh", "-c", f"cat '{self.folder}/said'; {then}"],
             selector=self.selector,
@@ -88,13 +88,13 @@ class Desk:
             call=None,
             listener=self,
         )
-        self.crew.connect(os.environ)
-        return self.crew
+        self.group.connect(os.environ)
+        return self.group
 
-    def crew_at(self, guest: EmbeddedAgentAddress) -> RemoteWorkerGroup:
+    def crew_at(self, agent: EmbeddedAgentAddress) -> RemoteWorkerGroup:
         return RemoteWorkerGroup(
             "there",
-            guest,
+            agent,
             selector=self.selector,
             watchdog=self.watchdog,
             consoles=(self.console, self.console),
@@ -106,11 +106,11 @@ class Desk:
     def started_crew_that_says(
         self, data: bytes, then: str = "cat >/dev/null"
     ) -> RemoteWorkerGroup:
-        crew = self.crew_that_says(data, then)
-        crew.prepare(PLAN)
+        group = self.crew_that_says(data, then)
+        group.prepare(PLAN)
         for place in PLACES:
-            crew.start_worker(place)
-        return crew
+            group.start_worker(place)
+        return group
 
     def turn_until(self, text: str) -> None:
         """Let things happen until the diary has an entry that begins with ``text``."""
@@ -122,16 +122,16 @@ class Desk:
     def turn(self) -> None:
         for key, _ in self.selector.select(0.05):
             key.data()
-        assert self.crew is not None
-        self.crew.balance()
-        if self.crew.child.pid and self.crew.child.is_running:
-            pid, status = os.waitpid(self.crew.child.pid, os.WNOHANG)
+        assert self.group is not None
+        self.group.balance()
+        if self.group.child.pid and self.group.child.is_running:
+            pid, status = os.waitpid(self.group.child.pid, os.WNOHANG)
             if pid:
-                assert self.crew.note_exit(pid, os.waitstatus_to_exitcode(status))
+                assert self.group.note_exit(pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
-        if self.crew is not None:
-            self.crew.child.close(time.monotonic() + 10)
+        if self.group is not None:
+            self.group.child.close(time.monotonic() + 10)
         self.watchdog.close()
         self.selector.close()
         self.shown.close()
@@ -159,10 +159,10 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
             encode(Kind.GONE),
         )
     )
-    crew = desk.started_crew_that_says(said)
-    crew.end(reaches_strays=False)
+    group = desk.started_crew_that_says(said)
+    group.end(reaches_strays=False)
     desk.turn_until("ended rank 1")
-    while not crew.is_gone:
+    while not group.is_gone:
         desk.turn_until("greeted")
     assert desk.diary == [
         "greeted there",
@@ -171,10 +171,10 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
         "ended rank 2 on there (pid 102) with -9",
         "ended rank 1 on there (pid 101) with 0",
     ]
-    assert crew.is_started
-    assert crew.launcher_address == "192.0.2.1"
+    assert group.is_started
+    assert group.launcher_address == "192.0.2.1"
     assert (desk.folder / "shown").read_bytes() == b"2.err:half a line\n2.err:rest\n"
-    crew.child.close(time.monotonic() + 10)
+    group.child.close(time.monotonic() + 10)
     assert "lost" not in "".join(desk.diary)
 
 
@@ -191,10 +191,10 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
     ],
 )
 def test_what_no_agent_says_ends_the_connection(data: bytes, text: str, desk: Desk) -> None:
-    crew = desk.started_crew_that_says(data)
+    group = desk.started_crew_that_says(data)
     desk.turn_until("lost")
-    assert text in crew.problem
-    assert crew.is_gone
+    assert text in group.problem
+    assert group.is_gone
     assert desk.diary[-1].startswith("lost")
     assert sum(entry.startswith("lost") for entry in desk.diary) == 1
 
@@ -220,24 +220,24 @@ def test_an_ssh_server_that_is_about_to_start(desk: Desk) -> None:
     ("text", "attempts"), [("Connection refused", 5), ("Permission denied (publickey).", 1)]
 )
 def test_an_ssh_server_that_refuses_for_good(text: str, attempts: int, desk: Desk) -> None:
-    crew = desk.crew_that_says(b"", f"echo '{text}' >&2; exit 255")
+    group = desk.crew_that_says(b"", f"echo '{text}' >&2; exit 255")
     desk.turn_until("lost")
     assert desk.diary == ["refused"] * (attempts - 1) + ["lost: sh exited with code 255"]
-    assert crew.last_lines == text
-    assert crew.deadline is None
+    assert group.last_lines == text
+    assert group.deadline is None
 
 
 def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
-    crew = desk.crew_that_says(b"", "echo 'bad name' >&2; exit 255")
+    group = desk.crew_that_says(b"", "echo 'bad name' >&2; exit 255")
     desk.turn_until("refused")
-    fleet = RemoteHosts([crew], start_timeout_s=7)
-    assert crew.deadline is not None
+    fleet = RemoteHosts([group], start_timeout_s=7)
+    assert group.deadline is not None
     assert not fleet.has_answered
     assert "  there: sh exited with code 255" in fleet.delays()
     assert "    | bad name" in fleet.delays()
-    crew.end(reaches_strays=True)
-    crew.balance()
-    assert (crew.is_gone, crew.deadline) == (True, None)
+    group.end(reaches_strays=True)
+    group.balance()
+    assert (group.is_gone, group.deadline) == (True, None)
 
 
 def test_an_agent_that_somebody_there_has_ended(desk: Desk) -> None:
@@ -250,49 +250,49 @@ def test_an_agent_that_dies(desk: Desk) -> None:
     said = (
         HELLO + encode(Kind.STARTED, 101, worker=1) + encode(Kind.OUTPUT, b"last words", worker=1)
     )
-    crew = desk.started_crew_that_says(said, "echo 'Traceback: bad luck' >&2; exit 3")
+    group = desk.started_crew_that_says(said, "echo 'Traceback: bad luck' >&2; exit 3")
     desk.turn_until("lost")
     assert desk.diary[-1] == "lost: sh exited with code 3"
-    assert crew.last_lines == "Traceback: bad luck"
-    assert (crew.living, crew.late()) == (0, [])
+    assert group.last_lines == "Traceback: bad luck"
+    assert (group.living, group.late()) == (0, [])
     assert (desk.folder / "shown").read_bytes() == b"1.out:last words\n"
 
 
 def test_orders_to_a_host_that_is_lost_go_nowhere(desk: Desk) -> None:
-    crew = desk.crew_that_says(HELLO, "exit 0")
+    group = desk.crew_that_says(HELLO, "exit 0")
     desk.turn_until("lost")
-    crew.prepare(PLAN)
+    group.prepare(PLAN)
     for place in PLACES:
-        crew.start_worker(place)
-    crew.end_worker(1)
-    crew.kill_worker(1)
-    crew.end(reaches_strays=True)
-    crew.kill()
-    crew.balance()
+        group.start_worker(place)
+    group.end_worker(1)
+    group.kill_worker(1)
+    group.end(reaches_strays=True)
+    group.kill()
+    group.balance()
 
 
 def test_a_host_without_workers_ends_at_once(desk: Desk) -> None:
-    crew = desk.crew_that_says(b"", "exec sleep 1000")
-    crew.end(reaches_strays=True)
-    assert crew.is_gone
-    crew.child.close(time.monotonic() + 10)
-    assert not crew.child.is_running
+    group = desk.crew_that_says(b"", "exec sleep 1000")
+    group.end(reaches_strays=True)
+    assert group.is_gone
+    group.child.close(time.monotonic() + 10)
+    assert not group.child.is_running
     assert desk.diary == []
 
 
 def test_a_host_that_answers_and_then_does_nothing_is_late(desk: Desk) -> None:
-    crew = desk.crew_that_says(HELLO)
-    fleet = RemoteHosts([crew], start_timeout_s=7)
+    group = desk.crew_that_says(HELLO)
+    fleet = RemoteHosts([group], start_timeout_s=7)
     desk.turn_until("greeted")
-    crew.prepare(PLAN)
+    group.prepare(PLAN)
     for place in PLACES:
-        crew.start_worker(place)
+        group.start_worker(place)
     assert fleet.has_answered
     assert fleet.failures() == ""
     assert fleet.seen_addresses() == {"there": "192.0.2.1"}
     assert "some hosts do not start within 7 s (--start-timeout):" in fleet.delays()
     assert "  there: has not started its workers" in fleet.delays()
-    assert ranks_of(crew) == "ranks 1 to 2"
+    assert ranks_of(group) == "ranks 1 to 2"
 
 
 def read_orders(desk: Desk, most: int) -> list[tuple[Kind, int]]:
@@ -307,9 +307,9 @@ def read_orders(desk: Desk, most: int) -> list[tuple[Kind, int]]:
 
 def test_orders_reach_single_workers_after_the_word_to_start(desk: Desk) -> None:
     (desk.folder / "heard").touch()
-    crew = desk.started_crew_that_says(HELLO, f"exec cat > '{desk.folder}/heard'")
-    crew.end_worker(1)
-    crew.kill_worker(2)
+    group = desk.started_crew_that_says(HELLO, f"exec cat > '{desk.folder}/heard'")
+    group.end_worker(1)
+    group.kill_worker(2)
     assert read_orders(desk, 5) == [
         (Kind.PLAN, 0),
         (Kind.START, 0),
@@ -334,36 +334,36 @@ def test_a_worker_is_forgotten_once_no_frame_is_about_it(desk: Desk) -> None:
     )
     (desk.folder / "after").write_bytes(after)
     os.mkfifo(desk.folder / "go")
-    crew = desk.started_crew_that_says(
+    group = desk.started_crew_that_says(
         before, f"read line < '{desk.folder}/go'; cat '{desk.folder}/after' -"
     )
     desk.turn_until("ended rank 1")
-    crew.forget(1)
-    crew.workers[1].slot = replace(crew.workers[1].slot, rank=9)
+    group.forget(1)
+    group.workers[1].rank_info = replace(group.workers[1].rank_info, rank=9)
     (desk.folder / "go").write_text("now\n")
     desk.turn_until("ended rank 2")
-    assert list(crew.workers) == [2]
-    assert crew.ranks == [2]
+    assert list(group.workers) == [2]
+    assert group.ranks == [2]
     assert (desk.folder / "shown").read_bytes() == b"9.out:late\n"
-    crew.forget(1)
+    group.forget(1)
 
 
 def test_a_worker_that_cannot_be_started(desk: Desk) -> None:
     fields = {"status": 127, "text": "not found", "number": 1}
-    crew = desk.started_crew_that_says(HELLO + encode_json(Kind.TROUBLE, fields))
+    group = desk.started_crew_that_says(HELLO + encode_json(Kind.TROUBLE, fields))
     desk.turn_until("troubled")
     assert desk.diary[-1] == f"troubled {Trouble(127, 'not found', 1)}"
-    assert (crew.ranks, crew.is_started) == ([2], False)
+    assert (group.ranks, group.is_started) == ([2], False)
 
 
 def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
     farewell = desk.folder / "gone"
     os.mkfifo(farewell)
-    crew = desk.started_crew_that_says(HELLO, f"cat '{farewell}'; exec cat > /dev/null")
+    group = desk.started_crew_that_says(HELLO, f"cat '{farewell}'; exec cat > /dev/null")
     desk.turn_until("greeted")
-    crew.dismiss()
+    group.dismiss()
     farewell.write_bytes(encode(Kind.GONE))
-    while not crew.is_closed:
+    while not group.is_closed:
         desk.turn()
     assert desk.diary == ["greeted there"]
     assert not desk.selector.get_map()
@@ -372,19 +372,19 @@ def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
 def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_crew, "_MOST_FAREWELL_S", 0.1)
     # Not one that ends by itself when its standard input does, just before the signal comes.
-    crew = desk.started_crew_that_says(HELLO, "exec sleep 1000")
+    group = desk.started_crew_that_says(HELLO, "exec sleep 1000")
     desk.turn_until("greeted")
-    crew.dismiss()
-    assert crew.deadline is not None
+    group.dismiss()
+    assert group.deadline is not None
     desk.turn_until("lost")
     assert desk.diary[-1] == "lost: sh was ended by SIGTERM"
-    assert (crew.is_closed, crew.deadline) == (True, None)
+    assert (group.is_closed, group.deadline) == (True, None)
 
 
 def test_a_host_is_dismissed_before_it_has_answered(desk: Desk) -> None:
-    crew = desk.crew_that_says(b"")
-    crew.dismiss()
-    while not crew.is_closed:
+    group = desk.crew_that_says(b"")
+    group.dismiss()
+    while not group.is_closed:
         desk.turn()
     assert desk.diary == []
 
@@ -392,10 +392,10 @@ def test_a_host_is_dismissed_before_it_has_answered(desk: Desk) -> None:
 def test_a_mistake_of_the_listener_is_not_the_agents(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(crew: RemoteWorkerGroup) -> None:
+    def fail(group: RemoteWorkerGroup) -> None:
         raise KeyError("mine")
 
-    monkeypatch.setattr(desk, "greeted", fail)
+    monkeypatch.setattr(desk, "connected", fail)
     desk.crew_that_says(HELLO)
     with pytest.raises(KeyError, match="mine"):
         desk.turn_until("greeted")
@@ -423,12 +423,12 @@ class CuttingGuest:
                     self._greet(launcher, is_last=number == self._cuts)
 
     def _greet(self, launcher: socket.socket, *, is_last: bool) -> None:
-        greeting = AgentHandshake(self.secret)
+        handshake = AgentHandshake(self.secret)
         if is_last or self._at_proof:
-            launcher.sendall(greeting.opening)
-            proof = greeting.feed(launcher.recv(4096))
+            launcher.sendall(handshake.opening)
+            proof = handshake.feed(launcher.recv(4096))
             if is_last:
-                launcher.sendall(proof + greeting.records().sealed(HELLO))
+                launcher.sendall(proof + handshake.records().sealed(HELLO))
                 launcher.recv(1)
 
     def __enter__(self) -> CuttingGuest:
@@ -441,29 +441,29 @@ class CuttingGuest:
 @pytest.mark.usefixtures("impatience")
 @pytest.mark.parametrize("at_proof", [False, True])
 def test_a_guest_whose_connection_is_cut_is_connected_again(desk: Desk, at_proof: bool) -> None:
-    with CuttingGuest(7, at_proof) as guest:
-        desk.crew = desk.crew_at(guest.address)
-        desk.crew.connect({})
+    with CuttingGuest(7, at_proof) as agent:
+        desk.group = desk.crew_at(agent.address)
+        desk.group.connect({})
         desk.turn_until("greeted")
         assert desk.diary == ["refused"] * 7 + ["greeted there"]
-        desk.crew.child.abort()
+        desk.group.child.abort()
 
 
 @pytest.mark.usefixtures("impatience")
 def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        desk.crew = desk.crew_at(EmbeddedAgentAddress(*listener.getsockname(), b"t" * 32))
-        desk.crew.connect({})
-        guest = AgentHandshake(b"s" * 32)
+        desk.group = desk.crew_at(EmbeddedAgentAddress(*listener.getsockname(), b"t" * 32))
+        desk.group.connect({})
+        agent = AgentHandshake(b"s" * 32)
         with listener.accept()[0] as launcher:
-            launcher.sendall(guest.opening)
+            launcher.sendall(agent.opening)
             selector = selectors.DefaultSelector()
             selector.register(launcher, selectors.EVENT_READ)
             while not selector.select(0):
                 desk.turn()
             selector.close()
             with pytest.raises(HandshakeError):
-                guest.feed(launcher.recv(4096))
+                agent.feed(launcher.recv(4096))
             launcher.sendall(REFUSAL)
             desk.turn_until("lost")
     assert desk.diary == ["lost: it does not know the job's secret"]

@@ -10,32 +10,32 @@ SECRET = bytes(range(32))
 
 
 def test_both_sides_get_through_byte_by_byte() -> None:
-    guest, launcher = AgentHandshake(SECRET), LauncherHandshake(SECRET)
-    answer = b"".join(launcher.feed(bytes([byte])) for byte in guest.opening)
-    proof = b"".join(guest.feed(bytes([byte])) for byte in answer)
-    assert guest.is_over
+    agent, launcher = AgentHandshake(SECRET), LauncherHandshake(SECRET)
+    answer = b"".join(launcher.feed(bytes([byte])) for byte in agent.opening)
+    proof = b"".join(agent.feed(bytes([byte])) for byte in answer)
+    assert agent.is_over
     assert not launcher.is_over
     assert launcher.feed(proof + b"frames") == b""
     assert (launcher.is_over, launcher.rest) == (True, b"frames")
 
 
 def test_a_secret_that_follows_is_hidden() -> None:
-    guest, launcher = AgentHandshake(SECRET), LauncherHandshake(SECRET)
-    launcher.feed(guest.feed(launcher.feed(guest.opening)))
+    agent, launcher = AgentHandshake(SECRET), LauncherHandshake(SECRET)
+    launcher.feed(agent.feed(launcher.feed(agent.opening)))
     assert launcher.is_over
     job_secret = bytes(range(100, 132))
     sealed = launcher.sealed(job_secret)
-    assert guest.sealed(sealed) == job_secret != sealed
+    assert agent.sealed(sealed) == job_secret != sealed
     again, other = AgentHandshake(SECRET), LauncherHandshake(SECRET)
     other.feed(again.feed(other.feed(again.opening)))
     assert other.sealed(job_secret) != sealed
 
 
 def test_a_launcher_that_does_not_know_the_secret() -> None:
-    guest = AgentHandshake(SECRET)
+    agent = AgentHandshake(SECRET)
     with pytest.raises(HandshakeError, match="does not know the job's secret"):
-        guest.feed(LauncherHandshake(b"another").feed(guest.opening))
-    assert not guest.is_over
+        agent.feed(LauncherHandshake(b"another").feed(agent.opening))
+    assert not agent.is_over
 
 
 def test_a_guest_that_does_not_know_the_secret() -> None:

@@ -12,31 +12,29 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from guest_jobs import HERE, OPTIONS, call
+from embedded_jobs import HERE, call
 from launching import assert_gone
 
 from horovod.launch.calls.call import Call
 from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
-from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.model.limits import Limits
-from horovod.launch.run.elastic_options import ElasticRun
+from horovod.launch.model.job_plan import ElasticPlan, EmbeddedAgentAddress, JobPlan, Limits
 from horovod.launch.run.function import run_call
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
 ENGINE = """
 import sys
-from horovod.launch.embedded.embedded_agent import Guest
+from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 name, secret = sys.stdin.readline().split()
-with Guest("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
+with EmbeddedAgent("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
            environment={"GUEST": name}) as guest:
     print(guest.address[1], flush=True)
     sys.exit(guest.wait())
@@ -53,9 +51,9 @@ class Engine:
 
 @contextmanager
 def two_guests(secret: bytes) -> Iterator[dict[str, EmbeddedAgent]]:
-    with ExitStack() as guests:
+    with ExitStack() as agents:
         yield {
-            f"node/{name}": guests.enter_context(
+            f"node/{name}": agents.enter_context(
                 EmbeddedAgent(HERE, secret, launcher=HERE, environment={"GUEST": name})
             )
             for name in ("a", "b")
@@ -96,10 +94,10 @@ def place_of_worker() -> tuple[Any, ...]:
 
 def test_a_job_on_guests(capfd: pytest.CaptureFixture[str]) -> None:
     secret = os.urandom(32)
-    with two_guests(secret) as guests:
-        found = call(place_of_worker, guests, secret)
+    with two_guests(secret) as agents:
+        found = call(place_of_worker, agents, secret)
         assert found == [(0, 0, 2, "a", "node", 3), (1, 1, 2, "b", "node", 3)]
-        assert [guest.wait() for guest in guests.values()] == [0, 0]
+        assert [agent.wait() for agent in agents.values()] == [0, 0]
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == ["[0]<stdout>:hello from a", "[1]<stdout>:hello from b"]
     assert err == ""
@@ -113,10 +111,10 @@ def test_the_error_of_a_rank(capfd: pytest.CaptureFixture[str]) -> None:
 
     secret = os.urandom(32)
     with (
-        two_guests(secret) as guests,
+        two_guests(secret) as agents,
         pytest.raises(RuntimeError, match="rank 1 raised KeyError: 'of rank 1'") as caught,
     ):
-        call(fail, guests, secret)
+        call(fail, agents, secret)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "KeyError: 'of rank 1'" in capfd.readouterr().err
 
@@ -132,18 +130,18 @@ def test_a_guest_that_is_lost_is_named() -> None:
 
     secret = os.urandom(32)
     with (
-        two_guests(secret) as guests,
+        two_guests(secret) as agents,
         pytest.raises(RuntimeError, match=r"(?s)connection to node/b \(rank 1\).*Process name: 1"),
     ):
-        call(wait_for_an_end, guests, secret)
+        call(wait_for_an_end, agents, secret)
 
 
 def test_strangers_are_not_let_in() -> None:
-    with two_guests(os.urandom(32)) as guests:
+    with two_guests(os.urandom(32)) as agents:
         with pytest.raises(RuntimeError, match="could not connect to some guests"):
-            call(place_of_worker, guests, os.urandom(32))
-        for guest in guests.values():
-            with socket.create_connection(guest.address) as stranger:
+            call(place_of_worker, agents, os.urandom(32))
+        for agent in agents.values():
+            with socket.create_connection(agent.address) as stranger:
                 stranger.sendall(b"x" * 100)
                 while stranger.recv(1000):  # its greeting, and then the end
                     pass
@@ -155,14 +153,14 @@ def test_the_end_of_a_guest_ends_its_worker(tmp_path: Path) -> None:
         signal.pause()
 
     secret, file = os.urandom(32), Path(tmp_path, "b")
-    with two_guests(secret) as guests, ThreadPoolExecutor(1) as pool:
-        found = pool.submit(call, hang, guests, secret)
+    with two_guests(secret) as agents, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(call, hang, agents, secret)
         while not (file.exists() and file.read_text()) and not found.done():
             time.sleep(0.01)
-        guests["node/b"].end()
+        agents["node/b"].end()
         with pytest.raises(RuntimeError, match="rank 1"):
             found.result()
-        assert guests["node/b"].wait() == 1
+        assert agents["node/b"].wait() == 1
         assert not psutil.pid_exists(int(file.read_text()))
 
 
@@ -190,15 +188,15 @@ def test_the_end_of_the_engines_process_ends_guest_and_worker(
 
 def test_an_elastic_job_gets_another_guest() -> None:
     secret, book = os.urandom(32), AgentDirectory()
-    guests: dict[str, EmbeddedAgent] = {}
+    agents: dict[str, EmbeddedAgent] = {}
     lock = threading.Lock()
 
-    def tell(name: str, guest: EmbeddedAgent | None) -> None:
+    def tell(name: str, agent: EmbeddedAgent | None) -> None:
         with lock:
-            guests.pop(name, None)
-            guests.update({name: guest} if guest else {})
+            agents.pop(name, None)
+            agents.update({name: agent} if agent else {})
             addresses = {
-                name: EmbeddedAgentAddress(*g.address, secret) for name, g in guests.items()
+                name: EmbeddedAgentAddress(*g.address, secret) for name, g in agents.items()
             }
             book.write({name: FoundAgent(address) for name, address in addresses.items()})
 
@@ -206,9 +204,9 @@ def test_an_elastic_job_gets_another_guest() -> None:
         """Like an engine that starts a failed task again."""
         for attempt in range(3):
             name = f"{node}/{attempt}"
-            with EmbeddedAgent(HERE, secret, launcher=HERE, ends_with_failure=True) as guest:
-                tell(name, guest)
-                exit_code = guest.wait()
+            with EmbeddedAgent(HERE, secret, launcher=HERE, ends_with_failure=True) as agent:
+                tell(name, agent)
+                exit_code = agent.wait()
             tell(name, None)
             if exit_code == 0:
                 return
@@ -217,8 +215,8 @@ def test_an_elastic_job_gets_another_guest() -> None:
     for each in tasks:
         each.start()
     limits = Limits(2, 2, 3, None, 60, None)
-    options = replace(OPTIONS, elastic=ElasticRun(limits, most_results=3))
-    found = run_call(Call(count_with_a_loss, (), {}), options, guests=book)
+    plan = JobPlan(elastic=ElasticPlan(limits, most_results=3))
+    found = run_call(Call(count_with_a_loss, (), {}), plan, agents=book)
     for each in tasks:
         each.join()
     assert found == [(0, 2, 20), (1, 2, 20)]

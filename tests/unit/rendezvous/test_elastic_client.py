@@ -11,8 +11,9 @@ from queue import Queue
 
 import pytest
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.errors import PeerLostError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, patience_in
+from horovod.rendezvous.identity.driver_absence import DriverAbsence, absence_in
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
@@ -20,8 +21,8 @@ from horovod.rendezvous.identity.elastic_client import (
     this_member,
 )
 from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
     Ready,
-    Seat,
     StateVersion,
     Update,
     WorkerKeys,
@@ -65,9 +66,9 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
 
 def test_messages_travel() -> None:
     ready = Ready(StateVersion(3, 7), "lost it", (1, 2), True, False, "/a/b")
-    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7), 6, False)
+    assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2, "h"), (5, 0, 7), 6, False)
     assert Ready.decoded(ready.encoded()) == ready
-    assert Seat.decoded(seat.encoded()) == seat
+    assert RankAssignment.decoded(assignment.encoded()) == assignment
     assert Update.decoded(Update(17, 2).encoded()) == Update(17, 2)
 
 
@@ -78,10 +79,10 @@ def test_newer_standings_are_larger() -> None:
 
 
 def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
-    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7))
-    store.set(KEYS.seat(1), seat.encoded())
+    assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2), (5, 0, 7))
+    store.set(KEYS.assignment(1), assignment.encoded())
     member = ElasticClient(5)
-    identity = identity_in(member.take_seat(lambda: store), {"HOROVOD_HOSTNAME": "node"})
+    identity = identity_in(member.request_assignment(lambda: store), {"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
     # As the driver said it, whatever the ranks' order on the machine.
@@ -93,16 +94,18 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
 def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
     member = ElasticClient(5)
     for count in (1, 2, 3):
-        store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
-    member.take_seat(lambda: store)
-    member.standing = StateVersion(1, 4)
+        store.set(
+            KEYS.assignment(count), RankAssignment(count, RankInfo(size=3), (5, 0, 7)).encoded()
+        )
+    member.request_assignment(lambda: store)
+    member.state_version = StateVersion(1, 4)
     # Not those that are no member, nor this one itself.
     member.note_failure(PeerLostError("rank 2 died", ranks=[0, 2, 3]))
-    member.take_seat(lambda: store)
+    member.request_assignment(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(
         StateVersion(1, 4), "rank 2 died", (7,)
     )
-    member.take_seat(lambda: store)
+    member.request_assignment(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(StateVersion(1, 4))
 
 
@@ -114,11 +117,11 @@ class InterruptedStore(MemoryStore):
 def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) -> None:
     member, interrupted = ElasticClient(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
-        member.take_seat(lambda: interrupted)
+        member.request_assignment(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
-    store.set(KEYS.seat(1), Seat(world=9).encoded())
-    assert member.take_seat(lambda: store).world == 9
-    assert list(store._values) == [KEYS.seat(1)]
+    store.set(KEYS.assignment(1), RankAssignment(world=9).encoded())
+    assert member.request_assignment(lambda: store).world == 9
+    assert list(store._values) == [KEYS.assignment(1)]
 
 
 def test_no_seat_any_more(
@@ -126,11 +129,14 @@ def test_no_seat_any_more(
 ) -> None:
     others = []
     monkeypatch.setattr("sys.excepthook", lambda *error: others.append(error))
-    store.set(KEYS.seat(1), Seat(removal="node[1] was removed from the elastic job").encoded())
+    store.set(
+        KEYS.assignment(1),
+        RankAssignment(removal="node[1] was removed from the elastic job").encoded(),
+    )
     with pytest.raises(
         RemovedError, match=r"init: node\[1\] was removed from the elastic job"
     ) as it:
-        ElasticClient(5).take_seat(lambda: store)
+        ElasticClient(5).request_assignment(lambda: store)
     sys.excepthook(it.type, it.value, it.tb)
     assert capsys.readouterr().err == "horovod: init: node[1] was removed from the elastic job\n"
     error = ValueError("another")
@@ -140,18 +146,18 @@ def test_no_seat_any_more(
 
 def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
     member = ElasticClient(5)
-    member.seat = Seat(updates=1)
+    member.assignment = RankAssignment(updates=1)
     told: Queue[tuple[int, int]] = Queue()
     store.set(update_key(1), Update(10, 1).encoded())
     store.set(update_key(2), Update(20, 2).encoded())
     member.watch_updates(lambda: store, lambda timestamp, kind: told.put((timestamp, kind)))
     assert told.get(timeout=30) == (20, 2)
-    member.seat = Seat(updates=3)
+    member.assignment = RankAssignment(updates=3)
     store.set(update_key(3), Update(30, 1).encoded())
     store.set(update_key(4), Update(40, 3).encoded())
     assert told.get(timeout=30) == (40, 3)
     assert member.news() == [Update(40, 3)]
-    member.seat = Seat(updates=4)
+    member.assignment = RankAssignment(updates=4)
     assert member.news() == []
 
 
@@ -190,15 +196,15 @@ def test_the_launcher_hears_and_says(
     server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
 ) -> None:
     with ThreadPoolExecutor() as pool:
-        seat = pool.submit(ElasticClient(5).take_seat, lambda: client)
+        assignment = pool.submit(ElasticClient(5).request_assignment, lambda: client)
         key, value = heard.get(timeout=30)
         assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
-        server.set(KEYS.seat(1), Seat(world=2).encoded())
-        assert seat.result(timeout=30).world == 2
+        server.set(KEYS.assignment(1), RankAssignment(world=2).encoded())
+        assert assignment.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")
     assert server.found("elastic/worker/5/") == {}  # and what was ordered before is done
     with pytest.raises(TimeoutError):
-        client.get(KEYS.seat(1), 0)
+        client.get(KEYS.assignment(1), 0)
 
 
 def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> None:
@@ -259,13 +265,13 @@ def drivers() -> Iterator[Drivers]:
 def test_another_driver_is_asked_again(drivers: Drivers) -> None:
     member = ElasticClient(5, drivers.patience)
     with ThreadPoolExecutor() as pool:
-        seat = pool.submit(member.take_seat, drivers.open_store)
+        assignment = pool.submit(member.request_assignment, drivers.open_store)
         first = drivers.heard.get(timeout=30)
         drivers.follow()
         assert drivers.heard.get(timeout=30) == first
         assert first[0] == KEYS.ready(1)
-        drivers.server.set(KEYS.seat(1), Seat(world=2).encoded())
-        assert seat.result(timeout=30).world == 2
+        drivers.server.set(KEYS.assignment(1), RankAssignment(world=2).encoded())
+        assert assignment.result(timeout=30).world == 2
 
 
 def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
@@ -274,7 +280,7 @@ def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
     drivers.server.set(update_key(1), Update(10, 1).encoded())
     member.watch_updates(drivers.open_store, lambda *update: told.put(update))
     assert told.get(timeout=30) == (10, 1)
-    member.seat = Seat(updates=3)
+    member.assignment = RankAssignment(updates=3)
     drivers.follow()
     drivers.server.set(update_key(4), Update(40, 2).encoded())
     assert told.get(timeout=30) == (40, 2)
@@ -292,6 +298,6 @@ def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
     drivers.server.close()
     for limit_s in (0.0, 0.3):
         with pytest.raises(StoreUnreachableError, match="is its launcher still running"):
-            ElasticClient(5, DriverAbsence(limit_s)).take_seat(drivers.open_store)
-    assert patience_in({}).limit_s == 0
-    assert patience_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5
+            ElasticClient(5, DriverAbsence(limit_s)).request_assignment(drivers.open_store)
+    assert absence_in({}).limit_s == 0
+    assert absence_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5
