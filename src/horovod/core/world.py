@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from horovod.autotune import Autotuning, check_autotune
+from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core import gpus
@@ -64,6 +64,7 @@ __all__ = [
     "object_key",
     "port_address",
     "rank",
+    "restart",
     "rethrow_interrupt",
     "rocm_built",
     "settings",
@@ -130,7 +131,6 @@ def init(
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         check_export(settings)
-        check_autotune(settings)
         _check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
@@ -270,6 +270,12 @@ def shutdown() -> None:
         _port().detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
+
+
+def restart() -> None:
+    """Leave the world and join the job's next one; blocks as ``init``, and raises as it."""
+    shutdown()
+    init()
 
 
 def at_end(callback: Callable[[_native.Engine], None]) -> None:

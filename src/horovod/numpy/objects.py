@@ -16,8 +16,9 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
+from horovod.core.collective_table import exchange
 from horovod.core.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
-from horovod.core.operations import make_broadcast
+from horovod.core.operations import Kind
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.core.world import engine, object_key, rank
 from horovod.errors import AlteredObjectError
@@ -104,7 +105,7 @@ def allgather_object(
 
 
 def _check_root(root_rank: int, name: str, process_set: ProcessSet) -> None:
-    make_broadcast(root_rank, process_set)
+    exchange(Kind.BROADCAST, process_set, root_rank)
     if root_rank not in (process_set.ranks or []):
         raise ValueError(
             f"broadcast_object {name!r}: invalid root rank {root_rank}; the ranks are "

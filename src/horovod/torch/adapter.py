@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from horovod import _native
-from horovod.core.grouped import GroupedCollectives
+from horovod.core.collectives import Collectives
 from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 from horovod.core.world import cuda_built, has_spare_cores
@@ -264,7 +264,7 @@ def within_reach(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_cuda and cuda_built() else tensor.cpu()
 
 
-_collectives: GroupedCollectives[torch.Tensor] = GroupedCollectives(_make_adapter())
+_collectives: Collectives[torch.Tensor] = Collectives(_make_adapter())
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async
