@@ -49,25 +49,19 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> R:
         # Short, since it is pickled by value with a script's function.
-        return _run_as_client(func, reset, state, args, kwargs)
+        return _run_as_client(functools.partial(func, state, *args, **kwargs), reset, state)
 
     return wrapper
 
 
-def _run_as_client(
-    func: Callable[..., R],
-    reset: Callable[[], None],
-    state: State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> R:
+def _run_as_client(func: Callable[[], R], reset: Callable[[], None], state: State) -> R:
     """Call ``func`` until it is done, as a worker of an elastic job if this process is one."""
     client = DriverClient(this_client(os.environ))
     client.watch_updates(notification_manager)
     notification_manager.init()
     notification_manager.register_listener(state)
     try:
-        result = _call_until_done(func, reset, client, state, args, kwargs)
+        result = _call_until_done(func, reset, client, state)
     except MismatchError as error:
         client.end_job(str(error))
         raise
@@ -78,12 +72,7 @@ def _run_as_client(
 
 
 def _call_until_done(
-    func: Callable[..., R],
-    reset: Callable[[], None],
-    client: DriverClient,
-    state: State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    func: Callable[[], R], reset: Callable[[], None], client: DriverClient, state: State
 ) -> R:
     is_reset = client.begin()
     should_sync = True
@@ -96,7 +85,7 @@ def _call_until_done(
             if should_sync:
                 state.sync()
                 client.note_sync(state)
-            return func(state, *args, **kwargs)
+            return func()
         except MismatchError:
             raise
         except (HorovodInternalError, HostsUpdatedInterrupt) as reason:

@@ -12,14 +12,7 @@ import shutil
 from typing import BinaryIO
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.calls.call import (
-    ANSWER_FD,
-    CALL_FD,
-    CallFiles,
-    is_failure,
-    is_result,
-    memory_file,
-)
+from horovod.launch.calls.call import CallFiles, WorkerFiles, is_failure, is_result, memory_file
 from horovod.launch.model.job_plan import JobOutcome
 
 __all__ = ["Answers"]
@@ -27,7 +20,7 @@ __all__ = ["Answers"]
 _MOST_FAILURES = 16
 
 
-class Answers:
+class Answers(WorkerFiles):
     """See ``WorkerFiles``. ``caller`` has the caller's files, one for each rank.
 
     ``least`` results are needed. More are delivered if the last world has more ranks.
@@ -35,26 +28,18 @@ class Answers:
 
     def __init__(self, caller: CallFiles, least: int | None = None) -> None:
         self._caller = caller
+        self.call_fd = caller.call_fd
         self._least = len(caller.answer_fds) if least is None else least
         self._files: dict[int, BinaryIO] = {}  # of living workers, and of those with a result
         self._failures: dict[int, BinaryIO] = {}
         self._world = 0
         self._positions: dict[int, RankInfo] = {}  # in that world
 
-    @property
-    def call_fd(self) -> int:
-        """See ``WorkerFiles``."""
-        return self._caller.call_fd
-
     def answer_fd(self, worker: int) -> int:
         """See ``WorkerFiles``."""
         if worker not in self._files:
             self._files[worker] = memory_file()
         return self._files[worker].fileno()
-
-    def for_worker(self, worker: int) -> dict[int, int]:
-        """See ``WorkerFiles``."""
-        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
 
     def note_position(self, world: int, worker: int, rank_info: RankInfo) -> None:
         """A worker has this position in a world; in world 0 the position is provisional."""

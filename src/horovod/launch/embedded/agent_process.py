@@ -19,6 +19,7 @@ from horovod.launch.embedded.embedded_agent import EmbeddedAgentOrders
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.remote.agent import Agent, forget_signal_settings
 from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
+from horovod.launch.workers.processes import take_stdin
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.rendezvous.base.descriptors import accept_some, most_strangers
 from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
@@ -33,7 +34,7 @@ def main() -> NoReturn:
     """Serve the launcher that comes until it is done, or the engine's process has ended."""
     forget_signal_settings()
     orders = EmbeddedAgentOrders.from_bytes(_first_line())
-    lifeline = _take_standard_input()
+    lifeline = take_stdin()  # workers must not read it
     os.set_inheritable(orders.listener_fd, False)
     with (
         socket.socket(fileno=orders.listener_fd) as listener,
@@ -53,15 +54,6 @@ def _first_line() -> bytes:
             sys.exit(1)
         line += byte
     return line
-
-
-def _take_standard_input() -> int:
-    """Move it, so that workers do not read it."""
-    lifeline = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return lifeline
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import IO
 
 from horovod.launch.workers.python_command import python_command
@@ -98,12 +97,7 @@ class EmbeddedAgent:
     def __enter__(self) -> EmbeddedAgent:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end()
         try:
             self._child.wait(_END_S)

@@ -27,7 +27,7 @@ from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
 from horovod.launch.workers.output import Output, OutputBuffer, Sink
-from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import (
     GRACE_S,
@@ -53,7 +53,8 @@ _NO_ORDERS = (
 def main() -> NoReturn:
     """Serve the launcher at the other end of standard input and output until it is done."""
     forget_signal_settings()
-    orders_fd, reports_fd = _take_standard_files()
+    orders_fd, reports_fd = take_stdin(), os.dup(1)
+    os.dup2(2, 1)  # no code prints into the stream of frames
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
         agent = Agent(selector, wakeups, say=_say)
         try:
@@ -76,16 +77,6 @@ def forget_signal_settings() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, signal.SIG_DFL)
-
-
-def _take_standard_files() -> tuple[int, int]:
-    """Move them, so that no code reads or prints into the stream of frames."""
-    orders_fd, reports_fd = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return orders_fd, reports_fd
 
 
 class _FrameSink:

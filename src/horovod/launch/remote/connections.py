@@ -50,7 +50,7 @@ class SshChild:
         self._selector = selector
         self._watchdog = watchdog
         self._on_data = on_data
-        self._writer: FrameWriter | None = None
+        self.writer: FrameWriter | None = None  # for frames; None without a connection
         self._stdin_fd = self._stdout_fd = self._stderr_fd = -1
         self._errors = b""
 
@@ -86,15 +86,10 @@ class SshChild:
             os.close(reader)
         self._watchdog.add(pipes.pid)
         self.pid, self._stdout_fd, self._stderr_fd = pipes.pid, pipes.stdout_fd, pipes.stderr_fd
-        self._writer = FrameWriter(self._stdin_fd, self._selector)
+        self.writer = FrameWriter(self._stdin_fd, self._selector)
         for fd, read in ((self._stdout_fd, self._read), (self._stderr_fd, self._read_errors)):
             os.set_blocking(fd, False)
             self._selector.register(fd, selectors.EVENT_READ, read)
-
-    @property
-    def writer(self) -> FrameWriter | None:
-        """Where frames go; None when the connection has ended."""
-        return self._writer
 
     def note_exit(self, exit_code: int) -> None:
         """The child was reaped; read what is left in its pipes."""
@@ -107,9 +102,9 @@ class SshChild:
 
     def hang_up(self) -> None:
         """Close its standard input. An agent at its end then ends its workers and itself."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
         if self._stdin_fd >= 0:
             os.close(self._stdin_fd)
             self._stdin_fd = -1
@@ -211,18 +206,13 @@ class EmbeddedAgentLink:
         self._handshake = LauncherHandshake(address.secret)
         self._records: Records | None = None  # after the handshake
         self._socket: socket.socket | None = None
-        self._writer: FrameWriter | None = None
+        self.writer: FrameWriter | None = None  # for frames, after the handshake
         self._writer_fd = -1
 
     @property
     def is_running(self) -> bool:
         """Whether there is a connection, or an attempt at one."""
         return self._socket is not None
-
-    @property
-    def writer(self) -> FrameWriter | None:
-        """Where frames go; None before the end of the handshake, and after the end."""
-        return self._writer
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Begin to connect. Raises OSError."""
@@ -309,7 +299,7 @@ class EmbeddedAgentLink:
                 self._socket.fileno()
             )  # a descriptor of its own, for the selector
             self._records = self._handshake.records()
-            self._writer = FrameWriter(self._writer_fd, self._selector, self._records.sealed)
+            self.writer = FrameWriter(self._writer_fd, self._selector, self._records.sealed)
         return self._handshake.rest
 
     def _end(self, problem: str) -> None:
@@ -318,9 +308,9 @@ class EmbeddedAgentLink:
         self._on_end()
 
     def _drop_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
             os.close(self._writer_fd)
 
     def _drop(self) -> None:

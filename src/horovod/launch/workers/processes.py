@@ -32,6 +32,7 @@ __all__ = [
     "signal_group",
     "signal_processes",
     "spawn",
+    "take_stdin",
 ]
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -54,6 +55,15 @@ def open_standard_files() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def take_stdin() -> int:
+    """Move standard input to the descriptor returned, and put an empty file in its place."""
+    taken = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return taken
 
 
 def spawn(

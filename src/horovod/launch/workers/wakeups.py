@@ -11,7 +11,7 @@ import contextlib
 import signal
 import socket
 from collections import deque
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 __all__ = ["Wakeups"]
@@ -52,12 +52,7 @@ class Wakeups:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def restore(self) -> None:
