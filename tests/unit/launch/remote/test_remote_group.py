@@ -108,8 +108,8 @@ class Desk:
     ) -> RemoteWorkerGroup:
         group = self.crew_that_says(data, then)
         group.prepare(PLAN)
-        for place in PLACES:
-            group.start_worker(place)
+        for spec in PLACES:
+            group.start_worker(spec)
         return group
 
     def turn_until(self, text: str) -> None:
@@ -262,8 +262,8 @@ def test_orders_to_a_host_that_is_lost_go_nowhere(desk: Desk) -> None:
     group = desk.crew_that_says(HELLO, "exit 0")
     desk.turn_until("lost")
     group.prepare(PLAN)
-    for place in PLACES:
-        group.start_worker(place)
+    for spec in PLACES:
+        group.start_worker(spec)
     group.end_worker(1)
     group.kill_worker(1)
     group.end(reaches_strays=True)
@@ -285,8 +285,8 @@ def test_a_host_that_answers_and_then_does_nothing_is_late(desk: Desk) -> None:
     fleet = RemoteHosts([group], start_timeout_s=7)
     desk.turn_until("greeted")
     group.prepare(PLAN)
-    for place in PLACES:
-        group.start_worker(place)
+    for spec in PLACES:
+        group.start_worker(spec)
     assert fleet.has_answered
     assert fleet.failures() == ""
     assert fleet.seen_addresses() == {"there": "192.0.2.1"}
