@@ -117,7 +117,7 @@ std::variant<Departure, Error> Port::depart(cuda::Stream stream, std::uint64_t a
     const int device = gpu->driver().device_of(address);
     auto flight = std::make_shared<StreamDependency>(gpu, [stream](int) { return stream; });
     flight->depart_from(device);
-    return Departure{.gpu = std::move(gpu), .device = device, .flight = std::move(flight)};
+    return Departure{.gpu = std::move(gpu), .device = device, .dependency = std::move(flight)};
   } catch (const Error& error) {
     return error;
   }

@@ -98,7 +98,7 @@ Engine::Step Engine::run_or_form(ProcessSetContext& context, bool may_form) {
     }
     if (resumed_ns != 0) end_wait(context, resumed_ns);
     if (std::exchange(context.must_meet, false)) {
-      context.backend->begin_negotiation();
+      context.backend->begin_barrier();
     } else {
       end_bucket(context);
     }
@@ -224,7 +224,7 @@ void Engine::resolve_absent(ProcessSetContext& context, const BucketItem& item) 
       work->in = nullptr;
       work->out = nullptr;
       work->device = kHostDevice;
-      work->flight = nullptr;
+      work->dependency = nullptr;
     }
   }
 }
@@ -269,7 +269,7 @@ void Engine::add_works(ProcessSetContext& context, Entry& entry, const BucketIte
     work->in = entry.tensors[i].in;
     work->out = entry.tensors[i].out;
     work->device = entry.tensors[i].device;
-    work->flight = entry.flight.get();
+    work->dependency = entry.flight.get();
     if (work->out != nullptr) continue;
     const int rank = context.rank;
     entry.outputs.push_back(
