@@ -16,7 +16,7 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.core.collective_table import exchange
+from horovod.core.calls import exchange
 from horovod.core.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
