@@ -24,19 +24,19 @@ import pytest
 from horovod.core import process_sets
 from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields
 from horovod.core.base.own_files import OwnFolder
+from horovod.core.base.rank_info import RankInfo
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
 from horovod.launch.kubernetes import pod_rendezvous as meeting
 from horovod.launch.model.host_plan import (
     HostPlan,
-    Place,
+    WorkerSpec,
     fields_of,
-    place_fields,
-    place_of,
     plan_of,
+    spec_fields,
+    spec_of,
 )
-from horovod.launch.model.hosts import Slot
 from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
 from horovod.launch.wire.handshake import AgentHandshake, HandshakeError, LauncherHandshake
 from horovod.metrics import exchange
@@ -49,9 +49,15 @@ from horovod.rendezvous.host import handshake
 from horovod.rendezvous.host.handshake import ProtocolError
 from horovod.rendezvous.identity import mpi as mpi_identity
 from horovod.rendezvous.identity import slurm
-from horovod.rendezvous.identity.elastic_messages import Ready, Seat, StateVersion, Update, read_key
+from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
+    Ready,
+    StateVersion,
+    Update,
+    read_key,
+)
 from horovod.rendezvous.identity.host_id import HostId as Where
-from horovod.rendezvous.links import handshake as greeting
+from horovod.rendezvous.links import handshake as link_handshake
 from horovod.rendezvous.links import round as link_round
 from horovod.rendezvous.links.plan import Purpose
 from horovod.rendezvous.links.reachability import Report, Unreached, decode_report, encode_report
@@ -82,12 +88,12 @@ def of(value: bytes, *more: bytes) -> Callable[[], list[bytes]]:
     return lambda: [value, *more]
 
 
-SLOT = Slot("node", 1, 4, 1, 2, 0, 2)
+SLOT = RankInfo(1, 4, 1, 2, 0, 2, "node")
 PLAN = HostPlan("node", ("python", "a.py"), {"PATH": "/bin"}, (("10.0.0.1", 4000),), SECRET)
 CARD = RankCapabilities(1, 4, 4096, 77, "node", "node", Where("h", "n"))
 REPORT = Report(0, [1], {2: Unreached([(1, 0)], [("10.0.0.1:1", "refused")])})
 CLAIMS = handshake.Claims(1, 2, 0, 4096)
-LINK = greeting.Claims(Purpose.DATA, 0, 1, 0, "10.0.0.1", 4000, b"c" * 32)
+LINK = link_handshake.Claims(Purpose.DATA, 0, 1, 0, "10.0.0.1", 4000, b"c" * 32)
 ADDRESS = {"host": "10.0.0.5", "bits": 24, "interface": "eth0", "scope": 0, "speed": 1000}
 MEMBER = {"build": "horovod", "listening": [{"address": ADDRESS, "port": 4000}]}
 
@@ -99,7 +105,7 @@ def frames(data: bytes, _: Path) -> None:
         elif frame.kind == Kind.PLAN:
             plan_of(frame.fields)
         elif frame.kind == Kind.START:
-            frame.fields.each("places", place_of)
+            frame.fields.each("places", spec_of)
 
 
 def mesh_messages(data: bytes, _: Path) -> None:
@@ -123,13 +129,15 @@ def raw_mesh_messages(data: bytes, _: Path) -> None:
 
 
 def link_hello(data: bytes, _: Path) -> None:
-    stated = data[: greeting.HELLO_REST_BYTES - PROOF_BYTES]
-    if len(stated) == greeting.HELLO_REST_BYTES - PROOF_BYTES:
-        proof = prove(SECRET, b"horovod link dialer", greeting.MAGIC, NONCE, stated)
-        greeting.read_hello(stated + proof, SECRET, NONCE)
+    stated = data[: link_handshake.HELLO_REST_BYTES - PROOF_BYTES]
+    if len(stated) == link_handshake.HELLO_REST_BYTES - PROOF_BYTES:
+        proof = prove(SECRET, b"horovod link dialer", link_handshake.MAGIC, NONCE, stated)
+        link_handshake.read_hello(stated + proof, SECRET, NONCE)
     said = data[:1].ljust(1, b"\0")
-    proof = prove(SECRET, b"horovod link listener", greeting.MAGIC, NONCE, LINK.encode(), said)
-    greeting.read_verdict(said + proof, SECRET, LINK, NONCE)
+    proof = prove(
+        SECRET, b"horovod link listener", link_handshake.MAGIC, NONCE, LINK.encode(), said
+    )
+    link_handshake.read_verdict(said + proof, SECRET, LINK, NONCE)
 
 
 class OneValue:
@@ -226,7 +234,7 @@ def process_sets_agree(data: bytes, _: Path) -> None:
     process_sets._groups_in(1, data, 2)
 
 
-def guest(data: bytes, _: Path) -> None:
+def agent(data: bytes, _: Path) -> None:
     AgentHandshake(SECRET).feed(data)
 
 
@@ -250,18 +258,21 @@ PARSERS: Mapping[str, Parser] = {
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [place_fields(Place(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"places": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
         (FrameError, BadMessageError),
     ),
     "ready": Parser(
-        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").encoded()),
-        lambda data, _: Ready.decoded(data),
+        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").to_bytes()),
+        lambda data, _: Ready.from_bytes(data),
     ),
-    "seat": Parser(of(Seat(2, 1, 2, members=(4, 5)).encoded()), lambda data, _: Seat.decoded(data)),
-    "update": Parser(of(Update(17, 3).encoded()), lambda data, _: Update.decoded(data)),
+    "seat": Parser(
+        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).to_bytes()),
+        lambda data, _: RankAssignment.from_bytes(data),
+    ),
+    "update": Parser(of(Update(17, 3).to_bytes()), lambda data, _: Update.from_bytes(data)),
     "key": Parser(
         of(b"elastic/worker/3/ready/2"),
         lambda data, _: read_key(data[:255].decode(errors="replace")),
@@ -293,7 +304,7 @@ PARSERS: Mapping[str, Parser] = {
         lambda data, _: slurm._tasks_per_node({slurm._PER_NODE: data.decode(errors="replace")}, 7),
         (InitError,),
     ),
-    "guest": Parser(of(NONCE + bytes(PROOF_BYTES)), guest, (HandshakeError,)),
+    "guest": Parser(of(NONCE + bytes(PROOF_BYTES)), agent, (HandshakeError,)),
     "launcher of a guest": Parser(
         of(AgentHandshake(SECRET).opening + bytes(PROOF_BYTES)),
         launcher_of_guest,
@@ -452,7 +463,7 @@ def test_a_frame_says_what_is_wrong_with_it() -> None:
         _ = Frame(Kind.STARTED, payload=b"ab").number
     with pytest.raises(FrameError, match="stream 7"):
         list(FrameReader().feed(encode(Kind.OUTPUT, b"x", stream=7)))
-    fields = place_fields(Place(3, SLOT, {}))
-    fields["slot"]["rank"] = 4
-    with pytest.raises(BadMessageError, match=r"field slot\.rank; expected 0 to 3"):
-        place_of(Fields("START", fields))
+    fields = spec_fields(WorkerSpec(3, SLOT, {}))
+    fields["rank_info"]["rank"] = 4
+    with pytest.raises(BadMessageError, match=r"field rank_info\.rank; expected 0 to 3"):
+        spec_of(Fields("START", fields))

@@ -193,7 +193,7 @@ class _Registry:
         number = process_set.process_set_id
         is_known = number is not None and self._sets.get(number) is process_set
         proposal = {"remove": number if is_known else None}
-        in_flight = self._engine.flights(number) if is_known and number else 0
+        in_flight = self._engine.pending_on(number) if is_known and number else 0
         problem = f"has {in_flight} operations in flight on it; synchronize them first"
         self._agree(
             "remove_process_set",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from horovod.autotune import Autotuning, check_autotune
+from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core import gpus
@@ -30,7 +30,7 @@ from horovod.errors import HorovodInternalError, InitError
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
-from horovod.rendezvous.bootstrap import Identity, recognise, this_member
+from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
 from horovod.settings import Settings, notices
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ __all__ = [
 class _ProvisionalRank:
     """A place that this process will probably have, and what ``init`` was called with."""
 
-    identity: Identity
+    identity: ProcessInfo
     settings: Settings
     comm: Any
     static_sets: Sequence[ProcessSet]
@@ -131,7 +131,6 @@ def init(
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         check_export(settings)
-        check_autotune(settings)
         _check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
@@ -202,7 +201,7 @@ def _join(
 
     The driver ends that when it leads nowhere.
     """
-    member = this_member(os.environ)
+    client = this_client(os.environ)
     while True:
         identity = recognise(
             os.environ,
@@ -211,14 +210,14 @@ def _join(
             by_mpi=settings.cpu_operations.lower() == MPI,
             mpi_threads=not settings.mpi_threads_disable,
         )
-        if identity.is_forecast:
+        if identity.is_provisional:
             return _ProvisionalRank(identity, settings, comm, static_sets)
         try:
             return _complete(assemble(identity, settings), settings, comm, static_sets)
         except (InitError, HorovodInternalError) as error:
-            if member is None:
+            if client is None:
                 raise
-            member.note_failure(error)
+            client.note_failure(error)
 
 
 def _complete(
@@ -469,7 +468,7 @@ def rocm_built() -> bool:
     return False
 
 
-def _identity() -> Identity:
+def _identity() -> ProcessInfo:
     return _forecast.identity if _forecast is not None else _current().identity
 
 

@@ -17,7 +17,7 @@ from horovod.elastic.driver_client import DriverClient
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
-from horovod.rendezvous.bootstrap import this_member
+from horovod.rendezvous.bootstrap import this_client
 
 __all__ = ["run_fn"]
 
@@ -49,12 +49,12 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> R:
         # All else is elsewhere: a script's function travels to workers by value, this one with it.
-        return _employed(func, reset, state, args, kwargs)
+        return _run_as_client(func, reset, state, args, kwargs)
 
     return wrapper
 
 
-def _employed(
+def _run_as_client(
     func: Callable[..., R],
     reset: Callable[[], None],
     state: State,
@@ -62,52 +62,52 @@ def _employed(
     kwargs: dict[str, Any],
 ) -> R:
     """Call ``func`` until it is done, as a member of the job if this process is one."""
-    employment = DriverClient(this_member(os.environ))
-    employment.watch_updates(notification_manager)
+    client = DriverClient(this_client(os.environ))
+    client.watch_updates(notification_manager)
     notification_manager.init()
     notification_manager.register_listener(state)
     try:
-        result = _call_until_done(func, reset, employment, state, args, kwargs)
+        result = _call_until_done(func, reset, client, state, args, kwargs)
     except MismatchError as error:
-        employment.end_job(str(error))
+        client.end_job(str(error))
         raise
     finally:
         notification_manager.remove_listener(state)
-    employment.end()
+    client.end()
     return result
 
 
 def _call_until_done(
     func: Callable[..., R],
     reset: Callable[[], None],
-    employment: DriverClient,
+    client: DriverClient,
     state: State,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> R:
-    is_reset = employment.begin()
+    is_reset = client.begin()
     should_sync = True
     while True:
         try:
             # Another rank can be lost in here as well as in func.
             if is_reset:
                 state.on_reset()
-                employment.repeat_news(state)
+                client.repeat_news(state)
             if should_sync:
                 state.sync()
-                employment.note_sync(state)
+                client.note_sync(state)
             return func(state, *args, **kwargs)
         except MismatchError:
             raise
         except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
-            should_sync = _leave(reason, employment, state)
+            should_sync = _leave(reason, client, state)
         reset()
-        should_sync = employment.must_sync(should_sync)
+        should_sync = client.must_sync(should_sync)
         is_reset = True
 
 
 def _leave(
-    reason: HorovodInternalError | HostsUpdatedInterrupt, employment: DriverClient, state: State
+    reason: HorovodInternalError | HostsUpdatedInterrupt, client: DriverClient, state: State
 ) -> bool:
     """Make ``state`` what the next call begins with; whether it has to be sent then."""
     if isinstance(reason, HostsUpdatedInterrupt):
@@ -118,9 +118,9 @@ def _leave(
         except HorovodInternalError as error:  # values that a lost rank still owed
             reason = error
         else:
-            employment.note_update(state, keeps_state=reason.skip_sync)
+            client.note_update(state, keeps_state=reason.skip_sync)
             return not reason.skip_sync
     _log.warning("going back to the last commit and starting again: %s", reason)
     state.restore()
-    employment.note_failure(state, reason)
+    client.note_failure(state, reason)
     return True

@@ -23,7 +23,7 @@ from horovod import __version__
 from horovod.errors import InitError
 from horovod.metrics.counters import MOVING
 from horovod.metrics.exchange import Numbers
-from horovod.rendezvous.bootstrap import Identity, new_launcher_store
+from horovod.rendezvous.bootstrap import ProcessInfo, new_launcher_store
 from horovod.rendezvous.store.client import REPORT_KEYS, Store
 from horovod.settings import SETTINGS, Settings
 from horovod.trace.recording import EVENT_DTYPE, Label, label_from
@@ -89,7 +89,7 @@ _process: _Process | None = None
 
 
 def open_sampler(
-    identity: Identity,
+    identity: ProcessInfo,
     settings: Settings,
     data_plane: str,
     recorder: Recorder,

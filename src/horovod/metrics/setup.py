@@ -13,7 +13,7 @@ from typing import Protocol
 
 from horovod.errors import SettingError
 from horovod.metrics.exchange import REPORT_TIME, Numbers, Reporter, reported
-from horovod.rendezvous.bootstrap import Identity, job_store
+from horovod.rendezvous.bootstrap import ProcessInfo, job_store
 from horovod.settings import Settings
 
 __all__ = ["Export", "check_export", "open_export", "token_of"]
@@ -46,7 +46,7 @@ def check_export(settings: Settings) -> None:
 
 
 def open_export(
-    identity: Identity, settings: Settings, read: Callable[[], Numbers]
+    identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]
 ) -> Export | None:
     """Show the numbers that ``read`` returns, if that is wanted; on rank 0 those of all ranks.
 

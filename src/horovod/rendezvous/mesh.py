@@ -29,7 +29,7 @@ from horovod.rendezvous.capabilities import (
 from horovod.rendezvous.host.handshake import Claims
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.root import host_mesh
-from horovod.rendezvous.identity.environment import Identity
+from horovod.rendezvous.identity.environment import ProcessInfo
 from horovod.rendezvous.identity.host_id import HostId, this_place
 from horovod.rendezvous.links.linker import Linker
 from horovod.rendezvous.store.client import Store
@@ -41,7 +41,7 @@ __all__ = ["Mesh", "connect"]
 
 
 def connect(
-    identity: Identity,
+    identity: ProcessInfo,
     store: Store,
     secret: bytes,
     generation: int,

@@ -13,7 +13,7 @@ import pytest
 from horovod.metrics import sampling
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, note_sample, open_sampler
-from horovod.rendezvous.bootstrap import Identity
+from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 from horovod.settings import Settings
@@ -21,7 +21,7 @@ from horovod.trace.recording import EVENT_DTYPE, LABEL_DTYPE, EventKind
 from horovod.trace.report.process_record import decoded
 
 SECRET = b"s" * 32
-ME = Identity(1, 2, 1, 2, 0, 1, "here", "horovodrun")
+ME = ProcessInfo(1, 2, 1, 2, 0, 1, "here", "horovodrun")
 
 
 class Recorder:
@@ -64,7 +64,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreServer]:
         yield server
 
 
-Begin = Callable[[Identity], "Sampler | None"]
+Begin = Callable[[ProcessInfo], "Sampler | None"]
 
 
 @pytest.fixture

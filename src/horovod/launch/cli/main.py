@@ -7,11 +7,12 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from horovod.launch.cli.elastic_options import elastic_plan, is_elastic
+from horovod.launch.cli.elastic_options import elastic_job, is_elastic
 from horovod.launch.cli.options import (
     add_options,
     chosen_settings,
@@ -23,7 +24,6 @@ from horovod.launch.cli.options import (
 from horovod.launch.jobs.fixed import run_job
 from horovod.launch.jobs.report import REPORT_ENVIRONMENT, check_report
 from horovod.launch.kubernetes.options import PodForm, pod_form
-from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.model.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.model.job_plan import JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     except (OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     try:
-        if isinstance(plan, ElasticPlan):
+        if plan.elastic is not None:
             return _run_elastic(parser, plan, environ)
         return run_job(plan, environ).status
     except OSError as error:
@@ -159,9 +159,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return 130
 
 
-def _run_elastic(
-    parser: argparse.ArgumentParser, plan: ElasticPlan, environ: Mapping[str, str]
-) -> int:
+def _run_elastic(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:
     # Here, because other jobs need none of it.
     from horovod.launch.elastic.driver import run_elastic_job
     from horovod.launch.elastic.memory import JobRefusedError
@@ -346,7 +344,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def plan_of(
     given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> JobPlan | ElasticPlan:
+) -> JobPlan:
     """The job of a command that we start ourselves.
 
     Raises:
@@ -354,43 +352,28 @@ def plan_of(
         OSError: a file that they name cannot be read.
         RuntimeError: the hosts of an LSF job do not answer.
     """
-    return (_elastic if is_elastic(given) else _plan)(given, command, environ)
-
-
-def _plan(given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     hosts = _hosts(given)
+    variables = settings_environment(given)
+    report = _report(given)
+    plan = JobPlan(
+        command=tuple(command),
+        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
+        is_verbose=given.verbose,
+        output_directory=_output_directory(given),
+        is_timestamped=given.prefix_output_with_timestamp,
+        others=_others(given, {**environ, **variables}),
+        report=report,
+    )
+    if is_elastic(given):
+        return elastic_job(given, replace(plan, hosts=hosts or ()), {**environ, **variables})
     if hosts is None and "LSB_JOBID" in environ:
         from horovod.launch.run.mpi_launch import lsf_hosts
 
         hosts = lsf_hosts(environ, SshOptions(given.ssh_port, given.ssh_identity_file))
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
-    variables = settings_environment(given)
-    report = _report(given)
-    return JobPlan(
-        command=tuple(command),
-        slots=placement.slots,
-        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
-        is_verbose=given.verbose,
-        output_directory=_output_directory(given),
-        is_timestamped=given.prefix_output_with_timestamp,
-        others=_others(given, {**environ, **variables}, placement.remote),
-        report=report,
-    )
-
-
-def _elastic(
-    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> ElasticPlan:
-    return elastic_plan(
-        given,
-        command,
-        hosts=_hosts(given),
-        interfaces=named_interfaces(given),
-        variables=settings_environment(given),
-        environ=environ,
-        report=_report(given),
-    )
+    others = replace(plan.others, addresses=placement.remote)
+    return replace(plan, slots=placement.slots, others=others)
 
 
 def _others(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from typing import BinaryIO
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import (
     ANSWER_FD,
     CALL_FD,
@@ -19,7 +20,6 @@ from horovod.launch.calls.call import (
     is_result,
     memory_file,
 )
-from horovod.launch.model.hosts import Slot
 from horovod.launch.model.job_plan import JobOutcome
 
 __all__ = ["Answers"]
@@ -39,7 +39,7 @@ class Answers:
         self._files: dict[int, BinaryIO] = {}  # of those that live, and of those with a result
         self._failures: dict[int, BinaryIO] = {}
         self._world = 0
-        self._places: dict[int, Slot] = {}  # in that world
+        self._places: dict[int, RankInfo] = {}  # in that world
 
     @property
     def call_fd(self) -> int:
@@ -56,13 +56,13 @@ class Answers:
         """See ``WorkerFiles``."""
         return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
 
-    def note_place(self, world: int, worker: int, slot: Slot) -> None:
+    def note_place(self, world: int, worker: int, rank_info: RankInfo) -> None:
         """A worker has this place in a world; before the first one, in world 0, it may get it."""
         if world > self._world:
             self._world = world
             self._places.clear()
         if world == self._world:
-            self._places[worker] = slot
+            self._places[worker] = rank_info
 
     def note_end(self, worker: int, exit_code: int) -> bool:
         """A worker has ended; whether with a result."""
@@ -89,9 +89,9 @@ class Answers:
         for rank in range(self._wanted):
             worker = by_rank.get(rank)
             if worker is None or not self._has_result(worker):
-                slot = None if worker is None else self._places[worker]
+                rank_info = None if worker is None else self._places[worker]
                 text = f"horovodrun: training has ended, but rank {rank} has left no result\n"
-                return JobOutcome(1, text, slot, worker=worker)
+                return JobOutcome(1, text, rank_info, worker=worker)
         return success
 
     def deliver(self, outcome: JobOutcome) -> None:
@@ -113,12 +113,12 @@ class Answers:
 
     @property
     def _wanted(self) -> int:
-        size = max((slot.size for slot in self._places.values()), default=0)
+        size = max((rank_info.size for rank_info in self._places.values()), default=0)
         return max(self._least, min(size, len(self._caller.answer_fds)))
 
     def _by_rank(self) -> dict[int, int]:
         """The last world's workers; where places are foretold, the first to have one has it."""
-        return {slot.rank: worker for worker, slot in reversed(self._places.items())}
+        return {rank_info.rank: worker for worker, rank_info in reversed(self._places.items())}
 
     def _has_result(self, worker: int) -> bool:
         return worker in self._files and is_result(self._files[worker].fileno())

@@ -33,16 +33,16 @@ from horovod.core.base.checked import printable
 from horovod.core.base.own_files import read_own, replacing
 from horovod.launch.elastic.policy.actions import Abandon, Action
 from horovod.launch.elastic.policy.policy import ElasticPolicy
-from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.remote.job_folder import (
     DRIVER,
     JobFolder,
     JobFolderTakenError,
     check_private,
-    home_path,
+    job_folder_path,
 )
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.identity.elastic_messages import Seat, Update
+from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
 __all__ = ["JobRefusedError", "Memory", "Record", "new_record"]
 
@@ -65,11 +65,13 @@ class Record:
 
     run: str
     secret: bytes = field(repr=False)
-    director: ElasticPolicy
+    policy: ElasticPolicy
     stores: list[tuple[str, int]] = field(default_factory=list)
     hostnames: set[str] = field(default_factory=set)  # as last found
     asked: dict[int, int] = field(default_factory=dict)  # for how many seats, by worker
-    answers: dict[int, tuple[int, Seat]] = field(default_factory=dict)  # to which of them, how
+    answers: dict[int, tuple[int, RankAssignment]] = field(
+        default_factory=dict
+    )  # to which of them, how
     worlds: list[int] = field(default_factory=list)  # whose meeting may be in the store
     abandoned: Abandon | None = None
     updates: int = 0
@@ -77,10 +79,11 @@ class Record:
     pending: list[Action] = field(default_factory=list)
 
 
-def new_record(plan: ElasticPlan) -> Record:
+def new_record(plan: JobPlan) -> Record:
     """A job that has not begun."""
-    director = ElasticPolicy(plan.limits, random.Random(), time.time)
-    return Record(uuid4().hex, os.urandom(SECRET_BYTES), director)
+    assert plan.elastic is not None
+    policy = ElasticPolicy(plan.elastic.limits, random.Random(), time.time)
+    return Record(uuid4().hex, os.urandom(SECRET_BYTES), policy)
 
 
 class Memory:
@@ -93,20 +96,20 @@ class Memory:
             to be trusted.
     """
 
-    def __init__(self, plan: ElasticPlan, environ: Mapping[str, str]) -> None:
+    def __init__(self, plan: JobPlan, environ: Mapping[str, str]) -> None:
         self.recalled: Record | None = None
         self.void = ""
-        self._home: JobFolder | None = None
-        if not plan.job_id:
+        self._folder: JobFolder | None = None
+        if plan.elastic is None or not plan.elastic.job_id:
             return
-        self._job_id = plan.job_id
+        self._job_id = plan.elastic.job_id
         self._heading = _heading(plan)
         try:
-            self._home = JobFolder(home_path(plan.job_id, DRIVER, environ))
-            self._path = self._home.path / _STATE
+            self._folder = JobFolder(job_folder_path(self._job_id, DRIVER, environ))
+            self._path = self._folder.path / _STATE
             self._recall()
         except JobFolderTakenError as error:
-            raise JobRefusedError(f"job {plan.job_id} is run by {error}, which lives") from None
+            raise JobRefusedError(f"job {self._job_id} is run by {error}, which lives") from None
         except JobRefusedError:
             self.close()
             raise
@@ -116,7 +119,7 @@ class Memory:
 
     def keep(self, record: Record) -> None:
         """Leave ``record`` in place of what was left before. Raises OSError."""
-        if self._home is None:
+        if self._folder is None:
             return
         data = json.dumps(self._heading).encode() + b"\n" + pickle.dumps(record)
         with replacing(self._path) as file:
@@ -124,13 +127,13 @@ class Memory:
 
     def close(self) -> None:
         """Leave the job to another driver."""
-        if self._home is not None:
-            self._home.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def remove(self) -> None:
         """The job is over."""
-        if self._home is not None:
-            self._home.remove()
+        if self._folder is not None:
+            self._folder.remove()
 
     def _recall(self) -> None:
         try:
@@ -165,7 +168,7 @@ def heading_in(line: bytes) -> dict[str, str]:
     return {name: printable(value) for name, value in known if isinstance(value, str)}
 
 
-def _heading(plan: ElasticPlan) -> dict[str, Any]:
+def _heading(plan: JobPlan) -> dict[str, Any]:
     folder = os.getcwd()
     try:
         boot = _BOOT.read_text().strip()

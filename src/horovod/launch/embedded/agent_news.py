@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 
-__all__ = ["AgentDirectory", "AgentUpdates", "FoundAgent", "Guests"]
+__all__ = ["AgentDirectory", "AgentUpdates", "FoundAgent", "FoundAgents"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FoundAgent:
 
 # By name: ``node``, or ``node/guest`` where a node has several. A name never comes again for
 # another guest.
-Guests = Mapping[str, FoundAgent]
+FoundAgents = Mapping[str, FoundAgent]
 
 
 class _Stream(Protocol):
@@ -43,12 +43,12 @@ class AgentDirectory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._message: Guests | str = {}
+        self._message: FoundAgents | str = {}
         self._stream: _Stream | None = None
 
-    def write(self, guests: Guests) -> None:
+    def write(self, agents: FoundAgents) -> None:
         """These are the guests now; who is not among them is gone."""
-        self._tell(dict(guests))
+        self._tell(dict(agents))
 
     def give_up(self, reason: str) -> None:
         """There will be no guests any more: the job fails with ``reason``."""
@@ -65,7 +65,7 @@ class AgentDirectory:
         with self._lock:
             self._stream = None
 
-    def _tell(self, message: Guests | str) -> None:
+    def _tell(self, message: FoundAgents | str) -> None:
         with self._lock:
             self._message = message
             self._send()
@@ -85,21 +85,21 @@ class AgentUpdates:
     """
 
     def __init__(self) -> None:
-        self.latest: Guests | str = {}
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.latest: FoundAgents | str = {}
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
         """What to wait for."""
-        return self._bell
+        return self._event_fd
 
     def listen(self, stream: BinaryIO) -> None:
         """Take over what comes until it ends; on a thread of its own."""
         with contextlib.suppress(EOFError, pickle.UnpicklingError, OSError):
             while True:
                 self.latest = pickle.load(stream)
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._event_fd, 1)
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         """What there was has been taken."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self._event_fd)

@@ -1,4 +1,4 @@
-"""The child of an engine's process that is a launcher's agent there; see ``guest.py``.
+"""The child of an engine's process that is a launcher's agent there; see ``agent.py``.
 
 It listens with a socket that it inherits. Whoever connects has to prove that it knows the job's
 secret, strangers take nothing from it; the first who can is the launcher, and the only one.
@@ -32,7 +32,7 @@ _MOST_GREETING_BYTES = 256
 def main() -> NoReturn:
     """Serve the launcher that comes until it is done, or the engine's process has ended."""
     forget_signal_settings()
-    orders = EmbeddedAgentOrders.decoded(_first_line())
+    orders = EmbeddedAgentOrders.from_bytes(_first_line())
     lifeline = _take_standard_input()
     os.set_inheritable(orders.listener_fd, False)
     with (
@@ -40,8 +40,8 @@ def main() -> NoReturn:
         Wakeups() as wakeups,
         selectors.DefaultSelector() as selector,
     ):
-        guest = _EmbeddedAgentProcess(orders, listener, lifeline, selector, wakeups)
-        sys.exit(guest.run())
+        agent = _EmbeddedAgentProcess(orders, listener, lifeline, selector, wakeups)
+        sys.exit(agent.run())
 
 
 def _first_line() -> bytes:
@@ -84,8 +84,8 @@ class _EmbeddedAgentProcess:
         self._strangers: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(
             most_strangers()
         )
-        self._greetings: dict[socket.socket, AgentHandshake] = {}
-        self._greeting: AgentHandshake | None = None  # the launcher's
+        self._handshakes: dict[socket.socket, AgentHandshake] = {}
+        self._handshake: AgentHandshake | None = None  # the launcher's
         self._has_failed = False
         self._agent = Agent(
             selector,
@@ -106,12 +106,12 @@ class _EmbeddedAgentProcess:
             self._agent.run()
         finally:
             self._agent.close()
-        return 1 if self._has_failed or self._agent.has_let_go else 0
+        return 1 if self._has_failed or self._agent.has_given_up else 0
 
     # Who comes.
 
     def _accept(self) -> None:
-        if self._greeting is not None:  # the launcher has come in this turn of the loop
+        if self._handshake is not None:  # the launcher has come in this turn of the loop
             return
         try:
             # So few at once that each of them has many turns to prove itself.
@@ -124,11 +124,11 @@ class _EmbeddedAgentProcess:
 
     def _welcome(self, stranger: socket.socket, address: str) -> None:
         stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        greeting = AgentHandshake(bytes.fromhex(self._orders.secret))
+        handshake = AgentHandshake(bytes.fromhex(self._orders.secret))
         self._strangers.add(stranger, address)
-        self._greetings[stranger] = greeting
+        self._handshakes[stranger] = handshake
         self._selector.register(stranger, selectors.EVENT_READ, self._hearing(stranger))
-        self._send(stranger, greeting.opening)
+        self._send(stranger, handshake.opening)
 
     def _make_room(self) -> None:
         """A launcher that was dropped unheard comes again."""
@@ -139,12 +139,12 @@ class _EmbeddedAgentProcess:
         return lambda: self._hear(stranger)
 
     def _hear(self, stranger: socket.socket) -> None:
-        greeting = self._greetings.get(stranger)
-        if greeting is None:  # parted with in this turn of the loop
+        handshake = self._handshakes.get(stranger)
+        if handshake is None:  # parted with in this turn of the loop
             return
         try:
             data = stranger.recv(_MOST_GREETING_BYTES)
-            answer = greeting.feed(data)
+            answer = handshake.feed(data)
         except HandshakeError:
             self._send(stranger, REFUSAL)
             data = b""
@@ -154,8 +154,8 @@ class _EmbeddedAgentProcess:
             self._part(stranger)
             return
         self._send(stranger, answer)
-        if greeting.is_over:
-            self._greeting = greeting
+        if handshake.is_over:
+            self._handshake = handshake
             self._let_in(stranger)
 
     def _send(self, stranger: socket.socket, data: bytes) -> None:
@@ -165,7 +165,7 @@ class _EmbeddedAgentProcess:
 
     def _part(self, stranger: socket.socket) -> None:
         self._strangers.remove(stranger)
-        del self._greetings[stranger]
+        del self._handshakes[stranger]
         self._selector.unregister(stranger)
         stranger.close()
 
@@ -173,32 +173,32 @@ class _EmbeddedAgentProcess:
         """From now on nobody else is."""
         orders_fd, reports_fd = os.dup(launcher.fileno()), os.dup(launcher.fileno())
         launcher.setblocking(True)
-        for stranger in list(self._greetings):
+        for stranger in list(self._handshakes):
             self._part(stranger)
         self._selector.unregister(self._listener)
         self._listener.close()
-        assert self._greeting is not None
-        self._agent.attach(orders_fd, reports_fd, self._greeting.records())
+        assert self._handshake is not None
+        self._agent.attach(orders_fd, reports_fd, self._handshake.records())
 
     # What ends it.
 
     def _hear_lifeline(self) -> None:
         if not os.read(self._lifeline, 1):
             self._selector.unregister(self._lifeline)
-            self._agent.desert("the process that has this guest has ended it")
+            self._agent.leave("the process that has this guest has ended it")
 
     def _note_exit(self, exit_code: int) -> None:
         if exit_code != 0 and not self._agent.is_ending:
             self._has_failed = True
             if self._orders.ends_with_failure:
-                self._agent.let_go("a worker has failed")
+                self._agent.give_up("a worker has failed")
 
     def _unsealed(self, plan: HostPlan) -> HostPlan:
-        assert self._greeting is not None
-        return replace(plan, secret=self._greeting.sealed(plan.secret))
+        assert self._handshake is not None
+        return replace(plan, secret=self._handshake.sealed(plan.secret))
 
     def _adapted(self, plan: HostPlan) -> HostPlan:
         """Without a program of its own it is this Python; what is there already stays there."""
-        words = (plan.words[0] or sys.executable, *plan.words[1:])
+        words = (plan.argv[0] or sys.executable, *plan.argv[1:])
         environment = {**os.environ, **plan.environment, **self._orders.environment}
-        return replace(plan, words=words, environment=environment)
+        return replace(plan, argv=words, environment=environment)

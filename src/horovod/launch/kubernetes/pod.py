@@ -20,10 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.errors import InitError
 from horovod.launch.jobs.fixed import JobPlan, run_job
 from horovod.launch.kubernetes.pod_rendezvous import Pod, PodRendezvous
-from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.workers.processes import describe_exit
 from horovod.settings import Settings
 
@@ -62,7 +63,7 @@ def _run(plans: Sequence[JobPlan], environ: Mapping[str, str], meeting: PodRende
     for number, plan in enumerate(plans):
         outcome = run_job(plan, environ, meeting.rendezvous(number))
         if outcome.status:
-            worker = outcome.slot
+            worker = outcome.rank_info
             what = f"rank {worker.rank} {describe_exit(outcome.exit_code)}" if worker else ""
             meeting.fail(what or f"ended with status {outcome.status}")
             return outcome.status
@@ -88,7 +89,7 @@ def _plans(given: argparse.Namespace, pod: Pod) -> list[JobPlan]:
     ]
 
 
-def _slots(given: argparse.Namespace, pod: Pod) -> tuple[Slot, ...]:
+def _slots(given: argparse.Namespace, pod: Pod) -> tuple[RankInfo, ...]:
     """Those of this pod, among those of all."""
     hosts = [HostSlots(str(index), given.slots_per_host) for index in range(pod.count)]
     name = os.uname().nodename

@@ -16,7 +16,6 @@ from typing import Any
 from horovod.launch.calls.call import memory_file
 from horovod.launch.cli import main as cli
 from horovod.launch.cli.options import chosen_settings, named_interfaces, split_command
-from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.others.arguments import HorovodArgs, as_arguments, as_options
 from horovod.launch.run import mpi_launch
 from horovod.launch.run.function import run, run_as_given
@@ -168,7 +167,7 @@ def _run_command(words: list[str], given: Namespace, environ: Mapping[str, str])
             lambda: Assignment(plan, None, report.fileno()),
             (report.fileno(),),
             executable=sys.executable or "python3",
-            is_elastic=isinstance(plan, ElasticPlan),
+            is_elastic=plan.elastic is not None,
             environ=environ,
         )
         outcome = read_outcome(report, exit_code)

@@ -2,7 +2,7 @@
 
 Started through ssh without an argument of its own. The plan comes through standard input, as does
 every later order; all that it has to say leaves through standard output, in frames. When standard
-input ends, whatever the reason, all workers end and then the agent; but that of a ``keeper`` holds
+input ends, whatever the reason, all workers end and then the agent; but that of a ``agent`` holds
 them for a while, and greets the launcher that comes back. It imports little: a launcher waits for
 all its agents at once.
 
@@ -22,17 +22,14 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place, place_of, plan_of
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, plan_of, spec_of
 from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
-from horovod.launch.wire.records import Records
+from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output, Sink
-from horovod.launch.workers.output_buffer import OutputBuffer
-from horovod.launch.workers.processes import adopt_orphans, reaped
+from horovod.launch.workers.output import Output, OutputBuffer, Sink
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import (
     GRACE_S,
     LocalWorkerGroup,
@@ -103,11 +100,11 @@ class _FrameSink:
     @property
     def waiting_bytes(self) -> int:
         """See ``Sink``."""
-        return self._agent.untaken[self._stream]
+        return self._agent.unacknowledged[self._stream]
 
     def feed(self, data: bytes) -> None:
         """See ``Sink``."""
-        self._agent.pass_on(self._worker, self._stream, data)
+        self._agent.send_output(self._worker, self._stream, data)
 
     def flush(self) -> None:
         """See ``Sink``; the launcher takes it when it can."""
@@ -135,7 +132,7 @@ class Agent:
         adapt: Callable[[HostPlan], HostPlan] | None = None,
         noted_exit: Callable[[int], None] = lambda exit_code: None,
     ) -> None:
-        self.untaken = [0, 0]  # bytes of output that the launcher still has, by stream
+        self.unacknowledged = [0, 0]  # bytes of output that the launcher still has, by stream
         self._say = say
         self._farewell = farewell
         self._unseal = unseal
@@ -143,16 +140,16 @@ class Agent:
         self._noted_exit = noted_exit
         self._wakeups = wakeups
         self._selector = selector
-        self._line = LauncherConnection(
-            selector, self._on_frame, self._on_line_end, self._on_altered
+        self._connection = LauncherConnection(
+            selector, self._on_frame, self._on_connection_end, self._on_altered
         )
         self._watchdog = Watchdog()
         self._output = Output(selector)
-        self._crew = LocalWorkerGroup(
+        self._group = LocalWorkerGroup(
             self._output, self._watchdog, sinks=self._sinks, listener=self
         )
         self._closed: set[tuple[int, int]] = set()  # streams of workers
-        self._backlog = OutputBuffer()
+        self._buffer = OutputBuffer()
         self._plan: HostPlan | None = None
         self._is_prepared = False  # the crew, for the plan
         self._call: ReceivedCall | None = None
@@ -160,14 +157,14 @@ class Agent:
         self._give_up_at = float("inf")
         self._let_go_at: float | None = None  # unless a launcher comes
         self.is_ending = False
-        self.has_let_go = False
+        self.has_given_up = False
         self._has_reported_end = False
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     @property
     def has_launcher(self) -> bool:
         """Whether a launcher is there, as far as can be known."""
-        return self._line.is_open
+        return self._connection.is_open
 
     def wait_for_launcher(self, timeout_s: float) -> None:
         """The first one has so long to come."""
@@ -181,20 +178,20 @@ class Agent:
         Raises:
             PermissionError: see ``LauncherConnection.open``.
         """
-        self._line.open(orders_fd, reports_fd, records)
+        self._connection.open(orders_fd, reports_fd, records)
         self._let_go_at = None
-        self._line.send(MAGIC)
-        self._line.send(encode_json(Kind.HELLO, self._greeting()))
-        self.untaken = [0, 0]
-        for (worker, stream), data in self._backlog.take():
-            if worker in self._crew.workers:  # of others the launcher knows nothing
-                self.pass_on(worker, stream, data)
+        self._connection.send(MAGIC)
+        self._connection.send(encode_json(Kind.HELLO, self._handshake()))
+        self.unacknowledged = [0, 0]
+        for (worker, stream), data in self._buffer.take():
+            if worker in self._group.workers:  # of others the launcher knows nothing
+                self.send_output(worker, stream, data)
         self._forget_closed()
         for worker, stream in sorted(self._closed):
-            self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
-        for known in self._crew.workers.values():
+            self._connection.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+        for known in self._group.workers.values():
             if known.exit_code is not None:
-                self._line.send(encode(Kind.EXITED, known.exit_code, worker=known.number))
+                self._connection.send(encode(Kind.EXITED, known.exit_code, worker=known.number))
 
     def run(self) -> None:
         """Until all workers have ended and the launcher knows, or has gone for good."""
@@ -202,97 +199,97 @@ class Agent:
             for key, _ in self._selector.select(self._seconds_to_deadline()):
                 key.data()
             self._output.balance()
-            self._crew.balance()
-            self._line.balance()
+            self._group.balance()
+            self._connection.balance()
             now = time.monotonic()
             if self._let_go_at is not None and now >= self._let_go_at:
-                self.let_go("no horovodrun has come in time")
+                self.give_up("no horovodrun has come in time")
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill()
 
-    def let_go(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End all workers, since there is no launcher for them."""
         self._let_go_at = None
         if not self.is_ending:
-            self.has_let_go = True
-            self._say(f"{reason}; ending the {self._crew.living} workers that are left")
+            self.has_given_up = True
+            self._say(f"{reason}; ending the {self._group.living} workers that are left")
             self._end(reaches_strays=True)
 
-    def desert(self, reason: str) -> None:
+    def leave(self, reason: str) -> None:
         """End all workers, since this host is to be left at once; the launcher loses it."""
-        self._line.close()
-        self.let_go(reason)
+        self._connection.close()
+        self.give_up(reason)
 
-    def pass_on(self, worker: int, stream: int, data: bytes) -> None:
+    def send_output(self, worker: int, stream: int, data: bytes) -> None:
         """A worker has written ``data``."""
-        if self._line.is_open:
-            self.untaken[stream] += len(data)
-            self._line.send(encode(Kind.OUTPUT, data, worker=worker, stream=stream))
+        if self._connection.is_open:
+            self.unacknowledged[stream] += len(data)
+            self._connection.send(encode(Kind.OUTPUT, data, worker=worker, stream=stream))
         else:
-            self._backlog.add((worker, stream), data)
+            self._buffer.add((worker, stream), data)
 
     def note_closed(self, worker: int, stream: int) -> None:
         """It will write no more."""
         self._closed.add((worker, stream))
-        self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+        self._connection.send(encode(Kind.CLOSED, worker=worker, stream=stream))
 
     def _forget_closed(self) -> None:
         """Nobody asks about streams of workers that are forgotten."""
-        workers = self._crew.workers
+        workers = self._group.workers
         self._closed = {(number, stream) for number, stream in self._closed if number in workers}
 
     def close(self) -> None:
         """Whatever happened: leave no worker behind."""
-        self._crew.kill_groups()
+        self._group.kill_groups()
         self._watchdog.close()
 
-    def _greeting(self) -> dict[str, Any]:
+    def _handshake(self) -> dict[str, Any]:
         workers = [
-            {"number": worker.number, "slot": asdict(worker.slot), "pid": worker.pid}
-            for worker in self._crew.workers.values()
+            {"number": worker.number, "rank_info": asdict(worker.rank_info), "pid": worker.pid}
+            for worker in self._group.workers.values()
         ]
         return {
             "launcher_address": _launcher_address(),
             "workers": workers,
-            "dropped_lines": self._backlog.dropped_lines,
+            "dropped_lines": self._buffer.dropped_lines,
         }
 
     def _is_over(self) -> bool:
-        if not self.is_ending or not (self._crew.is_gone or time.monotonic() > self._give_up_at):
+        if not self.is_ending or not (self._group.is_gone or time.monotonic() > self._give_up_at):
             return False
         if not self._has_reported_end:
             self._has_reported_end = True
             self._kill_at = None
             self._output.drain()
             self._farewell()
-            self._line.send_from(iter((encode(Kind.GONE),)))
-        return not self._line.is_open
+            self._connection.send_from(iter((encode(Kind.GONE),)))
+        return not self._connection.is_open
 
     def _seconds_to_deadline(self) -> float | None:
         if self._has_reported_end:
             return None
         ending = self._give_up_at if self._kill_at is None else self._kill_at
-        times = (ending, self._let_go_at, self._crew.deadline)
+        times = (ending, self._let_go_at, self._group.deadline)
         deadline = min(t for t in times if t is not None)
         return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
 
-    def _on_line_end(self) -> None:
+    def _on_connection_end(self) -> None:
         if self._plan is None and not self.is_ending:
             sys.stderr.write(f"{_NO_ORDERS}\n")
-        patience_s = self._plan.patience_s if self._plan else 0.0
-        self.untaken = [0, 0]
-        if self.is_ending or not patience_s or not self._crew.workers:
+        reconnect_timeout_s = self._plan.reconnect_timeout_s if self._plan else 0.0
+        self.unacknowledged = [0, 0]
+        if self.is_ending or not reconnect_timeout_s or not self._group.workers:
             self._end(reaches_strays=True)
         else:
-            self._let_go_at = time.monotonic() + patience_s
-            self._say(f"horovodrun has gone; its workers wait for it for {patience_s:g} s")
+            self._let_go_at = time.monotonic() + reconnect_timeout_s
+            self._say(f"horovodrun has gone; its workers wait for it for {reconnect_timeout_s:g} s")
 
     def _on_altered(self, reason: str) -> None:
         """No order can be believed any more, so this is the end; the launcher hears why."""
         hostname = self._plan.hostname if self._plan else os.uname().nodename
         text = f"{hostname}: what horovodrun has sent there did not arrive as it was: {reason}"
         self._report_trouble(Trouble(1, text))
-        self.let_go(text)
+        self.give_up(text)
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
@@ -303,31 +300,31 @@ class Agent:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
             fields = frame.fields
-            places = fields.each("places", place_of)
+            places = fields.each("places", spec_of)
             fields.close()
             self._start(self._plan, places)
         elif frame.kind == Kind.TAKEN:
-            if not 0 <= frame.number <= self.untaken[frame.stream]:
-                expected = f"at most {self.untaken[frame.stream]}"
+            if not 0 <= frame.number <= self.unacknowledged[frame.stream]:
+                expected = f"at most {self.unacknowledged[frame.stream]}"
                 raise frame.error("bytes", str(frame.number), expected)
-            self.untaken[frame.stream] -= frame.number
+            self.unacknowledged[frame.stream] -= frame.number
         elif frame.kind == Kind.END:
             self._end(reaches_strays=bool(frame.stream))
         elif frame.kind == Kind.KILL:
             self._kill()
         elif frame.kind == Kind.END_WORKER:
-            self._crew.end_worker(frame.worker)
+            self._group.end_worker(frame.worker)
         elif frame.kind == Kind.KILL_WORKER:
-            self._crew.kill_worker(frame.worker)
+            self._group.kill_worker(frame.worker)
         elif frame.kind == Kind.FORGET:
-            self._crew.forget(frame.worker)
+            self._group.forget(frame.worker)
             self._forget_closed()
 
-    def _start(self, plan: HostPlan, places: Sequence[Place]) -> None:
+    def _start(self, plan: HostPlan, places: Sequence[WorkerSpec]) -> None:
         if self.is_ending or not (self._is_prepared or self._prepare(plan)):
             return
         for place in places:
-            self._crew.start_worker(place)
+            self._group.start_worker(place)
         adopt_orphans()
 
     def _prepare(self, plan: HostPlan) -> bool:
@@ -343,7 +340,7 @@ class Agent:
             self._report_trouble(Trouble(1, f"{plan.hostname}: {error.reason}\n{_BLOCKED}"))
             return False
         store.close()
-        self._crew.prepare(
+        self._group.prepare(
             adapted,
             Rendezvous(*store.address, plan.secret),
             descriptors=self._call.for_worker if self._call else lambda number: {},
@@ -354,15 +351,15 @@ class Agent:
     # See crew.StartListener.
 
     def started(self, worker: Worker) -> None:
-        self._line.send(encode(Kind.STARTED, worker.pid, worker=worker.number))
+        self._connection.send(encode(Kind.STARTED, worker.pid, worker=worker.number))
 
-    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+    def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         if self._call and trouble.number is not None:
             self._call.drop(trouble.number)
         self._report_trouble(trouble)
 
     def _report_trouble(self, trouble: Trouble) -> None:
-        self._line.send(encode_json(Kind.TROUBLE, asdict(trouble)))
+        self._connection.send(encode_json(Kind.TROUBLE, asdict(trouble)))
 
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         return _FrameSink(self, worker.number, 0), _FrameSink(self, worker.number, 1)
@@ -372,30 +369,30 @@ class Agent:
         for pid, exit_code in reaped():
             if pid == self._watchdog.pid:
                 self._watchdog.was_reaped()
-            elif worker := self._crew.note_exit(pid, exit_code):
+            elif worker := self._group.note_exit(pid, exit_code):
                 self._report_exit(worker.number, exit_code)
-        self._crew.note_ended_groups()
+        self._group.note_ended_groups()
         if set(signals) - {signal.SIGCHLD}:
             # Somebody on this host wants it to end; the launcher hears of its workers' ends.
             self._end(reaches_strays=True)
 
     def _report_exit(self, worker: int, exit_code: int) -> None:
         if self._call:
-            self._line.send_from(self._call.answer_of(worker, exit_code))
+            self._connection.send_from(self._call.answer_of(worker, exit_code))
         else:
-            self._line.send(encode(Kind.EXITED, exit_code, worker=worker))
+            self._connection.send(encode(Kind.EXITED, exit_code, worker=worker))
         self._noted_exit(exit_code)
 
     def _end(self, *, reaches_strays: bool) -> None:
         self.is_ending = True
         self._kill_at = time.monotonic() + GRACE_S
-        self._crew.end(reaches_strays=reaches_strays)
+        self._group.end(reaches_strays=reaches_strays)
 
     def _kill(self) -> None:
         self.is_ending = True
         self._kill_at = None
         self._give_up_at = time.monotonic() + GRACE_S
-        self._crew.kill()
+        self._group.kill()
 
 
 def _in_this_environment(plan: HostPlan) -> HostPlan:

@@ -5,7 +5,7 @@ the job::
 
     driver --frames--> ssh or a child --> bridge --Unix socket--> keeper --> workers
 
-When the bridge ends, the keeper goes on and keeps the newest output (``backlog.py``). To the next
+When the bridge ends, the keeper goes on and keeps the newest output (``buffer.py``). To the next
 bridge it sends HELLO with all workers that it has not been told to forget, then the output, then
 exits. After the elastic timeout it ends its workers.
 
@@ -26,16 +26,18 @@ from typing import NoReturn
 
 from horovod.core.base.own_files import open_own
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.remote.agent_socket import (
+from horovod.launch.remote.job_folder import (
     BUSY,
     ENDING,
     READY,
     WELCOME,
+    JobFolder,
+    JobFolderTakenError,
+    host_folder_path,
     is_same_user,
     listen_at,
     unlink,
 )
-from horovod.launch.remote.job_folder import JobFolder, JobFolderTakenError, host_home_path
 from horovod.launch.workers.wakeups import Wakeups
 
 __all__ = ["main"]
@@ -50,30 +52,30 @@ def main() -> NoReturn:
     job_id, hostname, run = sys.argv[1:]
     forget_signal_settings()
     try:
-        home = JobFolder(host_home_path(job_id, hostname, os.environ))
-        _write_to_log(home)
-        listener = listen_at(home.path)
+        folder = JobFolder(host_folder_path(job_id, hostname, os.environ))
+        _write_to_log(folder)
+        listener = listen_at(folder.path)
     except JobFolderTakenError:
-        _tell_bridge(BUSY)
+        _tell_proxy(BUSY)
     except OSError as error:
-        _tell_bridge(str(error).encode())
+        _tell_proxy(str(error).encode())
     else:
         with listener, Wakeups() as wakeups, selectors.DefaultSelector() as selector:
-            keeper = _DetachedAgent(home, listener, run, selector, wakeups)
-            _tell_bridge(READY)
-            keeper.run()
+            agent = _DetachedAgent(folder, listener, run, selector, wakeups)
+            _tell_proxy(READY)
+            agent.run()
     sys.exit(0)
 
 
-def _write_to_log(home: JobFolder) -> None:
+def _write_to_log(folder: JobFolder) -> None:
     """What would go to the terminal of an agent goes to a file."""
-    fd = open_own(home.path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    fd = open_own(folder.path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.ftruncate(fd, 0)
     os.dup2(fd, 2)
     os.close(fd)
 
 
-def _tell_bridge(word: bytes) -> None:
+def _tell_proxy(word: bytes) -> None:
     """It listens at the other end of standard output, which then is the log, too."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, word)
@@ -88,13 +90,13 @@ def _say(text: str) -> None:
 class _DetachedAgent:
     def __init__(
         self,
-        home: JobFolder,
+        folder: JobFolder,
         listener: socket.socket,
         run: str,
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
     ) -> None:
-        self._home = home
+        self._folder = folder
         self._listener = listener
         self._run = run.encode()
         self._selector = selector
@@ -112,11 +114,11 @@ class _DetachedAgent:
     def _leave(self) -> None:
         """Nothing is left on this host. Why workers had to go without a launcher stays readable."""
         self._selector.unregister(self._listener)
-        unlink(self._home.path)
-        if self._agent.has_let_go:
-            self._home.close()
+        unlink(self._folder.path)
+        if self._agent.has_given_up:
+            self._folder.close()
         else:
-            self._home.remove()
+            self._folder.remove()
 
     def _accept(self) -> None:
         try:
@@ -144,4 +146,4 @@ class _DetachedAgent:
                 connected.sendall(b"another horovodrun has a job of this id here\n")
             elif name:
                 connected.sendall(ENDING)
-                self._agent.let_go("the job begins anew")
+                self._agent.give_up("the job begins anew")

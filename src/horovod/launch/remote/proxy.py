@@ -17,9 +17,15 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.launch.remote.agent_socket import BUSY, ENDING, READY, WELCOME, keeper_at
-from horovod.launch.remote.job_folder import host_home_path
-from horovod.launch.workers.python_command import python_words
+from horovod.launch.remote.job_folder import (
+    BUSY,
+    ENDING,
+    READY,
+    WELCOME,
+    connect_to_agent,
+    host_folder_path,
+)
+from horovod.launch.workers.python_command import python_command
 
 __all__ = ["copy", "main"]
 
@@ -32,13 +38,13 @@ _PAUSE_S = 0.05
 def main() -> NoReturn:
     """Connect, and copy until either side ends."""
     job_id, hostname, run = sys.argv[1:]
-    path = host_home_path(job_id, hostname, os.environ)
+    path = host_folder_path(job_id, hostname, os.environ)
     try:
-        keeper = _connected(path, run)
+        agent = _connected(path, run)
     except OSError as error:
         sys.exit(f"horovod: no keeper of job {job_id} on this host: {error}")
-    with keeper, contextlib.suppress(ConnectionError):
-        copy(keeper)
+    with agent, contextlib.suppress(ConnectionError):
+        copy(agent)
     sys.exit(0)
 
 
@@ -46,14 +52,14 @@ def _connected(path: Path, run: str) -> socket.socket:
     """A connection with the keeper of this run. Raises OSError."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
-        keeper = keeper_at(path)
-        if keeper is None:
-            _start_keeper()
+        agent = connect_to_agent(path)
+        if agent is None:
+            _start_agent()
         else:
-            answer = _ask(keeper, run)
+            answer = _ask(agent, run)
             if answer == WELCOME:
-                return keeper
-            keeper.close()
+                return agent
+            agent.close()
             if answer not in (ENDING, b""):
                 raise OSError(answer.decode(errors="replace").strip())
             time.sleep(_PAUSE_S)
@@ -61,34 +67,34 @@ def _connected(path: Path, run: str) -> socket.socket:
             raise TimeoutError(f"it has not answered within {_PATIENCE_S:g} s")
 
 
-def _ask(keeper: socket.socket, run: str) -> bytes:
+def _ask(agent: socket.socket, run: str) -> bytes:
     """How it answers; nothing if it goes without a word."""
-    keeper.settimeout(_PATIENCE_S)
+    agent.settimeout(_PATIENCE_S)
     answer = b""
     with contextlib.suppress(ConnectionError):
-        keeper.sendall(run.encode())
+        agent.sendall(run.encode())
         while not answer.endswith(b"\n") and len(answer) < _MOST_WORD_BYTES:
             # A byte at a time, since frames follow.
-            if not (byte := keeper.recv(1)):
+            if not (byte := agent.recv(1)):
                 break
             answer += byte
-    keeper.settimeout(None)
+    agent.settimeout(None)
     return answer
 
 
-def _start_keeper() -> None:
+def _start_agent() -> None:
     """In a session of its own, so that it outlives whatever has started this process."""
-    words = python_words(sys.executable, "keeper", sys.argv[1:])
+    words = python_command(sys.executable, "remote.detached_agent", sys.argv[1:])
     with subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as keeper:
-        assert keeper.stdout is not None
-        word = keeper.stdout.readline()
-        keeper.returncode = 0  # it is not waited for
+    ) as agent:
+        assert agent.stdout is not None
+        word = agent.stdout.readline()
+        agent.returncode = 0  # it is not waited for
     if word == BUSY:
         time.sleep(_PAUSE_S)
     elif word != READY:

@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.core.base.checked import MOST_PID, BadMessageError, Fields, printable
-from horovod.launch.model.host_plan import HostPlan, Place, fields_of, place_fields, slot_of
+from horovod.core.base.rank_info import read_rank_info
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, spec_fields
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.remote.embedded_link import EmbeddedAgentLink
-from horovod.launch.remote.ssh_child import SshChild
+from horovod.launch.remote.connections import EmbeddedAgentLink, SshChild
 from horovod.launch.wire.frames import (
     MAGIC,
     Frame,
@@ -32,7 +32,7 @@ from horovod.launch.wire.frames import (
 )
 from horovod.launch.wire.remote_call import RemoteAnswers, call_frames
 from horovod.launch.workers.output import Console, Sink
-from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import GRACE_S, StartListener, Trouble, Worker
 
 if TYPE_CHECKING:
@@ -60,17 +60,17 @@ _MOST_FAREWELL_S = 2 * GRACE_S + 2.0
 class Listener(StartListener, Protocol):
     """Whom a remote crew tells what happens, in the launcher's loop."""
 
-    def greeted(self, crew: RemoteWorkerGroup) -> None:
+    def connected(self, group: RemoteWorkerGroup) -> None:
         """The agent is there and waits for a plan."""
 
     def ended(self, workers: Sequence[Worker]) -> None:
         """Workers have exited, seen at one moment; their answers, if any, have arrived."""
 
-    def refused(self, crew: RemoteWorkerGroup) -> None:
+    def refused(self, group: RemoteWorkerGroup) -> None:
         """There was no connection; it is tried again."""
 
-    def lost(self, crew: RemoteWorkerGroup) -> None:
-        """The connection has ended, or could not even begin; ``crew.problem`` says how."""
+    def lost(self, group: RemoteWorkerGroup) -> None:
+        """The connection has ended, or could not even begin; ``group.problem`` says how."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class RemoteWorkerGroup:
         self.problem = ""
         self.launcher_address = ""  # where the host sees the launcher come from, if it knows
         self.dropped_lines = 0  # of output, while nobody was connected with the host
-        self.is_greeted = False
+        self.is_connected = False
         self.is_gone = False
         self.retry_at: float | None = None
         self._attempts = 0
@@ -115,7 +115,7 @@ class RemoteWorkerGroup:
         self._has_plan = False
         self._consoles = consoles
         self._make_sinks = sinks
-        self._awaited: dict[int, Place] = {}  # asked for and neither started nor troubled
+        self._awaited: dict[int, WorkerSpec] = {}  # asked for and neither started nor troubled
         self._streams: dict[int, _Streams] = {}
         self._forgotten: set[int] = set()
         self._is_asked = False  # to end
@@ -125,7 +125,7 @@ class RemoteWorkerGroup:
         self._listener = listener
         self._reader = FrameReader()
         self._prelude = b""
-        self._untaken = [0, 0]  # bytes of output by stream
+        self._unacknowledged = [0, 0]  # bytes of output by stream
 
     @property
     def is_started(self) -> bool:
@@ -140,8 +140,8 @@ class RemoteWorkerGroup:
     @property
     def ranks(self) -> list[int]:
         """Those of the host's workers, also of those that have yet to start, in order."""
-        started = [worker.slot for worker in self.workers.values()]
-        awaited = [place.slot for place in self._awaited.values()]
+        started = [worker.rank_info for worker in self.workers.values()]
+        awaited = [place.rank_info for place in self._awaited.values()]
         return sorted(slot.rank for slot in started + awaited)
 
     @property
@@ -177,16 +177,16 @@ class RemoteWorkerGroup:
         self._send_in_order(call_frames(self._call))
 
     def expect_workers(self) -> None:
-        """Before it is connected: there may be workers, which ``greeted`` will show.
+        """Before it is connected: there may be workers, which ``connected`` will show.
 
         From then on they are this crew's, also those that have ended.
         """
         self._has_plan = True
 
-    def start_worker(self, place: Place) -> None:
+    def start_worker(self, place: WorkerSpec) -> None:
         """See ``Crew``; needs ``prepare`` before."""
         self._awaited[place.number] = place
-        fields = {"places": [place_fields(place)]}
+        fields = {"places": [spec_fields(place)]}
         self._send_in_order(iter((encode_json(Kind.START, fields),)))
 
     def end_worker(self, number: int) -> None:
@@ -244,9 +244,12 @@ class RemoteWorkerGroup:
             self._give_up_at = None
             self.child.abort()
         for stream, console in enumerate(self._consoles):
-            if self._untaken[stream] >= _TAKEN_BYTES and console.waiting_bytes < _LOW_WATER_BYTES:
-                self._send(encode(Kind.TAKEN, self._untaken[stream], stream=stream))
-                self._untaken[stream] = 0
+            if (
+                self._unacknowledged[stream] >= _TAKEN_BYTES
+                and console.waiting_bytes < _LOW_WATER_BYTES
+            ):
+                self._send(encode(Kind.TAKEN, self._unacknowledged[stream], stream=stream))
+                self._unacknowledged[stream] = 0
         if self.child.writer is not None:
             self.child.writer.refill()
 
@@ -267,7 +270,7 @@ class RemoteWorkerGroup:
             self._be_lost(self.child.how_it_ended)
 
     def _may_try_again(self) -> bool:
-        if self.is_gone or self.is_greeted:
+        if self.is_gone or self.is_connected:
             return False
         if isinstance(self.child, EmbeddedAgentLink):
             return self.child.may_come_again and self._attempts < _MOST_GUEST_ATTEMPTS
@@ -321,7 +324,7 @@ class RemoteWorkerGroup:
                 return
 
     def _frames_of(self, data: bytes) -> Iterator[Frame]:
-        if self.is_greeted or (data := self._after_prelude(data)):
+        if self.is_connected or (data := self._after_prelude(data)):
             yield from self._reader.feed(data)
 
     def _after_prelude(self, data: bytes) -> bytes:
@@ -330,14 +333,14 @@ class RemoteWorkerGroup:
         if not magic and len(before) > _MOST_PRELUDE_BYTES:
             raise FrameError(f"{len(before)} bytes of something else")
         if magic:
-            self.is_greeted, self._prelude = True, b""
+            self.is_connected, self._prelude = True, b""
         return after
 
     def _on_frame(self, frame: Frame) -> Callable[[], None] | None:
         """What the listener is to be told, if anything."""
         kind, number = frame.kind, frame.worker
         if kind == Kind.OUTPUT:
-            self._untaken[frame.stream] += len(frame.payload)
+            self._unacknowledged[frame.stream] += len(frame.payload)
             self._streams[number].sinks[frame.stream].feed(frame.payload)
         elif kind == Kind.CLOSED:
             self._on_closed(number, frame.stream)
@@ -353,7 +356,7 @@ class RemoteWorkerGroup:
             return self._on_gone()
         elif kind == Kind.HELLO:
             self._on_hello(frame.fields)
-            return partial(self._listener.greeted, self)
+            return partial(self._listener.connected, self)
         return None
 
     def _on_hello(self, fields: Fields) -> None:
@@ -367,7 +370,7 @@ class RemoteWorkerGroup:
     def _on_started(self, number: int, pid: int) -> Callable[[], None]:
         if not 0 < pid <= MOST_PID:
             raise BadMessageError("STARTED", "pid", str(pid), f"1 to {MOST_PID}")
-        worker = Worker(number, self._awaited.pop(number).slot, pid)
+        worker = Worker(number, self._awaited.pop(number).rank_info, pid)
         self._add(worker)
         return partial(self._listener.started, worker)
 
@@ -426,4 +429,5 @@ class RemoteWorkerGroup:
 
 def _worker_of(fields: Fields) -> Worker:
     number = fields.integer("number", 0, 2**32 - 1)
-    return Worker(number, slot_of(fields), fields.integer("pid", 1, MOST_PID))
+    info = read_rank_info(fields.fields("rank_info"))
+    return Worker(number, info, fields.integer("pid", 1, MOST_PID))

@@ -6,15 +6,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.host_plan import command_argv
 from horovod.launch.schedulers.lsf import HostParts
 from horovod.launch.schedulers.mpirun import MpiJob
-from horovod.launch.workers.processes import words_to_run
 
 __all__ = ["jsrun_words", "rank_file"]
 
 
-def rank_file(slots: Sequence[Slot], parts: HostParts) -> str:
+def rank_file(slots: Sequence[RankInfo], parts: HostParts) -> str:
     """The place of each rank: its host, an equal part of its CPUs, all GPUs and memory.
 
     Raises:
@@ -50,4 +50,4 @@ def jsrun_words(job: MpiJob, ranks: Path) -> list[str]:
     if smpi:
         words += ["--smpiargs", shlex.join(smpi)]
     words += job.mpi_words if are_jsruns else ()
-    return words + words_to_run(job.command)
+    return words + command_argv(job.command)

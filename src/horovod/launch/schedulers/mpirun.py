@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from horovod.launch.model.environment import is_passed_on
+from horovod.launch.model.host_plan import command_argv, is_passed_on
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.workers.processes import words_to_run
 
 __all__ = ["MpiJob", "MpiKind", "detect_mpi", "kind_of", "mpirun_environment", "mpirun_words"]
 
@@ -116,7 +115,7 @@ def mpirun_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> 
             f"env argument must be a dict, not {type(environment).__name__}: {environment!r}"
         )
     words = _open_mpi_words(job, kind, environment) if kind.is_open_mpi_like else _mpich_words(job)
-    return ["mpirun", *words, *job.mpi_words, *words_to_run(job.command)]
+    return ["mpirun", *words, *job.mpi_words, *command_argv(job.command)]
 
 
 def mpirun_environment(

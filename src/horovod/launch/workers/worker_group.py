@@ -15,17 +15,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from horovod.launch.model.environment import Rendezvous, worker_environment
-from horovod.launch.model.host_plan import HostPlan, Place
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, worker_environment
 from horovod.launch.workers.output import Output, Sink
 from horovod.launch.workers.processes import (
+    Watchdog,
     descendants,
     signal_group,
     signal_processes,
     spawn,
 )
-from horovod.launch.workers.watchdog import Watchdog
 
 __all__ = ["GRACE_S", "LocalWorkerGroup", "StartListener", "Trouble", "Worker", "WorkerGroup"]
 
@@ -41,14 +40,14 @@ class Worker:
     """One process of a job. ``number`` stays; ``slot`` may be replaced, as worlds follow others."""
 
     number: int
-    slot: Slot
+    rank_info: RankInfo
     pid: int
     exit_code: int | None = None  # negative: the signal that ended it
 
     @property
     def name(self) -> str:
         """How messages call it."""
-        return f"rank {self.slot.rank} on {self.slot.hostname} (pid {self.pid})"
+        return f"rank {self.rank_info.rank} on {self.rank_info.hostname} (pid {self.pid})"
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class StartListener(Protocol):
     def started(self, worker: Worker) -> None:
         """A worker has been started."""
 
-    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+    def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         """A worker cannot be started; it is none of the crew's."""
 
 
@@ -90,7 +89,7 @@ class WorkerGroup(Protocol):
     def deadline(self) -> float | None:
         """When ``balance`` has something to do, if nothing happens before."""
 
-    def start_worker(self, place: Place) -> None:
+    def start_worker(self, place: WorkerSpec) -> None:
         """Start one more worker; its listener hears of it."""
 
     def end_worker(self, number: int) -> None:
@@ -131,7 +130,7 @@ class _Group:
 
 
 class LocalWorkerGroup:
-    """The workers of this machine. ``outsiders`` are children that are none of its business.
+    """The workers of this machine. ``other_children`` are children that are none of its business.
 
     ``file_limit`` is a worker's soft limit of descriptors, if not that of this process.
     """
@@ -143,7 +142,7 @@ class LocalWorkerGroup:
         *,
         sinks: Callable[[Worker], tuple[Sink, Sink]],
         listener: StartListener,
-        outsiders: Callable[[], Collection[int]] = tuple,
+        other_children: Callable[[], Collection[int]] = tuple,
         file_limit: int | None = None,
     ) -> None:
         self.workers: dict[int, Worker] = {}
@@ -152,7 +151,7 @@ class LocalWorkerGroup:
         self._watchdog = watchdog
         self._make_sinks = sinks
         self._listener = listener
-        self._outsiders = outsiders
+        self._other_children = other_children
         self._file_limit = file_limit
         self._reaches_strays = False
         self._plan: HostPlan | None = None
@@ -174,27 +173,27 @@ class LocalWorkerGroup:
         self._plan, self._rendezvous = plan, rendezvous
         self._descriptors, self._reads_stdin = descriptors, reads_stdin
 
-    def start_worker(self, place: Place) -> None:
+    def start_worker(self, place: WorkerSpec) -> None:
         """See ``WorkerGroup``; needs ``prepare`` once before."""
         assert self._plan is not None
         plan, number = self._plan, place.number
         environment = worker_environment(
-            plan.environment, place.slot, self._rendezvous, place.extra, plan.interfaces
+            plan.environment, place.rank_info, self._rendezvous, place.extra, plan.interfaces
         )
         try:
             pipes = spawn(
-                plan.words,
+                plan.argv,
                 environment,
                 inherits_stdin=self._reads_stdin and number == 0,
                 descriptors=self._descriptors(number),
                 file_limit=self._file_limit,
             )
         except OSError as error:
-            self._listener.troubled(self, _trouble(plan.words[0], place, error))
+            self._listener.troubled(self, _trouble(plan.argv[0], place, error))
             return
         self._has_started = True
         self._watchdog.add(pipes.pid)
-        worker = self.workers[number] = Worker(number, place.slot, pipes.pid)
+        worker = self.workers[number] = Worker(number, place.rank_info, pipes.pid)
         sinks = self._make_sinks(worker)
         self._groups[number] = _Group(worker, sinks)
         for fd, sink in zip((pipes.stdout_fd, pipes.stderr_fd), sinks, strict=True):
@@ -301,19 +300,19 @@ class LocalWorkerGroup:
         """Descendants outside the workers' groups; after a success those may live on."""
         if not self._reaches_strays or not self._has_started:
             return []
-        pids = descendants(but_not=(self._watchdog.pid, *self._outsiders()))
+        pids = descendants(but_not=(self._watchdog.pid, *self._other_children()))
         return [pid for pid in pids if _group_of(pid) not in groups]
 
 
-def _trouble(word: str, place: Place, error: OSError) -> Trouble:
-    where = f" on {place.slot.hostname}"
+def _trouble(word: str, place: WorkerSpec, error: OSError) -> Trouble:
+    where = f" on {place.rank_info.hostname}"
     if isinstance(error, FileNotFoundError):
         path = "" if "/" in word else " in PATH"
         return Trouble(_NOT_FOUND, f"command not found{path}{where}: {word}", place.number)
     if isinstance(error, PermissionError):
         text = f"{word}: not executable{where}: {error.strerror}"
     else:
-        text = f"cannot start rank {place.slot.rank}{where} ({word}): {error.strerror}"
+        text = f"cannot start rank {place.rank_info.rank}{where} ({word}): {error.strerror}"
     return Trouble(_CANNOT_START, text, place.number)
 
 

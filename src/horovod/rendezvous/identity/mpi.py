@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import threading
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.core.base import mpi_library
 from horovod.core.base.checked import BadMessageError
+from horovod.core.base.rank_info import cross_numbers
 from horovod.errors import InitError
-from horovod.rendezvous.identity.environment import Identity
+from horovod.rendezvous.identity.environment import ProcessInfo
 
 if TYPE_CHECKING:
     from horovod.rendezvous.store.hosted import HostedStore
@@ -34,14 +36,14 @@ _Ranks = tuple[int, ...]  # of MPI.COMM_WORLD
 class _MpiBootstrap:
     """Processes that come together in a thread; who gave up may come back to it."""
 
-    def __init__(self, meet: Callable[[], Identity]) -> None:
+    def __init__(self, meet: Callable[[], ProcessInfo]) -> None:
         self._meet = meet
-        self._identity: Identity | None = None
+        self._identity: ProcessInfo | None = None
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="horovod-mpi", daemon=True)
         self._thread.start()
 
-    def identity(self, timeout_s: float) -> Identity | None:
+    def identity(self, timeout_s: float) -> ProcessInfo | None:
         """How it ended; None if it did not within ``timeout_s``."""
         self._thread.join(timeout_s)
         if self._error is not None:
@@ -71,7 +73,7 @@ def identify_by_mpi(
     comm: Sequence[int] | Any | None = None,
     *,
     needs_threads: bool = True,
-) -> Identity:
+) -> ProcessInfo:
     """The identity of this process among those of ``comm``; blocks until all of them ask.
 
     Args:
@@ -117,11 +119,11 @@ def _ranks_of(mpi: Any, comm: Sequence[int] | Any | None) -> _Ranks:
         return tuple(range(everybody.Get_size()))
     # Checks them, too.
     size, rank = everybody.Get_size(), everybody.Get_rank()
-    Identity(rank, size, rank, size, 0, 1, "", "mpirun").restricted_to(comm)
+    ProcessInfo(rank, size, rank, size, 0, 1, "", "mpirun").restricted_to(comm)
     return tuple(comm)
 
 
-def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> Identity:
+def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> ProcessInfo:
     own = _comms.get(ranks)
     if own is None:
         own = _comms[ranks] = _connect(mpi, ranks, comm)
@@ -134,12 +136,11 @@ def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> Identity:
     places = array("i", [0] * (2 * size))
     own.Allgather(array("i", [leader[0], local_rank]), places)
     _check_places(places, size)
-    # The hosts that have this local rank, each by the world rank of its first process.
-    column = sorted(places[2 * r] for r in range(size) if places[2 * r + 1] == local_rank)
-    cross_rank, cross_size = column.index(leader[0]), len(column)
+    # A host is known by the world rank of its first process.
+    cross = cross_numbers(leader[0], local_rank, Counter(places[::2]))
     scope = "" if ranks == tuple(range(mpi.COMM_WORLD.Get_size())) else "-".join(map(str, ranks))
-    return Identity(
-        *(rank, size, local_rank, local_size, cross_rank, cross_size, hostname, "mpirun"),
+    return ProcessInfo(
+        *(rank, size, local_rank, local_size, *cross, hostname, "mpirun"),
         scope=scope and f"{scope}/",
         comm=own,
     )
@@ -163,7 +164,7 @@ def _connect(mpi: Any, ranks: _Ranks, comm: Any) -> Any:
     return everybody.Create_group(everybody.Get_group().Incl(ranks))
 
 
-def host_store(identity: Identity, interfaces: Sequence[str] = ()) -> HostedStore:
+def host_store(identity: ProcessInfo, interfaces: Sequence[str] = ()) -> HostedStore:
     """Start the job's store on rank 0 and tell all ranks, which are here already, where it is."""
     from horovod.rendezvous.store.hosted import HostedStore, start_store
 

@@ -16,21 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.core.base.own_files import replacing
+from horovod.core.base.rank_info import cross_numbers
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.base.membership import Deadline
-from horovod.rendezvous.identity.environment import Identity, hostname_of, position_of
+from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of, position_of
 from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.hosted import HostedStore, start_store
 
-__all__ = [
-    "contact_file",
-    "identify_by_slurm",
-    "meet_in_file",
-    "publish",
-    "wait_for_contact",
-]
+__all__ = ["contact_file", "identify_by_slurm", "meet_in_file", "publish", "wait_for_contact"]
 
 _SIZE = "SLURM_STEP_NUM_TASKS"
 _PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
@@ -39,7 +34,7 @@ _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 _LONGEST_PAUSE_S = 0.25
 
 
-def identify_by_slurm(environ: Mapping[str, str]) -> Identity:
+def identify_by_slurm(environ: Mapping[str, str]) -> ProcessInfo:
     """The identity that Slurm's variables give this process.
 
     Raises:
@@ -50,9 +45,9 @@ def identify_by_slurm(environ: Mapping[str, str]) -> Identity:
     node, _ = position_of({**environ, "nodes": str(len(counts))}, "SLURM_NODEID", "nodes")
     local = {**environ, "tasks": str(counts[node])}
     local_rank, local_size = position_of(local, "SLURM_LOCALID", "tasks")
-    column = [other for other, count in enumerate(counts) if count > local_rank]
-    return Identity(
-        *(rank, size, local_rank, local_size, column.index(node), len(column)),
+    return ProcessInfo(
+        *(rank, size, local_rank, local_size),
+        *cross_numbers(node, local_rank, dict(enumerate(counts))),
         hostname=hostname_of(environ),
         launcher="srun",
         group=str(node),
@@ -72,7 +67,7 @@ def _tasks_per_node(environ: Mapping[str, str], size: int) -> list[int]:
 
 
 def meet_in_file(
-    identity: Identity, environ: Mapping[str, str], interfaces: Sequence[str], deadline: Deadline
+    identity: ProcessInfo, environ: Mapping[str, str], interfaces: Sequence[str], deadline: Deadline
 ) -> tuple[StoreClient, HostedStore]:
     """A connection to the job's store, of which rank 0 tells the others in the step's file.
 
@@ -116,7 +111,7 @@ def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
         )
 
 
-def contact_file(identity: Identity, environ: Mapping[str, str]) -> Path:
+def contact_file(identity: ProcessInfo, environ: Mapping[str, str]) -> Path:
     """The file of this job step; ``HOROVOD_RENDEZVOUS_DIR`` names its folder."""
     folder = Path(environ.get(_FOLDER) or Path.home() / ".horovod")
     names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")

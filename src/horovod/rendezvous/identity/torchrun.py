@@ -19,7 +19,7 @@ from horovod.core.base.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.base.membership import Deadline
-from horovod.rendezvous.identity.environment import Identity
+from horovod.rendezvous.identity.environment import ProcessInfo
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ class TorchStore:
         return self._store
 
 
-def open_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) -> TorchStore:
+def open_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: float) -> TorchStore:
     """Connect to the store at MASTER_ADDR:MASTER_PORT, or host it where torchrun's agent does not.
 
     Keys carry torchrun's restart count, so processes started anew never read old values.
@@ -106,7 +106,7 @@ def open_store(identity: Identity, environ: Mapping[str, str], timeout_s: float)
     return TorchStore(store, prefix)
 
 
-def agree_on_secret(identity: Identity, store: TorchStore, timeout_s: float) -> bytes:
+def agree_on_secret(identity: ProcessInfo, store: TorchStore, timeout_s: float) -> bytes:
     """The job's secret: made by rank 0, the same on every rank; blocks until rank 0 is there.
 
     Raises:
