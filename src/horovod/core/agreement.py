@@ -36,7 +36,7 @@ class Agreement:
         problem: str | None,
         error: type[Exception],
     ) -> None:
-        """Raise on every rank alike if some rank has a problem or wants something else."""
+        """Raise the same error on every rank if some rank has a problem or wants something else."""
         gathered = self.gather(name, [proposal, problem])
         answers = [_proposal_in(rank, answer) for rank, answer in enumerate(gathered)]
         problems = [f"rank {rank} {text}" for rank, (_, text) in enumerate(answers) if text]
@@ -60,7 +60,7 @@ class Agreement:
         payload = json.dumps(message).encode()
         codes = ObjectCodes(self._key, "agreement", name, 0, self._rank, len(payload))
         try:
-            codes.hear(self._engine.gather(name, codes.row), range(self._size))
+            codes.receive(self._engine.gather(name, codes.row), range(self._size))
             lengths = codes.lengths()
             records = self._engine.gather(f"{name}.t", payload + codes.code(payload))
             return codes.payloads(lengths, records)
@@ -82,7 +82,7 @@ def groups_in(rank: int, answer: bytes, count: int) -> list[list[int] | None]:
 
 
 def _proposal_in(rank: int, answer: bytes) -> tuple[Any, str | None]:
-    """What a rank wants, and what is wrong with it; HorovodInternalError for anything else."""
+    """The proposal of a rank, and its problem; HorovodInternalError for anything else."""
     found = _json_of(rank, "proposal", answer)
     is_pair = isinstance(found, list) and len(found) == 2
     if not is_pair or not isinstance(found[1], (str, type(None))):

@@ -5,8 +5,8 @@
 
 All ranks of the world register the same sets, at ``init`` or, in dynamic mode, later; only members
 may use one. Sets may overlap, and operations on different sets never wait for each other. ``world``
-opens the registry when a world begins and closes it at its end; the engine makes what a set needs
-when it is first used.
+opens the registry when a world begins and closes it at its end. The engine allocates for a set when
+it is first used.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_process_set(process_set: object) -> None:
-    """Refuse what is no process set.
+    """Refuse an object that is no process set.
 
     Raises:
         ValueError: it is, for example, a list of ranks.

@@ -1,7 +1,7 @@
-"""What callers of ``collectives`` give, checked and made into what ``CollectiveOps`` takes.
+"""Checks the arguments of ``collectives`` and makes them what ``CollectiveOps`` takes.
 
-A wrong constant or type is a ``ValueError``; what the engine would refuse when the operation runs
-is the same ``tf.errors.InvalidArgumentError`` here.
+A wrong constant or type is a ``ValueError``. An argument that the engine would refuse when the
+operation runs is the same ``tf.errors.InvalidArgumentError`` here.
 """
 
 from __future__ import annotations
