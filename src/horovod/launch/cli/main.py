@@ -252,7 +252,7 @@ def _doctor(
     environ: Mapping[str, str],
 ) -> int:
     # Here, because a job needs neither NumPy nor tables.
-    from horovod.launch.doctor.command import run_doctor
+    from horovod.launch.doctor.report import run_doctor
 
     # What follows the job is no command's.
     given = parser.parse_args([*options, *rest[1:]])

@@ -7,17 +7,19 @@ the rest is *wait*: for ranks that have not submitted yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.trace.analysis.intervals import Intervals, covered, intersection, merged
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
-__all__ = ["Account", "UsualStep", "account_of", "accounts_of"]
+__all__ = ["Account", "UsualStep", "accounts_of", "covered", "intersection", "merged"]
+
+# A set of times: array [n, 2] of begins and ends in ns, in order and without overlaps.
+Intervals = NDArray[np.int64]
 
 _LONG = 3.0  # such steps had something else in them, such as a checkpoint
 _FOR_RANKS = (WaitPhase.STAGED, WaitPhase.REDUCED, WaitPhase.FINISHED)
@@ -58,10 +60,10 @@ class Account:
 
 def accounts_of(recordings: Mapping[int, Recording], steps: Steps) -> list[Account]:
     """An account of each rank that has ``steps``, by rank."""
-    return [account_of(recordings[rank], steps) for rank in sorted(steps.begins)]
+    return [_account(recordings[rank], steps) for rank in sorted(steps.begins)]
 
 
-def account_of(recording: Recording, steps: Steps) -> Account:
+def _account(recording: Recording, steps: Steps) -> Account:
     """Where the time of this rank's steps went."""
     edges = steps.begins[recording.rank]
     events = recording.events
@@ -132,3 +134,43 @@ def _waits(events: NDArray[np.void]) -> Intervals:
     """When a collective that ran did nothing but wait for another rank of the host."""
     is_wait = (events["kind"] == EventKind.WAITED) & np.isin(events["detail"], _FOR_RANKS)
     return _ended(events[is_wait])
+
+
+# Sets of times.
+
+
+def merged(pairs: Iterable[tuple[int, int]] | Intervals) -> Intervals:
+    """The set that these pairs of begin and end, in any order, cover together."""
+    array = np.array(pairs if isinstance(pairs, np.ndarray) else list(pairs), np.int64)
+    array = array.reshape(-1, 2)
+    array = array[array[:, 1] > array[:, 0]]
+    if not len(array):
+        return array
+    array = array[np.argsort(array[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(array[:, 1])
+    is_first = np.concatenate(([True], array[1:, 0] > ends[:-1]))
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:] - 1, len(array) - 1)
+    return np.stack([array[firsts, 0], ends[lasts]], axis=1)
+
+
+def covered(intervals: Intervals, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How much is covered from each of ``edges``, which grow, to the next one."""
+    if not len(intervals):
+        return np.zeros(max(0, len(edges) - 1), np.int64)
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    index = np.searchsorted(intervals[:, 0], edges, side="right")
+    last = np.maximum(index - 1, 0)
+    over = np.maximum(0, intervals[last, 1] - edges)
+    until = np.where(index > 0, before[index] - over, 0)
+    return np.asarray(np.diff(until), np.int64)
+
+
+def intersection(one: Intervals, other: Intervals) -> Intervals:
+    """What is in both."""
+    if not len(one) or not len(other):
+        return np.zeros((0, 2), np.int64)
+    edges = np.unique(np.concatenate([one.ravel(), other.ravel()]))
+    is_in = (covered(one, edges) > 0) & (covered(other, edges) > 0)
+    return merged(np.stack([edges[:-1][is_in], edges[1:][is_in]], axis=1))
