@@ -335,7 +335,7 @@ PARSERS: Mapping[str, Parser] = {
         lambda data, _: exchange._numbers_in(data),
     ),
     "numbers of a process": Parser(
-        lambda: [made_reports.chronicle(0, 2, 3).encoded()], reported, ()
+        lambda: [made_reports.process_record(0, 2, 3).to_bytes()], reported, ()
     ),
 }
 

@@ -32,9 +32,9 @@ _FACTOR = 2.0  # a slow peer's wait, in times of the usual one
 
 @dataclass(frozen=True)
 class RankPace:
-    """How a rank computes beside the others, in the middle of all steps.
+    """A rank's median computing time, and its excess over the other ranks.
 
-    ``extra_ns`` may be negative; ``slowest_share`` of the steps it was the slowest of all.
+    ``extra_ns`` may be negative; the rank was the slowest in ``slowest_share`` of the steps.
     """
 
     rank: int
@@ -45,10 +45,10 @@ class RankPace:
 
 @dataclass(frozen=True)
 class Imbalance:
-    """All ranks, the slowest first.
+    """All ranks, the slowest first; times are medians of all steps.
 
-    ``lost_ns``: how much sooner a step could end if its slowest rank, whichever that is, computed
-    as long as the median rank; in the middle of all steps, which take ``step_ns``.
+    A step takes ``step_ns``; it could end ``lost_ns`` sooner if its slowest rank, which may be
+    another one in each step, computed as long as the median rank.
     """
 
     ranks: tuple[RankPace, ...]
@@ -57,7 +57,7 @@ class Imbalance:
 
 
 def find_imbalance(accounts: Sequence[Account]) -> Imbalance | None:
-    """How evenly the work is spread; None with fewer than two ranks."""
+    """How evenly the work is distributed; None with fewer than two ranks."""
     if len(accounts) < 2:
         return None
     compute = np.stack([account.compute_ns for account in accounts]).astype(float)
@@ -96,9 +96,9 @@ class PeerWait:
 
 @dataclass(frozen=True)
 class SlowPeer:
-    """A rank for which each other one waits ``wait_ns`` a step, and ``usual_ns`` for the others.
+    """A rank for which each other rank waits ``wait_ns`` a step, and ``usual_ns`` for others.
 
-    ``is_link``: these are waits for bytes of another host.
+    ``is_link``: these are waits for bytes from another host.
     """
 
     peer: int
@@ -108,7 +108,7 @@ class SlowPeer:
 
 
 def peer_waits(recordings: Mapping[int, Recording], steps: Steps) -> list[PeerWait]:
-    """Who waited for whom, in the steps."""
+    """The waits of each rank for each peer, in the steps."""
     found = []
     for rank, edges in steps.begins.items():
         waited = recordings[rank].of_kind(EventKind.WAITED)
@@ -117,14 +117,14 @@ def peer_waits(recordings: Mapping[int, Recording], steps: Steps) -> list[PeerWa
         totals = np.bincount(index, weights=waited["value"], minlength=len(kinds))
         counts = np.bincount(index, minlength=len(kinds))
         for (peer, phase), total, count in zip(kinds.tolist(), totals, counts, strict=True):
-            if phase not in set(WaitPhase):  # of another version, or damaged
+            if phase not in set(WaitPhase):  # another version, or damaged
                 continue
             found.append(PeerWait(rank, peer, WaitPhase(phase), int(total), int(count)))
     return found
 
 
 def find_slow_peers(waits: Sequence[PeerWait], steps: Steps) -> list[SlowPeer]:
-    """Ranks that others wait for twice as long as for the rest, in the median; needs three."""
+    """Ranks that others wait for twice as long as for the median rank; needs three ranks."""
     found = []
     for is_link in (False, True):
         by_peer: dict[int, dict[int, int]] = {}
