@@ -31,8 +31,7 @@ from horovod.errors import InitError
 from horovod.launch.experiment.command import free_number, take_number
 from horovod.launch.jobs.report import JobReport, check_report
 from horovod.launch.model.job_plan import JobOutcome
-from horovod.launch.remote.agent_socket import listen_at
-from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path
+from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path, listen_at
 from horovod.launch.workers.logs import Logs
 from horovod.rendezvous.base.membership import Deadline
 from horovod.rendezvous.identity.slurm import publish, wait_for_contact
@@ -223,7 +222,7 @@ def test_output_of_ranks_among_a_users_files(
 
 
 @pytest.mark.parametrize("kind", ["queue", "folder", "device"])
-def test_a_report_takes_the_place_of_a_file_alone(tmp_path: Path, kind: str) -> None:
+def test_a_report_takes_the_spec_of_a_file_alone(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "report.html"
     if kind == "queue":
         os.mkfifo(path)

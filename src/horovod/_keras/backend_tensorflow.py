@@ -1,4 +1,4 @@
-"""Keras on TensorFlow, 3 and 2: gradients go the way of all of ``horovod.tensorflow``'s."""
+"""Keras 3 and 2 on TensorFlow: gradients are reduced as in ``horovod.tensorflow``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from horovod._keras.reducer import Reducer
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import make_reducer as make_graph_reducer
 
-__all__ = [
-    "Compression",
-    "compute_gradients",
-    "global_variables",
-    "make_reducer",
-    "to_tensor",
-]
+__all__ = ["Compression", "compute_gradients", "global_variables", "make_reducer", "to_tensor"]
 
 
 def make_reducer(name: str, options: Options) -> Reducer:
-    """A reducer of dense and sparse gradients, eager and in graphs; ``name`` begins all names."""
+    """A reducer of dense and sparse gradients, eager and in graphs; see ``Reducer``."""
     return _TensorFlowReducer(name, options)
 
 
@@ -37,7 +31,7 @@ def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any
             value = loss()
         return list(recorded.gradient(value, variables, grad_loss))
     if tape is None:
-        raise ValueError("compute_gradients: a loss that is a tensor needs the tape it is on")
+        raise ValueError("compute_gradients: a loss tensor needs the tape that recorded it")
     return list(tape.gradient(loss, variables, grad_loss))
 
 

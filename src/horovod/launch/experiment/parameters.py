@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.experiment.document import Document, Path
-from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.model.host_plan import Rendezvous, worker_environment
 
 __all__ = ["MOST_EXPERIMENTS", "Parameter", "grid", "placeholders", "read_parameters", "replaced"]
 

@@ -27,19 +27,19 @@ __all__ = ["KerasEstimator", "KerasModel"]
 _CUSTOM_OBJECTS = Parameter({}, "classes and functions that Keras does not know, by name")
 
 
-class _Packing:
-    """How params of Keras's classes are saved."""
+class _KerasFormat:
+    """Saves params in Keras's own formats."""
 
     @classmethod
-    def packed(cls, name: str, value: Any) -> bytes | None:
-        """Models and optimizers in Keras's own forms."""
+    def to_bytes(cls, name: str, value: Any) -> bytes | None:
+        """A model or an optimizer in Keras's own format."""
         if name == "model":
             return model_bytes(value)
         return json.dumps(optimizer_config(value)).encode() if name == "optimizer" else None
 
     @classmethod
-    def unpacked(cls, name: str, data: bytes, custom_objects: Any) -> Any:
-        """What ``packed`` has made."""
+    def from_bytes(cls, name: str, data: bytes, custom_objects: Any) -> Any:
+        """The inverse of ``to_bytes``."""
         if name == "model":
             return model_of(data, custom_objects, is_trusted=False)
         return optimizer_of(json.loads(data), custom_objects)
@@ -55,7 +55,7 @@ class _Packing:
         ),
     }
 )
-class KerasEstimator(_Packing, HorovodEstimator):
+class KerasEstimator(_KerasFormat, HorovodEstimator):
     """Trains a Keras model on a DataFrame; all arguments are keywords.
 
     Columns of ``feature_cols`` are the model's inputs, those of ``label_cols`` are compared with
@@ -135,7 +135,7 @@ class KerasEstimator(_Packing, HorovodEstimator):
         "_floatx": Parameter("float32", "dtype of floating-point numbers", getter="getFloatx"),
     }
 )
-class KerasModel(_Packing, HorovodModel):
+class KerasModel(_KerasFormat, HorovodModel):
     """A trained Keras model; ``getHistory()`` is what ``fit`` of Keras calls ``history``."""
 
     @staticmethod
