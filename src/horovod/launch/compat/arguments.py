@@ -40,7 +40,7 @@ class HorovodArgs:
     """
 
     def __init__(self) -> None:
-        from horovod.launch.cli.main import make_parser
+        from horovod.launch.cli.parser import make_parser
 
         names = (*_actions(make_parser()), *_OTHER_NAMES, *_MORE)
         self.__dict__.update(dict.fromkeys(names))

@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.launch.calls.call import memory_file
-from horovod.launch.cli import main as cli
+from horovod.launch.cli import jobs
+from horovod.launch.cli.main import print_build_table
 from horovod.launch.cli.options import chosen_settings, named_interfaces, split_command
+from horovod.launch.cli.parser import make_parser
 from horovod.launch.compat.arguments import HorovodArgs, as_arguments, as_options
 from horovod.launch.run import mpi_launch
 from horovod.launch.run.function import run, run_as_given
@@ -59,7 +61,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> HorovodArgs:
     Raises:
         SystemExit: it is invalid, or asks for help.
     """
-    parser = cli.make_parser()
+    parser = make_parser()
     options, command = split_command(sys.argv[1:] if words is None else words, parser)
     return as_arguments(parser.parse_args(options), command, parser)
 
@@ -74,7 +76,7 @@ def run_arguments(args: Any, environ: Mapping[str, str] | None = None) -> list[A
         RuntimeError: a process failed, or the job could not continue; the text has the first error.
         OSError: a named file cannot be read or written.
     """
-    given = as_options(args, cli.make_parser())
+    given = as_options(args, make_parser())
     if given.check_build:
         check_build(given.verbose)
         return None
@@ -110,7 +112,7 @@ def choose_controller(
 
 def check_build(verbose: bool | int | None = False) -> None:
     """Print the table of ``horovodrun --check-build``."""
-    cli.print_build_table(bool(verbose))
+    print_build_table(bool(verbose))
 
 
 def make_check_build_action(np_arg: Action | None = None) -> type[Action]:
@@ -132,7 +134,7 @@ def set_env_from_args(env: dict[str, str], args: Any) -> dict[str, str]:
     Raises:
         ValueError: a setting has an invalid value.
     """
-    given = as_options(args, cli.make_parser())
+    given = as_options(args, make_parser())
     env.update(environment_of(chosen_settings(given)))
     return env
 
@@ -152,16 +154,16 @@ def _call(
         func=function,
         executable=executable,
         network_interfaces=",".join(named_interfaces(given)) or None,
-        use_mpi=cli.controller_of(given) != "gloo" or None,
+        use_mpi=jobs.controller_of(given) != "gloo" or None,
     )
-    return run_as_given(arguments, {**(environ or {}), **cli.settings_environment(given)})
+    return run_as_given(arguments, {**(environ or {}), **jobs.settings_environment(given)})
 
 
 def _run_command(words: list[str], given: Namespace, environ: Mapping[str, str]) -> None:
-    if cli.controller_of(given) != "gloo":
+    if jobs.controller_of(given) != "gloo":
         _run_by_mpi(words, given, environ)
         return
-    plan = cli.plan_of(given, words, environ)
+    plan = jobs.plan_of(given, words, environ)
     with memory_file() as report:
         exit_code = supervise(
             lambda: Assignment(plan, None, report.fileno()),
@@ -178,10 +180,10 @@ def _run_command(words: list[str], given: Namespace, environ: Mapping[str, str])
 
 def _run_by_mpi(words: list[str], given: Namespace, environ: Mapping[str, str]) -> None:
     mpi_launch.check_mpi()
-    job = cli.mpi_job(given, words, environ)
+    job = jobs.mpi_job(given, words, environ)
     is_jsrun = given.controller == "jsrun"
     run = mpi_launch.run_jsrun if is_jsrun else mpi_launch.run_mpirun
-    status = run(job, environ, cli.settings_environment(given), is_verbose=bool(given.verbose))
+    status = run(job, environ, jobs.settings_environment(given), is_verbose=bool(given.verbose))
     if status != 0:
         name = "jsrun" if is_jsrun else "mpirun"
         raise RuntimeError(f"{name} failed with exit code {status}")
