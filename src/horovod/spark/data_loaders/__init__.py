@@ -1,4 +1,4 @@
-"""Loaders for data modules that bring readers of their own."""
+"""Loaders for data modules with their own readers."""
 
 from horovod.spark.data_loaders.pytorch_data_loaders import (
     PytorchAsyncDataLoader,
