@@ -54,7 +54,7 @@ StreamDependencyPtr depart(const Engine& engine, std::span<const Tensor> tensors
 }
 
 void arrive(const HandleTable::Result& result) {
-  for (const StreamDependencyPtr& flight : result.flights) flight->arrive();
+  for (const StreamDependencyPtr& dependency : result.dependencies) dependency->arrive();
 }
 
 void bind_devices(nb::module_& module) {

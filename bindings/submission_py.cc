@@ -68,7 +68,7 @@ HandleId submit_one(Engine& engine, const Operation& operation, const Operand& o
                               .requests = {&operand.request, 1},
                               .tensors = {&operand.tensor, 1},
                               .splits = splits,
-                              .flight = depart(engine, {&operand.tensor, 1}, streams)};
+                              .dependency = depart(engine, {&operand.tensor, 1}, streams)};
   return engine.submit(operation.process_set, {&submission, 1}, intent);
 }
 
@@ -89,7 +89,7 @@ HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name
                               .requests = requests_,
                               .tensors = tensors_,
                               .splits = {},
-                              .flight = depart(engine, tensors_, streams_)};
+                              .dependency = depart(engine, tensors_, streams_)};
   return engine.submit(process_set_, {&submission, 1}, intent);
 }
 
@@ -103,7 +103,7 @@ HandleId Call::submit_each(Engine& engine, std::span<const std::string_view> nam
                            .requests = {&requests_[i], 1},
                            .tensors = {&tensors_[i], 1},
                            .splits = {},
-                           .flight = tensors_[i].device == kHostDevice ? nullptr : flight});
+                           .dependency = tensors_[i].device == kHostDevice ? nullptr : flight});
   }
   return engine.submit(process_set_, submissions, intent);
 }

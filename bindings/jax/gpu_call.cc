@@ -59,9 +59,9 @@ XLA_FFI_Error* run_job(EnginePort& port, XLA_FFI_CallFrame* frame, Job& job, cud
   auto departed = port.depart(stream, some_address(frame));
   if (const auto* error = std::get_if<Error>(&departed)) return refuse(port, frame, *error);
   const Departure& departure = std::get<Departure>(departed);
-  job.place_on(departure.device, departure.flight);
+  job.place_on(departure.device, departure.dependency);
   EnginePort::Result result = run_to_its_end(port, job);
-  for (const StreamDependencyPtr& flight : result.flights) flight->arrive();
+  for (const StreamDependencyPtr& dependency : result.dependencies) dependency->arrive();
   if (result.error) return refuse(port, frame, *result.error);
   StreamWriter writer(departure, stream);
   if (const auto misfit = job.store(result.outputs, writer)) return refuse(frame, *misfit);

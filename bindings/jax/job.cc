@@ -166,7 +166,7 @@ std::vector<Submission> Job::submissions() const {
              .requests = requests_,
              .tensors = tensors_,
              .splits = {},
-             .flight = flight_}};
+             .dependency = flight_}};
   }
   std::vector<Submission> submissions;
   submissions.reserve(requests_.size());
@@ -175,7 +175,7 @@ std::vector<Submission> Job::submissions() const {
                            .requests = {&requests_[i], 1},
                            .tensors = {&tensors_[i], 1},
                            .splits = {},
-                           .flight = flight_});
+                           .dependency = flight_});
   }
   return submissions;
 }

@@ -53,8 +53,8 @@ std::optional<std::string> splits_refusal(const Request& request,
 std::optional<std::string> memory_refusal(const Submission& submission) {
   if (submission.tensors.empty()) return std::nullopt;
   const Memory memory = memory_of(submission.tensors.front().device);
-  if (memory == Memory::kCuda && submission.flight == nullptr) {
-    return "the tensor is on a GPU, and nobody has said when it is there";
+  if (memory == Memory::kCuda && submission.dependency == nullptr) {
+    return "the tensor is on a GPU, and the caller has not said when its data is there";
   }
   const auto differs = [&](const Tensor& tensor) { return memory_of(tensor.device) != memory; };
   if (std::ranges::none_of(submission.tensors, differs)) return std::nullopt;

@@ -33,9 +33,9 @@ from horovod.launch.model.host_plan import (
     HostPlan,
     WorkerSpec,
     fields_of,
-    place_fields,
-    place_of,
     plan_of,
+    spec_fields,
+    spec_of,
 )
 from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
 from horovod.launch.wire.handshake import AgentHandshake, HandshakeError, LauncherHandshake
@@ -105,7 +105,7 @@ def frames(data: bytes, _: Path) -> None:
         elif frame.kind == Kind.PLAN:
             plan_of(frame.fields)
         elif frame.kind == Kind.START:
-            frame.fields.each("places", place_of)
+            frame.fields.each("places", spec_of)
 
 
 def mesh_messages(data: bytes, _: Path) -> None:
@@ -258,21 +258,21 @@ PARSERS: Mapping[str, Parser] = {
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [place_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"places": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
         (FrameError, BadMessageError),
     ),
     "ready": Parser(
-        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").encoded()),
-        lambda data, _: Ready.decoded(data),
+        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").to_bytes()),
+        lambda data, _: Ready.from_bytes(data),
     ),
     "seat": Parser(
-        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).encoded()),
-        lambda data, _: RankAssignment.decoded(data),
+        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).to_bytes()),
+        lambda data, _: RankAssignment.from_bytes(data),
     ),
-    "update": Parser(of(Update(17, 3).encoded()), lambda data, _: Update.decoded(data)),
+    "update": Parser(of(Update(17, 3).to_bytes()), lambda data, _: Update.from_bytes(data)),
     "key": Parser(
         of(b"elastic/worker/3/ready/2"),
         lambda data, _: read_key(data[:255].decode(errors="replace")),
@@ -463,7 +463,7 @@ def test_a_frame_says_what_is_wrong_with_it() -> None:
         _ = Frame(Kind.STARTED, payload=b"ab").number
     with pytest.raises(FrameError, match="stream 7"):
         list(FrameReader().feed(encode(Kind.OUTPUT, b"x", stream=7)))
-    fields = place_fields(WorkerSpec(3, SLOT, {}))
+    fields = spec_fields(WorkerSpec(3, SLOT, {}))
     fields["rank_info"]["rank"] = 4
     with pytest.raises(BadMessageError, match=r"field rank_info\.rank; expected 0 to 3"):
-        place_of(Fields("START", fields))
+        spec_of(Fields("START", fields))

@@ -82,7 +82,7 @@ def two_engines(secret: bytes) -> Iterator[dict[str, Engine]]:
         yield engines
 
 
-def place_of_worker() -> tuple[Any, ...]:
+def spec_of_worker() -> tuple[Any, ...]:
     import horovod.numpy as hvd
 
     hvd.init()
@@ -95,7 +95,7 @@ def place_of_worker() -> tuple[Any, ...]:
 def test_a_job_on_guests(capfd: pytest.CaptureFixture[str]) -> None:
     secret = os.urandom(32)
     with two_guests(secret) as agents:
-        found = call(place_of_worker, agents, secret)
+        found = call(spec_of_worker, agents, secret)
         assert found == [(0, 0, 2, "a", "node", 3), (1, 1, 2, "b", "node", 3)]
         assert [agent.wait() for agent in agents.values()] == [0, 0]
     out, err = capfd.readouterr()
@@ -139,7 +139,7 @@ def test_a_guest_that_is_lost_is_named() -> None:
 def test_strangers_are_not_let_in() -> None:
     with two_guests(os.urandom(32)) as agents:
         with pytest.raises(RuntimeError, match="could not connect to some guests"):
-            call(place_of_worker, agents, os.urandom(32))
+            call(spec_of_worker, agents, os.urandom(32))
         for agent in agents.values():
             with socket.create_connection(agent.address) as stranger:
                 stranger.sendall(b"x" * 100)

@@ -34,6 +34,7 @@ __all__ = [
     "check_process_set",
     "close_registry",
     "global_process_set",
+    "has_others",
     "ids_and_ranks",
     "number_of",
     "open_registry",
@@ -192,7 +193,7 @@ class _Registry:
         number = process_set.process_set_id
         is_known = number is not None and self._sets.get(number) is process_set
         proposal = {"remove": number if is_known else None}
-        in_flight = self._engine.flights(number) if is_known and number else 0
+        in_flight = self._engine.pending_on(number) if is_known and number else 0
         problem = f"has {in_flight} operations in flight on it; synchronize them first"
         self._agree(
             "remove_process_set",
@@ -415,6 +416,11 @@ def check_process_set(process_set: object) -> None:
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, found {reprlib.repr(process_set)}")
+
+
+def has_others(process_set: ProcessSet) -> bool:
+    """Whether this process is a member of a set, with others. ``ValueError`` before ``init``."""
+    return bool(process_set.included()) and (process_set.size() or 1) > 1
 
 
 def number_of(process_set: object) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from horovod.autotune import Autotuning, check_autotune
+from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core import gpus
@@ -30,7 +30,7 @@ from horovod.errors import HorovodInternalError, InitError
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
-from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_member
+from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
 from horovod.settings import Settings, notices
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ __all__ = [
     "object_key",
     "port_address",
     "rank",
+    "restart",
     "rethrow_interrupt",
     "rocm_built",
     "settings",
@@ -130,7 +131,6 @@ def init(
         static_sets = _static_sets(process_sets)
         settings = Settings.from_env()
         check_export(settings)
-        check_autotune(settings)
         _check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
@@ -201,7 +201,7 @@ def _join(
 
     The driver ends that when it leads nowhere.
     """
-    member = this_member(os.environ)
+    client = this_client(os.environ)
     while True:
         identity = recognise(
             os.environ,
@@ -215,9 +215,9 @@ def _join(
         try:
             return _complete(assemble(identity, settings), settings, comm, static_sets)
         except (InitError, HorovodInternalError) as error:
-            if member is None:
+            if client is None:
                 raise
-            member.note_failure(error)
+            client.note_failure(error)
 
 
 def _complete(
@@ -270,6 +270,12 @@ def shutdown() -> None:
         _port().detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
+
+
+def restart() -> None:
+    """Leave the world and join the job's next one; blocks as ``init``, and raises as it."""
+    shutdown()
+    init()
 
 
 def at_end(callback: Callable[[_native.Engine], None]) -> None:

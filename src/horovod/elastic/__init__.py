@@ -6,8 +6,12 @@ states that hosts came or went. Framework bindings add states for their models a
 their way to end and start the engine. Tensors are touched only through what a binding passes in.
 """
 
-from horovod.elastic.environment import is_elastic_job
-from horovod.elastic.notification import HostUpdate, NotificationManager, notification_manager
+from horovod.elastic.notification import (
+    HostUpdate,
+    NotificationManager,
+    is_elastic_job,
+    notification_manager,
+)
 from horovod.elastic.retry import run_fn
 from horovod.elastic.state import ObjectState, State
 

@@ -6,13 +6,21 @@ starts. Without one, as in a job of fixed size, the world never changes and nobo
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from horovod.rendezvous.identity.elastic_messages import HostUpdate
 
-__all__ = ["HostUpdate", "Listener", "NotificationManager", "Source", "notification_manager"]
+__all__ = [
+    "HostUpdate",
+    "Listener",
+    "NotificationManager",
+    "Source",
+    "is_elastic_job",
+    "notification_manager",
+]
 
 
 class Listener(Protocol):
@@ -79,3 +87,12 @@ def _without_one(listeners: list[Listener], removed: Listener) -> list[Listener]
 
 
 notification_manager = NotificationManager()
+
+
+def is_elastic_job() -> bool:
+    """Whether an elastic launcher started this process: what is made now may see other worlds.
+
+    So a world of one may become a larger one, and a process that comes later must not need the
+    others for what it makes before it trains.
+    """
+    return os.environ.get("HOROVOD_ELASTIC") == "1"

@@ -17,7 +17,7 @@ from horovod.elastic.driver_client import DriverClient
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
-from horovod.rendezvous.bootstrap import this_member
+from horovod.rendezvous.bootstrap import this_client
 
 __all__ = ["run_fn"]
 
@@ -62,7 +62,7 @@ def _run_as_client(
     kwargs: dict[str, Any],
 ) -> R:
     """Call ``func`` until it is done, as a member of the job if this process is one."""
-    client = DriverClient(this_member(os.environ))
+    client = DriverClient(this_client(os.environ))
     client.watch_updates(notification_manager)
     notification_manager.init()
     notification_manager.register_listener(state)

@@ -18,7 +18,7 @@ from horovod.launch.embedded.external_workers import (
     external_environments,
     positions_on,
 )
-from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import Rendezvous
 from horovod.ray.executor import RayExecutor
 from horovod.ray.settings import RaySettings, interfaces_of
 from horovod.ray.worker import BaseHorovodWorker

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from horovod.launch.embedded.external_workers import ExternalWorkerStore
-from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import Rendezvous
 from horovod.ray import ray_logger
 
 __all__ = ["ActorInfo", "BaseHorovodWorker"]

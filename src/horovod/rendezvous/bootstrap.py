@@ -24,8 +24,7 @@ from horovod.rendezvous.identity import mpi as mpi_identity
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
-    identity_in,
-    this_member,
+    this_client,
 )
 from horovod.rendezvous.identity.environment import ProcessInfo, identify
 from horovod.rendezvous.identity.secret_socket import ask_for_secret
@@ -48,7 +47,7 @@ __all__ = [
     "new_launcher_store",
     "recognise",
     "secret_in",
-    "this_member",
+    "this_client",
 ]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
@@ -107,9 +106,9 @@ def recognise(
             "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
-    if (member := this_member(environ)) is not None:
-        seat = member.request_assignment(lambda: launcher_store(environ, timeout_s))
-        identity = identity_in(seat, environ)
+    if (client := this_client(environ)) is not None:
+        assignment = client.request_assignment(lambda: launcher_store(environ, timeout_s))
+        identity = assignment.process_info(environ)
     elif not is_ours and _is_step(environ):
         from horovod.rendezvous.identity.slurm import identify_by_slurm
 

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext, TaskContext
 
 from horovod.launch.workers.addresses import resolve, store_addresses
-from horovod.launch.workers.search_path import path_ahead
+from horovod.launch.workers.python_command import path_ahead
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.store.server import StoreServer
 from horovod.spark.task import TASK_FAILED, serve

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from horovod.core.base.replaced import names_of
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.workers.addresses import resolve, store_addresses
-from horovod.launch.workers.search_path import path_ahead
+from horovod.launch.workers.python_command import path_ahead
 from horovod.rendezvous.identity.host_id import this_place
 from horovod.rendezvous.store.address_search import find_store
 from horovod.spark.task_info import AgentOptions, TaskInfo

@@ -7,6 +7,7 @@ anyway, a node makes progress itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,10 +16,10 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.core.collective_table import COLLECTIVES, Call
+from horovod.core.gradient_groups import BATCH_BYTES, batches_of
 from horovod.core.operations import Kind
-from horovod.core.world import rethrow_interrupt
+from horovod.core.world import has_spare_cores, is_initialized, rethrow_interrupt
 from horovod.tensorflow import gradients
-from horovod.tensorflow.batches import batches_of
 from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.plugin import load_plugin
 
@@ -46,7 +47,7 @@ class NativeOps:
         """See ``CollectiveOps``."""
         batches = [slice(0, len(tensors))]
         if call.kind is Kind.ALLREDUCE and not call.is_group and not tf.executing_eagerly():
-            batches = batches_of(tensors)
+            batches = _batches(tensors)
         results: list[Any] = []
         for batch in batches:
             named = names if call.is_group else names[batch]
@@ -100,6 +101,22 @@ class NativeOps:
             with graph.control_dependencies(None):
                 token = graph._horovod_token = self._plugin.horovod_token()
         return token
+
+
+def _batches(tensors: Sequence[Any]) -> list[slice]:
+    """Into how many graph nodes the tensors of one call go.
+
+    Ranks may divide differently, since each tensor is an operation of its own.
+    """
+    if not (is_initialized() and has_spare_cores()):
+        return [slice(0, len(tensors))]
+    return batches_of([_size_bytes(tensor) for tensor in tensors], BATCH_BYTES)
+
+
+def _size_bytes(tensor: Any) -> int:
+    """0 where a dimension is not known while the graph is built."""
+    dims = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
+    return 0 if None in dims else math.prod(dims) * tensor.dtype.size
 
 
 @contextmanager

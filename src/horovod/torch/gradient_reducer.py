@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from horovod.core.compression import NoneCompressor
+from horovod.core.gradient_groups import BATCH_BYTES
 from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
@@ -49,10 +50,6 @@ from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
 
 __all__ = ["BATCH_BYTES", "GradientReducer"]
-
-# Large enough that a batch costs far more to move than to submit, small enough that the first one
-# leaves early in backward.
-BATCH_BYTES = 1 << 20
 
 
 class GradientReducer:

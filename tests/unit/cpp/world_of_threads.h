@@ -208,7 +208,7 @@ inline int join(Engine& engine) {
 // Returns when the background threads have done all there is on a set: this thread does not help.
 inline void leave_alone(Engine& engine, int set) {
   const std::int64_t deadline = now_ns() + Nanoseconds(kPatience).count();
-  while (engine.flights(set) != 0 && now_ns() < deadline) std::this_thread::yield();
+  while (engine.pending_on(set) != 0 && now_ns() < deadline) std::this_thread::yield();
 }
 
 // The text of the error that `body` throws; "" for none.

@@ -11,9 +11,8 @@ import pytest
 
 from horovod.core.base import mpi_library
 from horovod.launch.cli import main as cli
-from horovod.launch.jobs.outcomes import JobOutcome
 from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hosts
-from horovod.launch.model.job_plan import JobPlan
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run import mpi_launch
 from horovod.launch.schedulers.jsrun import jsrun_words, rank_file

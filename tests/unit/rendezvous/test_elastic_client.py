@@ -13,12 +13,11 @@ import pytest
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.errors import PeerLostError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, absence_in
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
-    identity_in,
-    this_member,
+    StoreRetry,
+    this_client,
 )
 from horovod.rendezvous.identity.elastic_messages import (
     RankAssignment,
@@ -67,9 +66,9 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
 def test_messages_travel() -> None:
     ready = Ready(StateVersion(3, 7), "lost it", (1, 2), True, False, "/a/b")
     assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2, "h"), (5, 0, 7), 6, False)
-    assert Ready.decoded(ready.encoded()) == ready
-    assert RankAssignment.decoded(assignment.encoded()) == assignment
-    assert Update.decoded(Update(17, 2).encoded()) == Update(17, 2)
+    assert Ready.from_bytes(ready.to_bytes()) == ready
+    assert RankAssignment.from_bytes(assignment.to_bytes()) == assignment
+    assert Update.from_bytes(Update(17, 2).to_bytes()) == Update(17, 2)
 
 
 def test_newer_standings_are_larger() -> None:
@@ -80,33 +79,34 @@ def test_newer_standings_are_larger() -> None:
 
 def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
     assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2), (5, 0, 7))
-    store.set(KEYS.assignment(1), assignment.encoded())
+    store.set(KEYS.assignment(1), assignment.to_bytes())
     member = ElasticClient(5)
-    identity = identity_in(member.request_assignment(lambda: store), {"HOROVOD_HOSTNAME": "node"})
+    found = member.request_assignment(lambda: store)
+    identity = found.process_info({"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
     # As the driver said it, whatever the ranks' order on the machine.
     assert identity.placed(["node", "node", "other"]) == identity
     assert identity.scope == "world4/"
-    assert Ready.decoded(store.get(KEYS.ready(1), 0)) == Ready(is_early=True)
+    assert Ready.from_bytes(store.get(KEYS.ready(1), 0)) == Ready(is_early=True)
 
 
 def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
     member = ElasticClient(5)
     for count in (1, 2, 3):
         store.set(
-            KEYS.assignment(count), RankAssignment(count, RankInfo(size=3), (5, 0, 7)).encoded()
+            KEYS.assignment(count), RankAssignment(count, RankInfo(size=3), (5, 0, 7)).to_bytes()
         )
     member.request_assignment(lambda: store)
     member.state_version = StateVersion(1, 4)
     # Not those that are no member, nor this one itself.
     member.note_failure(PeerLostError("rank 2 died", ranks=[0, 2, 3]))
     member.request_assignment(lambda: store)
-    assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(
+    assert Ready.from_bytes(store.get(KEYS.ready(2), 0)) == Ready(
         StateVersion(1, 4), "rank 2 died", (7,)
     )
     member.request_assignment(lambda: store)
-    assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(StateVersion(1, 4))
+    assert Ready.from_bytes(store.get(KEYS.ready(3), 0)) == Ready(StateVersion(1, 4))
 
 
 class InterruptedStore(MemoryStore):
@@ -119,7 +119,7 @@ def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) ->
     with pytest.raises(KeyboardInterrupt):
         member.request_assignment(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
-    store.set(KEYS.assignment(1), RankAssignment(world=9).encoded())
+    store.set(KEYS.assignment(1), RankAssignment(world=9).to_bytes())
     assert member.request_assignment(lambda: store).world == 9
     assert list(store._values) == [KEYS.assignment(1)]
 
@@ -131,7 +131,7 @@ def test_no_seat_any_more(
     monkeypatch.setattr("sys.excepthook", lambda *error: others.append(error))
     store.set(
         KEYS.assignment(1),
-        RankAssignment(removal="node[1] was removed from the elastic job").encoded(),
+        RankAssignment(removal="node[1] was removed from the elastic job").to_bytes(),
     )
     with pytest.raises(
         RemovedError, match=r"init: node\[1\] was removed from the elastic job"
@@ -148,13 +148,13 @@ def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
     member = ElasticClient(5)
     member.assignment = RankAssignment(updates=1)
     told: Queue[tuple[int, int]] = Queue()
-    store.set(update_key(1), Update(10, 1).encoded())
-    store.set(update_key(2), Update(20, 2).encoded())
+    store.set(update_key(1), Update(10, 1).to_bytes())
+    store.set(update_key(2), Update(20, 2).to_bytes())
     member.watch_updates(lambda: store, lambda timestamp, kind: told.put((timestamp, kind)))
     assert told.get(timeout=30) == (20, 2)
     member.assignment = RankAssignment(updates=3)
-    store.set(update_key(3), Update(30, 1).encoded())
-    store.set(update_key(4), Update(40, 3).encoded())
+    store.set(update_key(3), Update(30, 1).to_bytes())
+    store.set(update_key(4), Update(40, 3).to_bytes())
     assert told.get(timeout=30) == (40, 3)
     assert member.news() == [Update(40, 3)]
     member.assignment = RankAssignment(updates=4)
@@ -162,15 +162,27 @@ def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
 
 
 def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._members", {})
-    assert this_member({}) is None
-    assert this_member({"_HOROVOD_WORKER": "3"}) is None
+    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._clients", {})
+    assert this_client({}) is None
+    assert this_client({"_HOROVOD_WORKER": "3"}) is None
     environ = {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": "3"}
-    member = this_member(environ)
+    member = this_client(environ)
     assert member is not None
-    assert this_member(environ) is member
+    assert this_client(environ) is member
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert this_member(environ) is None
+    assert this_client(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "limit_s"), [({}, 0), ({"_HOROVOD_RECONNECT_TIMEOUT": "2.5"}, 2.5)]
+)
+def test_the_driver_says_how_long_it_may_be_away(
+    told: dict[str, str], limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._clients", {})
+    found = this_client({"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": "3", **told})
+    assert found is not None
+    assert found.retry.limit_s == limit_s
 
 
 def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(
@@ -198,8 +210,8 @@ def test_the_launcher_hears_and_says(
     with ThreadPoolExecutor() as pool:
         assignment = pool.submit(ElasticClient(5).request_assignment, lambda: client)
         key, value = heard.get(timeout=30)
-        assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
-        server.set(KEYS.assignment(1), RankAssignment(world=2).encoded())
+        assert (key, Ready.from_bytes(value)) == (KEYS.ready(1), Ready(is_early=True))
+        server.set(KEYS.assignment(1), RankAssignment(world=2).to_bytes())
         assert assignment.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")
     assert server.found("elastic/worker/5/") == {}  # and what was ordered before is done
@@ -220,10 +232,10 @@ def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> N
 
 
 class Drivers:
-    """Stores that follow each other at one address, each empty, and members' patience with them."""
+    """Stores that follow each other at one address, each empty, and how clients retry."""
 
     def __init__(self) -> None:
-        self.patience = DriverAbsence(30)
+        self.retry = StoreRetry(30)
         self._earlier = set(threading.enumerate())
         self.heard: Queue[tuple[str, bytes]] = Queue()
         self.server = self._new(("127.0.0.1", 0))
@@ -246,7 +258,7 @@ class Drivers:
 
     def close(self) -> None:
         """After that nobody looks for another one any more."""
-        self.patience.limit_s = 0
+        self.retry.limit_s = 0
         self.server.close()
         for thread in set(threading.enumerate()) - self._earlier:
             if thread.name == "horovod-updates":
@@ -263,31 +275,31 @@ def drivers() -> Iterator[Drivers]:
 
 
 def test_another_driver_is_asked_again(drivers: Drivers) -> None:
-    member = ElasticClient(5, drivers.patience)
+    member = ElasticClient(5, drivers.retry)
     with ThreadPoolExecutor() as pool:
         assignment = pool.submit(member.request_assignment, drivers.open_store)
         first = drivers.heard.get(timeout=30)
         drivers.follow()
         assert drivers.heard.get(timeout=30) == first
         assert first[0] == KEYS.ready(1)
-        drivers.server.set(KEYS.assignment(1), RankAssignment(world=2).encoded())
+        drivers.server.set(KEYS.assignment(1), RankAssignment(world=2).to_bytes())
         assert assignment.result(timeout=30).world == 2
 
 
 def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
-    member = ElasticClient(5, drivers.patience)
+    member = ElasticClient(5, drivers.retry)
     told: Queue[tuple[int, int]] = Queue()
-    drivers.server.set(update_key(1), Update(10, 1).encoded())
+    drivers.server.set(update_key(1), Update(10, 1).to_bytes())
     member.watch_updates(drivers.open_store, lambda *update: told.put(update))
     assert told.get(timeout=30) == (10, 1)
     member.assignment = RankAssignment(updates=3)
     drivers.follow()
-    drivers.server.set(update_key(4), Update(40, 2).encoded())
+    drivers.server.set(update_key(4), Update(40, 2).to_bytes())
     assert told.get(timeout=30) == (40, 2)
 
 
 def test_the_end_of_training_waits_for_no_driver(drivers: Drivers) -> None:
-    member = ElasticClient(5, drivers.patience)
+    member = ElasticClient(5, drivers.retry)
     drivers.server.close()
     member.note_done(drivers.open_store)
     drivers.follow()
@@ -298,6 +310,4 @@ def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
     drivers.server.close()
     for limit_s in (0.0, 0.3):
         with pytest.raises(StoreUnreachableError, match="is its launcher still running"):
-            ElasticClient(5, DriverAbsence(limit_s)).request_assignment(drivers.open_store)
-    assert absence_in({}).limit_s == 0
-    assert absence_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5
+            ElasticClient(5, StoreRetry(limit_s)).request_assignment(drivers.open_store)

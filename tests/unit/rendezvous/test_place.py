@@ -26,7 +26,7 @@ def card(rank: int, host: str = "a", hostname: str = "box", size: int = 4) -> Ra
     return RankCapabilities(rank, size, 64, 1, hostname, hostname, HostId(host, "net"))
 
 
-def place_of(*unshare: str) -> str:
+def spec_of(*unshare: str) -> str:
     words = [*unshare, sys.executable, "-c", SCRIPT]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     if done.returncode and unshare:
@@ -35,7 +35,7 @@ def place_of(*unshare: str) -> str:
 
 
 def test_processes_of_one_system_share_a_place() -> None:
-    assert place_of() == f"{this_place()}\n"
+    assert spec_of() == f"{this_place()}\n"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_processes_of_one_system_share_a_place() -> None:
 def test_another_namespace_is_another_place(kind: str, has_other_network: bool) -> None:
     own = this_place()
     words = ("unshare", kind, *(["--fork"] if kind == "--pid" else []))
-    found = place_of(*words)
+    found = spec_of(*words)
     if kind == "--uts":
         assert found == f"{own}\n"  # a name alone separates nothing; see the next test
         return

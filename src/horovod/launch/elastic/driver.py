@@ -1,8 +1,8 @@
-"""One elastic run of a command: carries out what the director decides, and tells it what happens.
+"""One elastic run of a command: carries out what the policy decides, and tells it what happens.
 
-The stage's loop is the only one: the discovery script, output, signals, other hosts and what
-workers say through the store all wake it. Whatever happens becomes an event; events are handed to
-the director one by one, and its actions done, before the loop sleeps again.
+There is one loop (``JobLoop``): the discovery script, output, signals, other hosts and the workers'
+messages in the store all wake it. Whatever happens becomes an event. Events are handed to the
+policy one by one, and its actions carried out, before the loop sleeps again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from functools import partial
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.launch.elastic.answers import Answers
 from horovod.launch.elastic.discovery import Finding
-from horovod.launch.elastic.embedded_hosts import EmbeddedAgentHosts
-from horovod.launch.elastic.host_sources import DiscoveryScript, FixedHosts, HostSource
-from horovod.launch.elastic.mailbox import Mailbox
+from horovod.launch.elastic.host_sources import (
+    DiscoveryScript,
+    EmbeddedAgentHosts,
+    FixedHosts,
+    HostSource,
+)
 from horovod.launch.elastic.memory import Memory, Record, new_record
-from horovod.launch.elastic.messages import DriverMessages, open_store
+from horovod.launch.elastic.messages import DriverMessages, Mailbox, open_store
 from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
@@ -36,12 +39,10 @@ from horovod.launch.elastic.policy.actions import (
 )
 from horovod.launch.elastic.worker_groups import WorkerGroups
 from horovod.launch.embedded.agent_news import AgentUpdates
-from horovod.launch.jobs.job_id import parting_words, with_job_id
-from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_job_loop
-from horovod.launch.jobs.report import new_report, say_last
+from horovod.launch.jobs.job_loop import JobLoop, open_job_loop
+from horovod.launch.jobs.report import with_job_id
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
-from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, Ready
@@ -54,15 +55,13 @@ _LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker 
 
 
 def run_elastic_job(
-    plan: JobPlan, environ: Mapping[str, str], news: AgentUpdates | None = None
+    plan: JobPlan, environ: Mapping[str, str], updates: AgentUpdates | None = None
 ) -> JobOutcome:
-    """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
+    """Run ``plan`` until its workers have finished, or cannot go on.
 
-    ``news`` tell the guests of a plan that has them.
-
-    Status and signals as for ``run_job``; nobody reads standard input. Main thread only. The answer
-    files of ``plan.call`` get the results of as many ranks, or the first of them what the worker
-    told whose failure ended the job.
+    ``updates`` tell the embedded agents of a plan that has them. Status and signals as for
+    ``run_job``; nothing reads standard input. Main thread only. The answer files of ``plan.call``
+    get the results of as many ranks, or the first of them the failure that ended the job.
 
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
@@ -70,9 +69,9 @@ def run_elastic_job(
     open_standard_files()
     plan = with_job_id(plan, environ)
     with closing(Memory(plan, environ)) as memory:
-        outcome = _run(plan, environ, memory, memory.recalled or new_record(plan), news)
+        outcome = _run(plan, environ, memory, memory.recalled or new_record(plan), updates)
         if outcome is None:  # nothing is left of the job that was to be taken over
-            outcome = _run(plan, environ, memory, new_record(plan), news)
+            outcome = _run(plan, environ, memory, new_record(plan), updates)
         assert outcome is not None
         memory.remove()
         return outcome
@@ -83,58 +82,45 @@ def _run(
     environ: Mapping[str, str],
     memory: Memory,
     record: Record,
-    news: AgentUpdates | None,
+    updates: AgentUpdates | None,
 ) -> JobOutcome | None:
-    """How the job went; None if it was to be taken over and is not there any more."""
-    is_return = record is memory.recalled
+    """The job's outcome; None if it was to be taken over and is not there any more."""
     assert plan.elastic is not None
     numbers = range(plan.elastic.limits.np)
-    report = new_report(plan)
-    options = OutputOptions(
-        plan.is_verbose,
-        plan.is_timestamped,
-        plan.is_silent,
-        tells_outcome=plan.call is None,
-        note=None if report is None else report.note,
-        parting_words=parting_words(plan, environ),
-    )
+    is_return = record is memory.recalled
     with (
-        closing(Logs(plan.output_directory, numbers, is_continued=is_return)) as logs,
-        open_job_loop(logs, options) as loop,
+        open_job_loop(plan, environ, numbers, is_continued=is_return) as loop,
         closing(Mailbox()) as mailbox,
         open_store(record, report=loop.wakeups.note, on_set=mailbox.put) as server,
         closing(
-            _ElasticDriver(plan, environ, loop, logs, mailbox, server, memory, record, news)
-        ) as job,
+            _ElasticDriver(plan, environ, loop, mailbox, server, memory, record, updates)
+        ) as driver,
     ):
-        job.start()
-        outcome = loop.run(job)
-        if job.is_void:
+        driver.start()
+        outcome = loop.run(driver)
+        if driver.is_void:
             return None
-        if report is not None:
-            report.write(server.found(REPORT_KEYS), outcome, say_last)
-        return job.delivered(outcome)
+        loop.write_report(server.found(REPORT_KEYS), outcome)
+        return driver.delivered(outcome)
 
 
 class _ElasticDriver:
-    """See ``Play``."""
+    """See ``JobHandler``."""
 
     def __init__(
         self,
         plan: JobPlan,
         environ: Mapping[str, str],
         loop: JobLoop,
-        logs: Logs,
         mailbox: Mailbox,
         server: StoreServer,
         memory: Memory,
         record: Record,
-        news: AgentUpdates | None,
+        updates: AgentUpdates | None,
     ) -> None:
         assert plan.elastic is not None
         self._plan, self._elastic = plan, plan.elastic
         self._loop = loop
-        self._logs = logs
         self._mailbox = mailbox
         self._memory = memory
         self._record = record
@@ -142,15 +128,14 @@ class _ElasticDriver:
         self._server = server
         self._messages = DriverMessages(server, record)
         self._answers = Answers(plan.call, plan.least_results) if plan.call else None
-        agents = EmbeddedAgentHosts(news, loop.selector, self._found) if news else None
+        agents = EmbeddedAgentHosts(updates, loop.selector, self._found) if updates else None
         self._source = agents or self._host_source(environ)
         self._groups = WorkerGroups(
             plan,
             environ,
             loop,
             server,
-            record.secret,
-            record.run,
+            record,
             listener=self,
             failed=self._host_failed,
             files=self._answers,
@@ -160,8 +145,8 @@ class _ElasticDriver:
         self.is_void = False  # there is nothing to take over
         self._events: deque[Callable[[], list[Action]]] = deque()
         self._fatal: dict[int, tuple[float, Callable[[], list[Action]]]] = {}  # and when it counts
-        self._told: set[str] = set()
-        self._actions: dict[type, Callable[..., None]] = {
+        self._said_once: set[str] = set()
+        self._handlers: dict[type, Callable[..., None]] = {
             Start: self._start,
             End: self._end,
             Abandon: self._messages.abandon,
@@ -194,7 +179,7 @@ class _ElasticDriver:
         self._messages.restore()
         self._groups.take_over(workers)
         for action in pending:
-            self._actions[type(action)](action)
+            self._handlers[type(action)](action)
 
     def delivered(self, outcome: JobOutcome) -> JobOutcome:
         """``outcome``, after the caller of a function has got what belongs to it."""
@@ -345,7 +330,7 @@ class _ElasticDriver:
 
     def _hear_ready(self, worker: int, count: int, value: bytes) -> None:
         try:
-            ready = Ready.decoded(value)
+            ready = Ready.from_bytes(value)
         except BadMessageError as error:
             self._note_fatal(worker, str(error.of(f"worker {worker}")))
         else:
@@ -379,7 +364,7 @@ class _ElasticDriver:
             self._record.pending = self._decisions()
             self._remember()
             for action in self._record.pending:
-                self._actions[type(action)](action)
+                self._handlers[type(action)](action)
         self._groups.keep(self._record.hostnames)
 
     def _decisions(self) -> list[Action]:
@@ -398,8 +383,8 @@ class _ElasticDriver:
             self._say_once(f"this job cannot be taken over from here on: {error}")
 
     def _say_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._said_once:
+            self._said_once.add(text)
             self._loop.say(text)
 
     def _start(self, action: Start) -> None:
@@ -410,7 +395,7 @@ class _ElasticDriver:
 
     def _add_log(self, number: int) -> None:
         try:
-            self._logs.add(number)
+            self._loop.logs.add(number)
         except OSError as error:
             self._loop.say(f"the output of worker {number} is not kept: {error}")
 

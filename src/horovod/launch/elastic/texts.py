@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from horovod.launch.elastic.policy.capacity import Capacity
-from horovod.launch.elastic.policy.failures import Ending
-from horovod.launch.elastic.policy.registry import Entry
+from horovod.launch.elastic.policy.workers import Ending, Entry
 from horovod.rendezvous.identity.elastic_messages import Ready, StateVersion
 
 __all__ = [
@@ -19,7 +18,7 @@ __all__ = [
     "newest_state",
     "older_state",
     "over_limit",
-    "pardoned",
+    "reinstated",
     "too_few",
     "waiting",
     "workers",
@@ -38,18 +37,14 @@ def duration(now: float, end: float) -> str:
 
 def hosts_now(capacity: Capacity, now: float) -> str:
     """All hosts found, with their slots and what of them is blacklisted."""
-    banned = capacity.banned_until(now)
+    ends = capacity.blacklisted_hosts(now)
     parts = []
     for name, count in capacity.hosts.items():
         part = f"{name}:{count}"
-        if name in banned:
-            part += f" (blacklisted {duration(now, banned[name])})"
-        else:
-            ends = [
-                end for slot_id, end in capacity.resting_until(now).items() if slot_id[0] == name
-            ]
-            if ends:
-                part += f" ({len(ends)} blacklisted {duration(now, max(ends))})"
+        if name in ends:
+            part += f" (blacklisted {duration(now, ends[name])})"
+        elif slots := capacity.blacklisted_slots(now, name):
+            part += f" ({len(slots)} blacklisted {duration(now, max(slots))})"
         parts.append(part)
     return ", ".join(parts) or "no hosts"
 
@@ -67,7 +62,7 @@ def lost_state(world: int, endings: Iterable[Ending], now: float, found: str) ->
     """Nobody is left who could give the state to the others."""
     lines = "".join(f"  {_ending(ending, now)}\n" for ending in endings)
     return (
-        f"horovodrun: nobody is left who has the state: all workers of world {world} that had it "
+        f"horovodrun: no worker with the state is left: all workers of world {world} that had it "
         f"have ended; the discovery's last answer is {found}\n{lines}"
     )
 
@@ -86,9 +81,9 @@ def all_blacklisted(kept: Sequence[Entry], needed: int, found: str) -> str:
     return f"{text}\n"
 
 
-def pardoned(kept: Sequence[Entry]) -> str:
+def reinstated(kept: Sequence[Entry]) -> str:
     """Blacklisted hosts are used again."""
-    hosts = ", ".join(dict.fromkeys(entry.slot_id.hostname for entry in kept))
+    hosts = ", ".join(dict.fromkeys(entry.hostname for entry in kept))
     names = ", ".join(entry.name for entry in kept)
     return f"{hosts}: no longer blacklisted but for free slots, since {names} can go on there"
 

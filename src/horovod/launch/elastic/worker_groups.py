@@ -15,22 +15,25 @@ from dataclasses import dataclass, field
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
+from horovod.launch.elastic.memory import Record
 from horovod.launch.jobs.job_loop import JobLoop
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
+from horovod.launch.model.host_plan import (
+    HostPlan,
+    Rendezvous,
+    WorkerSpec,
+    host_plan,
+    remote_environment,
+)
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.addresses import is_own_address, resolve, store_addresses
 from horovod.launch.workers.machine import is_this_machine
-from horovod.launch.workers.processes import command_argv
 from horovod.launch.workers.python_command import python_command, remote_python_command
 from horovod.launch.workers.worker_group import Trouble, WorkerGroup
 from horovod.rendezvous.identity.elastic_messages import RankAssignment
 from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["WorkerGroups"]
-
-_MOST_STORE_S = 10.0  # for an agent to find a way to the store
 
 
 @dataclass
@@ -61,8 +64,7 @@ class WorkerGroups:
         environ: Mapping[str, str],
         loop: JobLoop,
         server: StoreServer,
-        secret: bytes,
-        run: str,
+        record: Record,
         *,
         listener: Listener,
         failed: Callable[[str, str], None],
@@ -74,8 +76,7 @@ class WorkerGroups:
         self._environ = environ
         self._loop = loop
         self._server = server
-        self._secret = secret
-        self._run = run
+        self._secret, self._run = record.secret, record.run
         self._listener = listener
         self._failed = failed
         self._files = files
@@ -118,7 +119,7 @@ class WorkerGroups:
         """Start a worker, at once or when its host has answered."""
         extra = {**self._plan.extra_environment, **_elastic(number)}
         if self._elastic.job_id:
-            extra["_HOROVOD_PATIENCE"] = f"{self._patience_s:g}"
+            extra["_HOROVOD_RECONNECT_TIMEOUT"] = f"{self._reconnect_timeout_s:g}"
         place = WorkerSpec(number, rank_info, extra)
         if self._here is not None and self._on_this_machine(rank_info.hostname):
             self._groups[number] = self._here
@@ -196,7 +197,7 @@ class WorkerGroups:
         environment = self._environ
         if not self._on_this_machine(group.hostname):
             environment = remote_environment(environment)
-        group.prepare(self._host_plan(group.hostname, environment, stores))
+        group.prepare(self._plan_for(group.hostname, environment, stores))
         return self._compare(connection)
 
     def _compare(self, connection: _Connection) -> list[int]:
@@ -261,7 +262,7 @@ class WorkerGroups:
     def _open_local_group(self) -> WorkerGroup:
         group = self._loop.local_group(self._listener)
         group.prepare(
-            self._host_plan("localhost", self._environ, self._server.addresses),
+            self._plan_for("localhost", self._environ, self._server.addresses),
             Rendezvous(*self._server.address, self._secret),
             descriptors=self._files.for_worker if self._files else lambda number: {},
         )
@@ -290,9 +291,15 @@ class WorkerGroups:
         )
 
     @property
-    def _patience_s(self) -> float:
+    def _reconnect_timeout_s(self) -> float:
         """How long workers wait for another driver."""
         return self._elastic.limits.elastic_timeout_s if self._elastic.job_id else 0.0
+
+    def _plan_for(
+        self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
+    ) -> HostPlan:
+        timeout_s = self._reconnect_timeout_s
+        return host_plan(self._plan, hostname, environment, stores, self._secret, timeout_s)
 
     def _stores_for(self, group: RemoteWorkerGroup) -> Sequence[tuple[str, int]]:
         """Where the host finds the job's store; what it needs for that is opened now."""
@@ -308,21 +315,6 @@ class WorkerGroups:
         missing = [host for host in wanted if host not in there and is_own_address(host)]
         there.update(self._server.listen([(host, 0) for host in missing]))
         return [(host, there[host]) for host in wanted if host in there]
-
-    def _host_plan(
-        self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
-    ) -> HostPlan:
-        return HostPlan(
-            hostname=hostname,
-            words=tuple(command_argv(self._plan.command)),
-            environment=environment,
-            stores=tuple(stores),
-            secret=self._secret,
-            store_timeout_s=min(_MOST_STORE_S, self._plan.others.start_timeout_s / 2),
-            interfaces=self._plan.interfaces,
-            patience_s=self._patience_s,
-            has_call=self._files is not None,
-        )
 
 
 def _elastic(number: int) -> dict[str, str]:

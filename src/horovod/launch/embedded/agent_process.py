@@ -32,7 +32,7 @@ _MOST_GREETING_BYTES = 256
 def main() -> NoReturn:
     """Serve the launcher that comes until it is done, or the engine's process has ended."""
     forget_signal_settings()
-    orders = EmbeddedAgentOrders.decoded(_first_line())
+    orders = EmbeddedAgentOrders.from_bytes(_first_line())
     lifeline = _take_standard_input()
     os.set_inheritable(orders.listener_fd, False)
     with (
@@ -199,6 +199,6 @@ class _EmbeddedAgentProcess:
 
     def _adapted(self, plan: HostPlan) -> HostPlan:
         """Without a program of its own it is this Python; what is there already stays there."""
-        words = (plan.words[0] or sys.executable, *plan.words[1:])
+        words = (plan.argv[0] or sys.executable, *plan.argv[1:])
         environment = {**os.environ, **plan.environment, **self._orders.environment}
-        return replace(plan, words=words, environment=environment)
+        return replace(plan, argv=words, environment=environment)

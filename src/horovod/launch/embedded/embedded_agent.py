@@ -40,13 +40,13 @@ class EmbeddedAgentOrders:
     ends_with_failure: bool
     patience_s: float
 
-    def encoded(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """One line."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
-    def decoded(cls, line: bytes) -> EmbeddedAgentOrders:
-        """What ``encoded`` has made."""
+    def from_bytes(cls, line: bytes) -> EmbeddedAgentOrders:
+        """What ``to_bytes`` has made."""
         return cls(**json.loads(line))
 
 
@@ -85,7 +85,7 @@ class EmbeddedAgent:
                 patience_s,
             )
             with contextlib.suppress(BrokenPipeError):
-                self._lifeline.write(orders.encoded())
+                self._lifeline.write(orders.to_bytes())
 
     def wait(self) -> int:
         """Block until it has ended; 0 if that was in order, and no worker had failed."""

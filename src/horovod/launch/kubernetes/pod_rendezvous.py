@@ -21,7 +21,7 @@ from types import TracebackType
 
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.errors import InitError
-from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import Rendezvous
 from horovod.rendezvous.base.authentication import prove
 from horovod.rendezvous.store.client import StoreClient, StoreUnreachableError
 from horovod.rendezvous.store.server import StoreServer

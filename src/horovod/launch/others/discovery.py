@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping
 
 from horovod.launch.elastic.discovery import parse_found_hosts
-from horovod.launch.elastic.policy.blacklist import Blacklist
-from horovod.launch.workers.processes import command_argv, describe_exit
+from horovod.launch.elastic.policy.capacity import Blacklist
+from horovod.launch.model.host_plan import command_argv
+from horovod.launch.workers.processes import describe_exit
 
 __all__ = [
     "DiscoveredHosts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from horovod.launch.model.environment import is_passed_on
+from horovod.launch.model.host_plan import is_passed_on
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.schedulers.lsf import (
     HostParts,

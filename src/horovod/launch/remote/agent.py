@@ -22,17 +22,14 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, place_of, plan_of
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, plan_of, spec_of
 from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
-from horovod.launch.wire.records import Records
+from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output, Sink
-from horovod.launch.workers.output_buffer import OutputBuffer
-from horovod.launch.workers.processes import adopt_orphans, reaped
+from horovod.launch.workers.output import Output, OutputBuffer, Sink
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import (
     GRACE_S,
     LocalWorkerGroup,
@@ -279,13 +276,13 @@ class Agent:
     def _on_connection_end(self) -> None:
         if self._plan is None and not self.is_ending:
             sys.stderr.write(f"{_NO_ORDERS}\n")
-        patience_s = self._plan.patience_s if self._plan else 0.0
+        reconnect_timeout_s = self._plan.reconnect_timeout_s if self._plan else 0.0
         self.unacknowledged = [0, 0]
-        if self.is_ending or not patience_s or not self._group.workers:
+        if self.is_ending or not reconnect_timeout_s or not self._group.workers:
             self._end(reaches_strays=True)
         else:
-            self._let_go_at = time.monotonic() + patience_s
-            self._say(f"horovodrun has gone; its workers wait for it for {patience_s:g} s")
+            self._let_go_at = time.monotonic() + reconnect_timeout_s
+            self._say(f"horovodrun has gone; its workers wait for it for {reconnect_timeout_s:g} s")
 
     def _on_altered(self, reason: str) -> None:
         """No order can be believed any more, so this is the end; the launcher hears why."""
@@ -303,7 +300,7 @@ class Agent:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
             fields = frame.fields
-            places = fields.each("places", place_of)
+            places = fields.each("places", spec_of)
             fields.close()
             self._start(self._plan, places)
         elif frame.kind == Kind.TAKEN:

@@ -26,16 +26,18 @@ from typing import NoReturn
 
 from horovod.core.base.own_files import open_own
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.remote.agent_socket import (
+from horovod.launch.remote.job_folder import (
     BUSY,
     ENDING,
     READY,
     WELCOME,
+    JobFolder,
+    JobFolderTakenError,
+    host_folder_path,
     is_same_user,
     listen_at,
     unlink,
 )
-from horovod.launch.remote.job_folder import JobFolder, JobFolderTakenError, host_folder_path
 from horovod.launch.workers.wakeups import Wakeups
 
 __all__ = ["main"]

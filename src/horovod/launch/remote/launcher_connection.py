@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from horovod.core.base.checked import BadMessageError
-from horovod.launch.wire.channel import FrameWriter
-from horovod.launch.wire.frames import Frame, FrameError, FrameReader
-from horovod.launch.wire.records import RecordError, Records
+from horovod.launch.wire.frames import Frame, FrameError, FrameReader, FrameWriter
+from horovod.launch.wire.handshake import RecordError, Records
 
 __all__ = ["LauncherConnection"]
 

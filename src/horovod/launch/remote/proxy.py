@@ -17,8 +17,14 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.launch.remote.agent_socket import BUSY, ENDING, READY, WELCOME, connect_to_agent
-from horovod.launch.remote.job_folder import host_folder_path
+from horovod.launch.remote.job_folder import (
+    BUSY,
+    ENDING,
+    READY,
+    WELCOME,
+    connect_to_agent,
+    host_folder_path,
+)
 from horovod.launch.workers.python_command import python_command
 
 __all__ = ["copy", "main"]

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod.core.base.checked import MOST_PID, BadMessageError, Fields, printable
 from horovod.core.base.rank_info import read_rank_info
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, place_fields
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, spec_fields
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.remote.embedded_link import EmbeddedAgentLink
-from horovod.launch.remote.ssh_child import SshChild
+from horovod.launch.remote.connections import EmbeddedAgentLink, SshChild
 from horovod.launch.wire.frames import (
     MAGIC,
     Frame,
@@ -33,7 +32,7 @@ from horovod.launch.wire.frames import (
 )
 from horovod.launch.wire.remote_call import RemoteAnswers, call_frames
 from horovod.launch.workers.output import Console, Sink
-from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import GRACE_S, StartListener, Trouble, Worker
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class RemoteWorkerGroup:
     def start_worker(self, place: WorkerSpec) -> None:
         """See ``Crew``; needs ``prepare`` before."""
         self._awaited[place.number] = place
-        fields = {"places": [place_fields(place)]}
+        fields = {"places": [spec_fields(place)]}
         self._send_in_order(iter((encode_json(Kind.START, fields),)))
 
     def end_worker(self, number: int) -> None:

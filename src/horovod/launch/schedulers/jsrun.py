@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.host_plan import command_argv
 from horovod.launch.schedulers.lsf import HostParts
 from horovod.launch.schedulers.mpirun import MpiJob
-from horovod.launch.workers.processes import command_argv
 
 __all__ = ["jsrun_words", "rank_file"]
 

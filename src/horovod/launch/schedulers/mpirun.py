@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from horovod.launch.model.environment import is_passed_on
+from horovod.launch.model.host_plan import command_argv, is_passed_on
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.workers.processes import command_argv
 
 __all__ = ["MpiJob", "MpiKind", "detect_mpi", "kind_of", "mpirun_environment", "mpirun_words"]
 

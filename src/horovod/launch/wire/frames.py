@@ -8,13 +8,16 @@ by itself; ssh has done both. Payloads are JSON, plain bytes or numbers, never p
 from __future__ import annotations
 
 import json
+import selectors
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from horovod.core.base.checked import BadMessageError, Fields
+from horovod.launch.workers.output import Console
 
 __all__ = [
     "CHUNK_BYTES",
@@ -22,12 +25,13 @@ __all__ = [
     "Frame",
     "FrameError",
     "FrameReader",
+    "FrameWriter",
     "Kind",
     "encode",
     "encode_json",
 ]
 
-MAGIC = b"\0horovod agent 3\n"  # the number is the protocol's version
+MAGIC = b"\0horovod agent 4\n"  # the number is the protocol's version
 CHUNK_BYTES = 64 * 1024
 # A plan carries the launcher's whole environment, and a system takes no more than this of it.
 _MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
@@ -130,3 +134,55 @@ class FrameReader:
         payload = bytes(received[_HEAD.size : end])
         del received[:end]
         return Frame(Kind(kind), worker, stream, payload)
+
+
+_LOW_WATER_BYTES = 256 * 1024
+
+
+class FrameWriter:
+    """Writes encoded frames to ``fd`` as its reader takes them, each ``sealed`` before."""
+
+    def __init__(
+        self,
+        fd: int,
+        selector: selectors.BaseSelector,
+        sealed: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        self._console = Console(fd, selector)
+        self._sealed = sealed
+        self._sources: deque[Iterator[bytes]] = deque()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._console.is_broken
+
+    def send(self, frame: bytes) -> None:
+        """Send ``frame`` before everything that is still in a source."""
+        self._console.write(self._sealed(frame))
+
+    def send_from(self, source: Iterator[bytes]) -> None:
+        """Send the frames of ``source`` after those of earlier sources, as they are taken."""
+        self._sources.append(source)
+        self.refill()
+
+    def refill(self) -> None:
+        """Ask the sources for more if little is waiting; to be called in every turn of a loop."""
+        while self._sources and self._console.waiting_bytes < _LOW_WATER_BYTES:
+            frame = next(self._sources[0], None)
+            if frame is None:
+                self._sources.popleft()
+            else:
+                self._console.write(self._sealed(frame))
+
+    def flush(self) -> None:
+        """Send everything, blocking."""
+        while self._sources and not self.is_broken:
+            self._console.flush()
+            self.refill()
+        self._console.flush()
+
+    def close(self) -> None:
+        """Drop what has not been sent and forget the descriptor, which stays open."""
+        self._sources.clear()
+        self._console.abandon()

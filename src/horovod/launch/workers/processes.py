@@ -20,8 +20,8 @@ from horovod.rendezvous.base.descriptors import limit_child, limited_to
 
 __all__ = [
     "Pipes",
+    "Watchdog",
     "adopt_orphans",
-    "command_argv",
     "descendants",
     "describe_exit",
     "open_standard_files",
@@ -51,13 +51,6 @@ def open_standard_files() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-
-
-def command_argv(command: Sequence[str]) -> list[str]:
-    """What to execute: several words are run as they are, one that has spaces by ``/bin/sh``."""
-    if len(command) == 1 and any(character.isspace() for character in command[0]):
-        return ["/bin/sh", "-c", command[0]]
-    return list(command)
 
 
 def spawn(
@@ -200,3 +193,71 @@ def signal_processes(pids: Collection[int], signum: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
+
+
+_SCRIPT = """
+trap '' HUP INT TERM
+groups=
+while read -r verb group; do
+  case $verb in
+    add) groups="$groups $group" ;;
+    drop)
+      kept=
+      for each in $groups; do [ "$each" = "$group" ] || kept="$kept $each"; done
+      groups=$kept ;;
+  esac
+done
+for each in $groups; do kill -s TERM -- "-$each"; kill -s CONT -- "-$each"; done
+for second in 1 2 3 4 5; do
+  left=
+  for each in $groups; do kill -s 0 -- "-$each" && left=1; done
+  [ -n "$left" ] || exit 0
+  sleep 1
+done
+for each in $groups; do kill -s KILL -- "-$each"; done
+"""
+
+
+class Watchdog:
+    """Knows the process groups that must not outlive the launcher; ``pid`` is 0 without a shell."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        reader, self._writer = os.pipe()
+        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_DUP2, reader, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ]
+        environment = {"PATH": os.defpath}
+        words = ["/bin/sh", "-c", _SCRIPT]
+        with contextlib.suppress(OSError):
+            self.pid = os.posix_spawn(
+                words[0], words, environment, file_actions=actions, setsid=True
+            )
+        os.close(reader)
+
+    def add(self, group: int) -> None:
+        """From now on end ``group`` with the launcher."""
+        self._tell(f"add {group}\n")
+
+    def drop(self, group: int) -> None:
+        """``group`` has ended; its number may come to belong to someone else."""
+        self._tell(f"drop {group}\n")
+
+    def close(self) -> None:
+        """Dismiss the watchdog; blocks until it has gone."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            self.pid = 0
+        os.close(self._writer)
+
+    def was_reaped(self) -> None:
+        """The watchdog ended before it was dismissed."""
+        self.pid = 0
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._writer, line.encode())

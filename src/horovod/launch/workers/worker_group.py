@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.model.environment import Rendezvous, worker_environment
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, worker_environment
 from horovod.launch.workers.output import Output, Sink
 from horovod.launch.workers.processes import (
+    Watchdog,
     descendants,
     signal_group,
     signal_processes,
     spawn,
 )
-from horovod.launch.workers.watchdog import Watchdog
 
 __all__ = ["GRACE_S", "LocalWorkerGroup", "StartListener", "Trouble", "Worker", "WorkerGroup"]
 
@@ -183,14 +182,14 @@ class LocalWorkerGroup:
         )
         try:
             pipes = spawn(
-                plan.words,
+                plan.argv,
                 environment,
                 inherits_stdin=self._reads_stdin and number == 0,
                 descriptors=self._descriptors(number),
                 file_limit=self._file_limit,
             )
         except OSError as error:
-            self._listener.troubled(self, _trouble(plan.words[0], place, error))
+            self._listener.troubled(self, _trouble(plan.argv[0], place, error))
             return
         self._has_started = True
         self._watchdog.add(pipes.pid)

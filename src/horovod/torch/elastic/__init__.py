@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from horovod.core.world import init, shutdown
+from horovod.core.world import restart
 from horovod.elastic import run_fn
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
@@ -38,9 +38,4 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
             this process; the text says which.
         Exception: anything else that ``func`` raises.
     """
-    return run_fn(func, _restart_engine)
-
-
-def _restart_engine() -> None:
-    shutdown()
-    init()
+    return run_fn(func, restart)

@@ -22,7 +22,7 @@ from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.wire.frames import MAGIC, FrameReader, Kind, encode, encode_json
 from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
 from horovod.launch.workers.output import Console, Output, Sink
-from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 
 SLOTS = assign_ranks([HostSlots("here", 1), HostSlots("there", 2)], 3)[1:]
@@ -30,7 +30,7 @@ GREETING = {"launcher_address": "192.0.2.1", "workers": [], "dropped_lines": 0}
 HELLO = MAGIC + encode_json(Kind.HELLO, GREETING)
 PLAN = HostPlan(
     hostname="there",
-    words=("true",),
+    argv=("true",),
     environment={},
     stores=(("127.0.0.1", 1),),
     secret=b"s",

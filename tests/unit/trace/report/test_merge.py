@@ -60,7 +60,7 @@ def test_a_new_world_and_a_process_that_takes_a_rank() -> None:
     third.note(BEGIN_S + 19.9, "failure", "rank 1 was lost")
     report = merged(job(), [decoded(each.encoded()) for each in (first, second, third)])
     assert [row.name for row in report.rows] == ["0", "1 (pid 1001)", "1 (pid 1001)"]
-    told = [(event.kind, event.who, event.text) for event in report.events]
+    told = [(event.kind, event.ranks, event.text) for event in report.events]
     assert told == [
         ("launcher", "", "starting 2 processes: python train.py"),
         ("world", "", "a world of 2 processes began"),

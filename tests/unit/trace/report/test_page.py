@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 from made_reports import HOSTILE, chronicle, job, made_page
 
-from horovod.trace.report.markup import bytes_text, seconds_text, share_text
 from horovod.trace.report.merge import merged
+from horovod.trace.report.number_texts import bytes_text, seconds_text, share_text
 from horovod.trace.report.page import page
 from horovod.trace.report.process_record import decoded
 
