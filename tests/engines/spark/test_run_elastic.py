@@ -1,4 +1,4 @@
-"""``horovod.spark.run_elastic``: Spark starts again what was lost; and the documentation."""
+"""``horovod.spark.run_elastic``: Spark restarts lost tasks; and the documentation."""
 
 from __future__ import annotations
 

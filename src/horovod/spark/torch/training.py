@@ -15,6 +15,10 @@ from horovod.spark.common.plan import Plan, gpu_number
 from horovod.spark.torch.losses import Loss, losses_of
 from horovod.spark.torch.shapes import Shapes, inputs_of, matched, outputs_of
 
+Tensors = Sequence[torch.Tensor]
+# Outputs, labels in the outputs' shapes, and the loss.
+Outcome = tuple[Tensors, Tensors, torch.Tensor]
+
 
 @dataclass(frozen=True)
 class TorchPlan:
@@ -103,9 +107,7 @@ class _Trainer:
         step = self._step if self._job.train_minibatch_fn is None else self._own_step
         means = _Means(self._device)
         for batch in data:
-            inputs, labels, weights = self._parts(batch)
-            outputs, labels, loss = step(inputs, labels, weights)
-            self._add(means, outputs, labels, loss)
+            self._add(means, *step(*self._parts(batch)))
         return means.over_ranks("train")
 
     @torch.no_grad()
@@ -135,18 +137,14 @@ class _Trainer:
         """A checkpoint: the states of model and optimizer."""
         return state_bytes(self._model, self._optimizer)
 
-    def _parts(
-        self, batch: Mapping[str, Any]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor | None]:
+    def _parts(self, batch: Mapping[str, Any]) -> tuple[Tensors, Tensors, torch.Tensor | None]:
         plan, device = self._plan, self._device
         features = [torch.as_tensor(batch[name], device=device) for name in plan.features]
         labels = [torch.as_tensor(batch[name], device=device) for name in plan.labels]
         weights = None if plan.weight is None else torch.as_tensor(batch[plan.weight]).to(device)
         return inputs_of(features, self._job.input_shapes), labels, weights
 
-    def _transformed(
-        self, outputs: Any, labels: Sequence[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _transformed(self, outputs: Any, labels: Tensors) -> tuple[Tensors, Tensors]:
         """The outputs as a list, and the labels in the outputs' shapes."""
         found = outputs_of(outputs)
         if len(found) != len(labels):
@@ -155,12 +153,7 @@ class _Trainer:
             self.sizes = [output[:1].numel() for output in found]
         return found, matched(found, labels, self._job.label_shapes)
 
-    def _step(
-        self,
-        inputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        weights: torch.Tensor | None,
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    def _step(self, inputs: Tensors, labels: Tensors, weights: torch.Tensor | None) -> Outcome:
         outputs, labels = self._transformed(self._model(*inputs), labels)
         loss = self._loss(outputs, labels, weights)
         loss.backward()
@@ -170,27 +163,15 @@ class _Trainer:
             self._optimizer.zero_grad()
         return outputs, labels, loss
 
-    def _own_step(
-        self,
-        inputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        weights: torch.Tensor | None,
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    def _own_step(self, inputs: Tensors, labels: Tensors, weights: Any) -> Outcome:
         step = self._job.train_minibatch_fn
         assert step is not None
-        found, loss = step(
-            self._model, self._optimizer, self._transformed, self._loss, inputs, labels, weights
-        )
+        functions = (self._transformed, self._loss)
+        found, loss = step(self._model, self._optimizer, *functions, inputs, labels, weights)
         outputs, labels = self._transformed(found, labels)
         return outputs, labels, loss
 
-    def _add(
-        self,
-        means: _Means,
-        outputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        loss: torch.Tensor,
-    ) -> None:
+    def _add(self, means: _Means, outputs: Tensors, labels: Tensors, loss: torch.Tensor) -> None:
         rows = len(outputs[0])
         means.add("loss", loss.detach(), rows)
         for name, place, metric in self._metrics:
