@@ -16,7 +16,7 @@ from horovod.errors import MismatchError
 
 __all__ = ["WatchedEngine"]
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MOST_FRAMES = 8
 
 
