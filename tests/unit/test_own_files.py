@@ -34,7 +34,7 @@ from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.remote.agent_socket import listen_at
 from horovod.launch.remote.job_folder import DRIVER, JobFolder, home_path
 from horovod.launch.workers.logs import Logs
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.slurm import publish, wait_for_contact
 from horovod.rendezvous.store.hosted import HostedStore
 from horovod.settings import Settings

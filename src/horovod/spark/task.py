@@ -9,7 +9,7 @@ from horovod.core.base.replaced import names_of
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.workers.addresses import resolve, store_addresses
 from horovod.launch.workers.search_path import path_ahead
-from horovod.rendezvous.identity.host_id import this_place
+from horovod.rendezvous.identity.host_id import this_host_id
 from horovod.rendezvous.store.address_search import find_store
 from horovod.spark.task_info import Invitation, TaskInfo
 
@@ -44,7 +44,7 @@ def serve(index: int, number: int, invitation: Invitation, gpus: Sequence[str]) 
         patience_s=invitation.patience_s,
     ) as guest:
         hostname = os.uname().nodename
-        card = TaskInfo(index, number, this_place().host, hostname, guest.address)
+        card = TaskInfo(index, number, this_host_id().host, hostname, guest.address)
         store = find_store(invitation.stores, invitation.secret, _STORE_S)
         store.set(f"card/{number}", card.encoded())
         store.close()

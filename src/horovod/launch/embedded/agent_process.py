@@ -18,10 +18,13 @@ from typing import NoReturn
 from horovod.launch.embedded.embedded_agent import EmbeddedAgentOrders
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
+from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.rendezvous.base.descriptors import accept_some, most_strangers
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
+from horovod.rendezvous.base.admission import (
+    UnauthenticatedPeers,
+    accept_some,
+    most_unauthenticated,
+)
 
 __all__ = ["main"]
 
@@ -82,7 +85,7 @@ class _EmbeddedAgentProcess:
         self._lifeline = lifeline
         self._selector = selector
         self._strangers: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(
-            most_strangers()
+            most_unauthenticated()
         )
         self._greetings: dict[socket.socket, AgentHandshake] = {}
         self._greeting: AgentHandshake | None = None  # the launcher's
@@ -145,8 +148,8 @@ class _EmbeddedAgentProcess:
         try:
             data = stranger.recv(_MOST_GREETING_BYTES)
             answer = greeting.feed(data)
-        except HandshakeError:
-            self._send(stranger, REFUSAL)
+        except ProtocolError:
+            self._send(stranger, PROTOCOL.refusal)
             data = b""
         except OSError:
             data = b""

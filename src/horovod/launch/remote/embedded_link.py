@@ -16,7 +16,7 @@ from dataclasses import replace
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.wire.channel import FrameWriter
-from horovod.launch.wire.handshake import HandshakeError, LauncherHandshake
+from horovod.launch.wire.handshake import LauncherHandshake, ProtocolError
 from horovod.launch.wire.records import RecordError, Records
 
 __all__ = ["EmbeddedAgentLink"]
@@ -120,7 +120,7 @@ class EmbeddedAgentLink:
                 data = self._greet(data)
                 if not data:
                     return
-        except HandshakeError as error:
+        except ProtocolError as error:
             self._end(str(error))
             return
         except OSError as error:

@@ -1,7 +1,7 @@
-"""What a worker does while the driver of its elastic job is away and may come back.
+"""What a worker does while the driver of its elastic job is gone and may come back.
 
-It connects to the store again until its patience ends, and asks again: the new driver's store is
-empty. The driver repeats its answer if it has given one.
+It connects to the store again until a limit, and asks again, since the new driver's store is empty.
+The driver repeats an answer that it has given before.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import TypeVar
 from horovod.errors import InitError
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["DriverAbsence", "patience_in"]
+__all__ = ["DriverAbsence", "driver_absence_in"]
 
-_PATIENCE = "_HOROVOD_PATIENCE"
+_LIMIT = "_HOROVOD_PATIENCE"
 _PAUSE_S = 0.2
 
 Result = TypeVar("Result")
 
 
 class DriverAbsence:
-    """For ``limit_s`` a driver is waited for; 0: one that has gone does not come back."""
+    """How long a worker waits for a driver; ``limit_s`` 0: a driver does not come back."""
 
     def __init__(self, limit_s: float = 0.0) -> None:
         self.limit_s = limit_s
 
     def with_store(self, open_store: Callable[[], Store], act: Callable[[Store], Result]) -> Result:
-        """What ``act`` returns; begun again with another connection when its store is lost.
+        """The result of ``act``, which starts again with a new connection when the store is lost.
 
         Raises:
-            InitError: the store has been out of reach for the limit.
+            InitError: the store cannot be reached for ``limit_s``.
         """
         gone_since: float | None = None
         while True:
@@ -47,6 +47,6 @@ class DriverAbsence:
                 time.sleep(_PAUSE_S)
 
 
-def patience_in(environ: Mapping[str, str]) -> DriverAbsence:
-    """What the driver has told the worker with this environment."""
-    return DriverAbsence(float(environ.get(_PATIENCE, "0")))
+def driver_absence_in(environ: Mapping[str, str]) -> DriverAbsence:
+    """The limit that the driver has put into this environment."""
+    return DriverAbsence(float(environ.get(_LIMIT, "0")))

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError
 from horovod.errors import HorovodInternalError, InitError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, patience_in
+from horovod.rendezvous.identity.driver_absence import DriverAbsence, driver_absence_in
 from horovod.rendezvous.identity.elastic_messages import (
     Ready,
     Seat,
@@ -228,7 +228,7 @@ def this_member(environ: Mapping[str, str]) -> ElasticClient | None:
     if environ.get(_ELASTIC) != "1" or not number.isdecimal():
         return None
     if not _members:
-        _members[os.getpid()] = ElasticClient(int(number), patience_in(environ))
+        _members[os.getpid()] = ElasticClient(int(number), driver_absence_in(environ))
     return _members.get(os.getpid())
 
 

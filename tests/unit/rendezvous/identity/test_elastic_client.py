@@ -10,9 +10,10 @@ from contextlib import closing
 from queue import Queue
 
 import pytest
+from worlds import SECRET, MemoryStore
 
 from horovod.errors import PeerLostError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, patience_in
+from horovod.rendezvous.identity.driver_absence import DriverAbsence, driver_absence_in
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
@@ -29,8 +30,6 @@ from horovod.rendezvous.identity.elastic_messages import (
 )
 from horovod.rendezvous.store.client import AbandonedError, StoreClient, StoreUnreachableError
 from horovod.rendezvous.store.server import StoreServer
-
-from .worlds import SECRET, MemoryStore
 
 KEYS = WorkerKeys(5)
 
@@ -293,5 +292,5 @@ def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
     for limit_s in (0.0, 0.3):
         with pytest.raises(StoreUnreachableError, match="is its launcher still running"):
             ElasticClient(5, DriverAbsence(limit_s)).take_seat(drivers.open_store)
-    assert patience_in({}).limit_s == 0
-    assert patience_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5
+    assert driver_absence_in({}).limit_s == 0
+    assert driver_absence_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5
