@@ -174,7 +174,7 @@ def _failure_text(
     left_out = len(rows) - _MAX_ROWS
     more = f"\n  and {left_out} more" if left_out > 0 else ""
     return (
-        "init: some hosts cannot connect to each other, in either direction. The tries were:\n"
+        "init: some hosts cannot connect to each other, in either direction. The attempts were:\n"
         f"{_table([_HEAD, *rows[:_MAX_ROWS]])}{more}\n"
         "In one direction at least, TCP connections to any unprivileged port must be allowed; "
         "HOROVOD_GLOO_IFACE names the network interfaces that may be used, if not all of them."

@@ -67,7 +67,7 @@ def test_another_user_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     port = a_port()
     served = SecretSocket(port, SECRET)
     monkeypatch.setattr(secret_socket, "_is_same_user", lambda connected: False)
-    with pytest.raises(InitError, match="another user.s process answers"):
+    with pytest.raises(InitError, match="another user's process answers"):
         ask_for_secret(port, PATIENCE_S)
     served.close()
 
