@@ -1,8 +1,9 @@
-"""More connections than there are descriptors: what strangers get of them, and what is left."""
+"""More connections than descriptors: how many unauthenticated peers get, and how many are left."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import queue
 import resource
@@ -14,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from horovod.rendezvous.base import descriptors
-from horovod.rendezvous.base.descriptors import Reserve, most_strangers, raise_limit, raised_limit
+from horovod.rendezvous.base.admission import most_unauthenticated
+from horovod.rendezvous.base.descriptors import Reserve, raise_limit, raised_limit
 from horovod.rendezvous.store import server as store_server
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
@@ -54,7 +55,8 @@ while not over.is_set():
 
 @pytest.fixture
 def few() -> Iterator[None]:
-    """This process may have ``LIMIT`` descriptors, and could have more."""
+    """A soft limit of ``LIMIT`` descriptors for this process."""
+    gc.collect()  # garbage of earlier tests must not free descriptors during this one
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, before[1]))
     yield
@@ -63,7 +65,7 @@ def few() -> Iterator[None]:
 
 @contextlib.contextmanager
 def crowd(port: int, count: int, program: str = _CROWD) -> Iterator[None]:
-    """Another process with so many connections to ``port``, which say nothing."""
+    """Another process with ``count`` silent connections to ``port``."""
     words = [sys.executable, "-c", _AS_MANY_AS_ALLOWED + program, str(port), str(count)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin
@@ -80,13 +82,17 @@ def client_of(server: StoreServer) -> contextlib.closing[StoreClient]:
     return contextlib.closing(StoreClient(server.address, SECRET, timeout_s=60))
 
 
-def all_that_are_left() -> list[int]:
-    """Every descriptor that this process can still open."""
+@contextlib.contextmanager
+def all_that_are_left() -> Iterator[list[int]]:
+    """Every descriptor that this process can still open; closed at the end."""
     taken: list[int] = []
-    with contextlib.suppress(OSError):
-        while True:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-    return taken
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield taken
+    finally:
+        close(taken)
 
 
 def close(fds: list[int]) -> None:
@@ -95,17 +101,16 @@ def close(fds: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_strangers_get_a_quarter_of_the_descriptors() -> None:
-    assert most_strangers() == LIMIT // 4
+def test_unauthenticated_peers_get_a_quarter_of_the_descriptors() -> None:
+    assert most_unauthenticated() == LIMIT // 4
     lines: queue.Queue[str] = queue.Queue()
     with StoreServer(SECRET, report=lines.put) as server, client_of(server) as before:
         before.set("key", b"value")
         with crowd(server.address[1], 500):
             assert "64 others have none either" in lines.get(timeout=60)
-            assert len(server._strangers) <= LIMIT // 4
-            left = all_that_are_left()
-            assert len(left) > LIMIT // 3
-            close(left)
+            assert len(server._unauthenticated) <= LIMIT // 4
+            with all_that_are_left() as left:
+                assert len(left) > LIMIT // 3
             assert before.get("key", 60) == b"value"
             with client_of(server) as after:
                 assert after.get("key", 60) == b"value"
@@ -126,64 +131,62 @@ def test_a_client_is_let_in_while_a_flood_goes_on() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_without_descriptors_the_listener_rests_and_clients_are_served(
+def test_without_descriptors_the_listener_pauses_and_clients_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store_server, "_REST_S", 0.02)
+    monkeypatch.setattr(store_server, "_PAUSE_S", 0.02)
     lines: queue.Queue[str] = queue.Queue()
-    rests = threading.Semaphore(0)
+    pauses = threading.Semaphore(0)
     with StoreServer(SECRET, report=lines.put) as server, client_of(server) as client:
-        rest, accept, turns = server._rest, server._accept, []
+        pause, accept, turns = server._pause, server._accept, []
 
-        def counted_rest(reason: str) -> None:
-            rest(reason)
-            rests.release()
+        def counted_pause(reason: str) -> None:
+            pause(reason)
+            pauses.release()
 
-        monkeypatch.setattr(server, "_rest", counted_rest)
-        monkeypatch.setattr(server, "_accept", lambda who: (turns.append(who), accept(who)))
+        monkeypatch.setattr(server, "_pause", counted_pause)
+        monkeypatch.setattr(server, "_accept", lambda each: (turns.append(each), accept(each)))
         waiting = [socket.socket() for _ in range(3)]
-        taken = all_that_are_left()
-        for each in waiting:
-            each.connect(server.address)
-        for _ in range(3):  # each time it has rested before
-            assert rests.acquire(timeout=60)
-        client.set("key", b"value")
-        assert client.get("key", 60) == b"value"
-        assert len(turns) < 100
-        close(taken)
+        with all_that_are_left():
+            for each in waiting:
+                each.connect(server.address)
+            for _ in range(3):  # two whole pauses
+                assert pauses.acquire(timeout=60)
+            client.set("key", b"value")
+            assert client.get("key", 60) == b"value"
+            assert len(turns) < 100
         for each in waiting:
             each.settimeout(60)
-            assert each.recv(8) == b"hvdstor2"
+            assert each.recv(8) == b"hvdstor3"
             each.close()
         assert "new connections have to wait: [Errno 24]" in lines.get(timeout=60)
 
 
 @pytest.mark.usefixtures("few")
-def test_the_last_descriptors_are_not_for_those_who_come() -> None:
-    with StoreServer(SECRET, report=lambda text: None) as server:
-        taken = all_that_are_left()
-        for _ in range(descriptors._OWN // 2):  # so many that are the process's own
-            os.close(taken.pop())
-        with crowd(server.address[1], 100):
-            server.found("")  # it has been through its loop since
-            left = all_that_are_left()
-            assert len(left) >= LIMIT // 8 - 2
-            close(left)
-        close(taken)
+def test_no_peer_gets_the_last_descriptors() -> None:
+    with StoreServer(SECRET, report=lambda text: None) as server, all_that_are_left() as taken:
+        # By number, since a descriptor that this process has inherited may be among the last ones.
+        own = [fd for fd in taken if fd >= LIMIT - LIMIT // 8]
+        taken[:] = [fd for fd in taken if fd not in own]
+        count = len(own)
+        close(own)
+        with crowd(server.address[1], 100), all_that_are_left() as left:
+            # Two are the pipes to the crowd. After each pause the server accepts one connection and
+            # closes it; on a slow machine it may hold this one now.
+            assert len(left) >= count - 3
+            assert len(server._unauthenticated) == 0
 
 
 @pytest.mark.usefixtures("few")
 def test_a_reserve_is_there_when_nothing_else_is() -> None:
     reserve = Reserve(5)
-    taken = all_that_are_left()
-    with pytest.raises(OSError, match="Too many open files"):
-        os.open(os.devnull, os.O_RDONLY)
-    reserve.release()
-    own = all_that_are_left()
-    assert len(own) == 5
-    reserve.release()
-    close(own)
-    close(taken)
+    with all_that_are_left():
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        reserve.release()
+        with all_that_are_left() as own:
+            assert len(own) == 5
+        reserve.release()
 
 
 @pytest.mark.usefixtures("few")

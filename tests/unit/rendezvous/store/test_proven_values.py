@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from worlds import SECRET, MemoryStore
 
 from horovod.rendezvous.store import proven_values as proven
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
-
-from .worlds import SECRET, MemoryStore
 
 VALUE = bytes(range(250))
 

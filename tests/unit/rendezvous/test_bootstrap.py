@@ -9,14 +9,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from worlds import MemoryStore
 
 from horovod.errors import InitError
 from horovod.rendezvous import bootstrap as meeting
 from horovod.rendezvous.bootstrap import ProcessInfo, identify, meet
 from horovod.rendezvous.identity import torchrun
 from horovod.rendezvous.store.server import StoreServer
-
-from .worlds import MemoryStore
 
 SECRET = b"s" * 32
 SCRIPT = """

@@ -1,28 +1,27 @@
-"""Failures of a meeting, as they travel."""
+"""Failures of a bootstrap as messages."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from worlds import SECRET
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import new_nonce
-from horovod.rendezvous.base.failure import as_failure, decode_failure, encode_failure
+from horovod.rendezvous.base.handshake import Dialer, Listener
+from horovod.rendezvous.base.membership import as_failure, failure_from_bytes, failure_to_bytes
 from horovod.rendezvous.host import handshake
 
-from .worlds import SECRET
 
-
-def test_a_failure_travels_with_its_ranks() -> None:
+def test_a_failure_keeps_its_ranks() -> None:
     error = InitError("init: fürchterlich\n" + "x" * 10, ranks=range(3, 43), host="node-3")
-    found = decode_failure(encode_failure(error), "rank 0")
+    found = failure_from_bytes(failure_to_bytes(error), "rank 0")
     assert (str(found), found.ranks, found.host) == (str(error), tuple(range(3, 43)), "node-3")
 
 
 def test_long_texts_are_cut_and_strange_ones_are_shown() -> None:
-    assert len(str(decode_failure(encode_failure(InitError("x" * 10**6)), "rank 0"))) < 10**5
-    assert str(decode_failure(encode_failure(InitError("\x1b[2J \udc80")), "rank 0")) == (
+    assert len(str(failure_from_bytes(failure_to_bytes(InitError("x" * 10**6)), "rank 0"))) < 10**5
+    assert str(failure_from_bytes(failure_to_bytes(InitError("\x1b[2J \udc80")), "rank 0")) == (
         "\\x1b[2J ?"
     )
 
@@ -39,9 +38,9 @@ def test_long_texts_are_cut_and_strange_ones_are_shown() -> None:
         ({"more": 1}, "more"),
     ],
 )
-def test_what_is_no_failure_says_who_sent_it(change: dict[str, object], field: str) -> None:
+def test_a_malformed_failure_names_its_sender(change: dict[str, object], field: str) -> None:
     value = json.dumps({"text": "", "ranks": [], "host": "", **change}).encode()
-    error = decode_failure(value, "rank 7")
+    error = failure_from_bytes(value, "rank 7")
     assert str(error).startswith("init: a message 'failure' from rank 7 has ")
     assert f" in field {field}; " in str(error)
     assert error.ranks == ()
@@ -55,10 +54,11 @@ def test_other_errors_are_those_of_the_rank() -> None:
 
 
 def test_all_ranks_of_a_host_fit_into_one_message() -> None:
-    nonce = new_nonce()
+    root, peer = Listener(handshake.PROTOCOL, SECRET), Dialer(handshake.PROTOCOL, SECRET)
+    root.read_hello(peer.hello(root.opening, handshake.Claims(1, 2, 1, 64).to_bytes()))
     error = InitError("\x1b" * 10**6, ranks=range(2**24 - 5000, 2**24), host="h" * 255)
-    message = handshake.encode_failed(SECRET, nonce, error)
+    message = handshake.failed(root, error)
     assert len(message) <= handshake.MAX_MESSAGE_BYTES
-    found = handshake.failure_in(message, SECRET, nonce, 0)
+    found = handshake.failure_in(message, peer, 0)
     assert found is not None
     assert len(found.ranks) == 4096

@@ -1,4 +1,4 @@
-"""Worlds of ranks as threads of one process, for the tests of the mesh."""
+"""Worlds of ranks as threads of one process, for tests of the rendezvous."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from horovod.errors import InitError
 from horovod.rendezvous.identity.environment import ProcessInfo
-from horovod.rendezvous.identity.host_id import HostId, this_place
+from horovod.rendezvous.identity.host_id import HostId, this_host_id
 from horovod.rendezvous.mesh import Mesh, connect
 from horovod.rendezvous.store.client import Store
 
@@ -72,11 +72,11 @@ def join_hosts(
     interfaces: Sequence[str] = (),
     protection: str = "control",
 ) -> Mesh:
-    """As ``join``, where each group of ranks in ``layout`` is a host of its own."""
+    """As ``join``; each group of ranks in ``layout`` is a host."""
     host = next(index for index, group in enumerate(layout) if rank in group)
     size = sum(map(len, layout))
     identity = ProcessInfo(rank, size, 0, 1, 0, 1, HOST_NAME.format(host), "horovodrun")
-    place = HostId(f"place {host}", this_place().network)
+    host_id = HostId(f"host {host}", this_host_id().network)
     return connect(
         identity,
         store,
@@ -87,12 +87,12 @@ def join_hosts(
         link_timeout_s=link_timeout_s,
         interfaces=interfaces,
         protection=protection,
-        place=place,
+        host_id=host_id,
     )
 
 
 def outcomes(count: int, action: Callable[[int], Outcome]) -> list[Outcome | InitError]:
-    """What ``action`` gives each of ``count`` ranks, all at once."""
+    """The results of ``action`` for ``count`` ranks, which run at the same time."""
 
     def one(rank: int) -> Outcome | InitError:
         try:
@@ -105,7 +105,7 @@ def outcomes(count: int, action: Callable[[int], Outcome]) -> list[Outcome | Ini
 
 
 def meshes(size: int, action: Callable[[int], Mesh]) -> list[Mesh]:
-    """As ``outcomes``, where every rank must succeed."""
+    """As ``outcomes``; every rank must succeed."""
     found = []
     for outcome in outcomes(size, action):
         assert isinstance(outcome, Mesh), outcome

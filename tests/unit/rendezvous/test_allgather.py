@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from worlds import SECRET, MemoryStore, outcomes
 
 from horovod.errors import InitError
 from horovod.rendezvous import allgather as gathering
 from horovod.rendezvous.allgather import StoreAllgather
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.store import proven_values as proven
-
-from .worlds import SECRET, MemoryStore, outcomes
 
 
 def round_of(
@@ -22,12 +21,12 @@ def round_of(
     *,
     secret: bytes = SECRET,
     timeout_s: float = 60,
-    is_meeting: bool = False,
+    is_bootstrap: bool = False,
     check: Callable[[bytes], InitError | None] | None = None,
 ) -> StoreAllgather:
     deadline = Deadline(timeout_s)
     return StoreAllgather(
-        store, secret, "key", rank, ranks, deadline, is_meeting=is_meeting, check=check
+        store, secret, "key", rank, ranks, deadline, is_bootstrap=is_bootstrap, check=check
     )
 
 
@@ -129,7 +128,7 @@ def test_a_late_rank_takes_over_the_time_that_the_first_one_has() -> None:
 
     def action(rank: int) -> float:
         timeout_s = [60.0, 2000.0][rank]
-        mine = round_of(store, rank, [0, 1], timeout_s=timeout_s, is_meeting=True)
+        mine = round_of(store, rank, [0, 1], timeout_s=timeout_s, is_bootstrap=True)
         mine.exchange(b"")
         return mine.deadline.remaining_s()
 

@@ -1,7 +1,7 @@
-"""Somebody without business here: connects to what it is told, in all the rude ways it knows.
+"""Connects without a proof to ports of a job, with no bytes or with garbage.
 
 Reads lines ``ADDRESS PORT`` from standard input and answers each with a line when it is done. Some
-connections say nothing and stay open until the end.
+connections stay silent and open until the end.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from worlds import MemoryStore, identity_of
 
 from horovod.errors import InitError
-
-from .worlds import MemoryStore, identity_of
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 

@@ -1,4 +1,4 @@
-"""Connections to the store that somebody on the way cuts or changes: dialled again, asked again."""
+"""Connections to the store that are cut or altered on the way: the client dials and asks again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tcp_proxy import TO_CLIENT, TO_SERVER, Meddler, Proxy, cut_after, flip
 
 from horovod.errors import InitError
 from horovod.rendezvous.store import channel as store_channel
@@ -18,8 +19,6 @@ from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.channel import StoreChannel
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
-
-from .proxy import TO_CLIENT, TO_SERVER, Meddler, Proxy, cut_after, flip
 
 SECRET = b"s" * 32
 VALUE = b"value" * 10
@@ -86,7 +85,7 @@ def test_a_flipped_request_is_reported_with_its_address(served: Served) -> None:
     assert served.use(flip(TO_SERVER, 72 + 40, 0)) == 2
     (line,) = served.reports
     assert "store: dropped the connection from 127.0.0.1:" in line
-    assert "a message without the code that it should have" in line
+    assert "a message with a wrong code" in line
 
 
 def test_many_cuts_in_a_row_end_nothing(served: Served) -> None:
@@ -120,7 +119,7 @@ def test_what_is_cut_for_ever_ends_at_the_deadline(served: Served) -> None:
 
 
 def test_another_store_at_the_same_address_is_not_taken_for_the_first() -> None:
-    """It knows nothing of what was set in the first."""
+    """The second store has no values of the first one."""
     first = StoreServer(SECRET, report=lambda text: None)
     first.start()
     with Proxy(first.address, []) as proxy:
@@ -128,7 +127,7 @@ def test_another_store_at_the_same_address_is_not_taken_for_the_first() -> None:
         with StoreServer(SECRET, report=lambda text: None) as second:
             proxy._server = second.address
             first.close()
-            with pytest.raises(InitError, match="another one, which knows nothing of this job"):
+            with pytest.raises(InitError, match="another store, which has no values of this job"):
                 client.get("key", 30)
     assert client.is_closed
 
@@ -165,7 +164,7 @@ def test_a_request_that_was_held_back_changes_nothing_later(served: Served) -> N
 
     def set_over(channel: StoreChannel, number: int, value: bytes) -> bytes:
         request = wire.Request(wire.Operation.SET, b"key", value, client=b"c" * 16, number=number)
-        return channel.ask(wire.encode_request(request), 30)
+        return channel.ask(request.to_bytes(), 30)
 
     answers = [
         set_over(channel, number, value)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.bootstrap import recognise
 from horovod.rendezvous.identity.slurm import (
     contact_file,

@@ -1,4 +1,4 @@
-"""Connections that the store must drop, and that nobody else may feel."""
+"""Connections that the store must drop without an effect on its clients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import (
-    NONCE_BYTES,
-    derive_key,
-    is_proof,
-    new_nonce,
-    prove,
-)
-from horovod.rendezvous.store import values as shelf
+from horovod.rendezvous.base.authentication import new_nonce
+from horovod.rendezvous.base.handshake import Dialer, Listener, ProtocolError
+from horovod.rendezvous.store import values as stored_values
 from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
@@ -57,7 +52,7 @@ def bystander(reported: Reported) -> Iterator[StoreClient]:
     client.close()
 
 
-def stranger(reported: Reported) -> socket.socket:
+def connect(reported: Reported) -> socket.socket:
     return socket.create_connection(reported.server.address, timeout=30)
 
 
@@ -70,18 +65,26 @@ def read_exactly(connected: socket.socket, count: int) -> bytes:
     return data
 
 
+MAGIC = b"hvdstor3"
+
+
+def hmac_of(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"".join(struct.pack("!I", len(p)) + p for p in parts), "sha256")
+
+
 class Raw:
-    """A raw connection past the handshake, written out here so that it pins the protocol."""
+    """A connection after its handshake, written out here so that it pins the protocol."""
 
     def __init__(self, reported: Reported) -> None:
-        self.socket = connected = stranger(reported)
+        self.socket = connected = connect(reported)
         challenge = read_exactly(connected, 40)
-        assert challenge.startswith(b"hvdstor2")
-        theirs, mine = challenge[8:], new_nonce()
-        connected.sendall(b"hvdstor2" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine))
+        assert challenge.startswith(MAGIC)
+        mine = new_nonce()
+        said = (MAGIC, challenge[8:], mine, b"")
+        connected.sendall(MAGIC + mine + hmac_of(SECRET, b"horovod dialer", *said))
         instance, proof = read_exactly(connected, 16), read_exactly(connected, 32)
-        assert is_proof(proof, SECRET, wire.SERVER_ROLE, mine, theirs, instance)
-        self._key = derive_key(SECRET, b"horovod store client", theirs, mine)
+        assert proof == hmac_of(SECRET, b"horovod listener", *said, instance)
+        self._key = hmac_of(SECRET, b"key: horovod dialer", *said)
         self._number = 0
 
     def frame(self, body: bytes) -> bytes:
@@ -99,7 +102,7 @@ class Raw:
 
 
 def get_body(key: bytes, timeout_ms: int = 60_000) -> bytes:
-    return wire.encode_request(wire.Request(wire.Operation.GET, key, b"", timeout_ms))
+    return wire.Request(wire.Operation.GET, key, b"", timeout_ms).to_bytes()
 
 
 def is_closed_by_peer(connected: socket.socket) -> bool:
@@ -113,7 +116,7 @@ def is_closed_by_peer(connected: socket.socket) -> bool:
 
 @pytest.mark.usefixtures("bystander")
 def test_garbage_is_dropped_and_reported_with_its_address(reported: Reported) -> None:
-    with stranger(reported) as rude:
+    with connect(reported) as rude:
         rude.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
         assert is_closed_by_peer(rude)
         host, port = rude.getsockname()
@@ -123,7 +126,7 @@ def test_garbage_is_dropped_and_reported_with_its_address(reported: Reported) ->
 
 @pytest.mark.usefixtures("bystander")
 def test_silence_is_dropped_after_a_deadline(reported: Reported) -> None:
-    with stranger(reported) as silent:
+    with connect(reported) as silent:
         assert is_closed_by_peer(silent)
     assert ": no proof of the secret within 1 s" in reported.line()
 
@@ -189,35 +192,33 @@ def test_asking_while_parked_is_dropped(reported: Reported) -> None:
 
 @pytest.mark.usefixtures("bystander")
 def test_a_proof_cannot_be_replayed(reported: Reported) -> None:
-    with stranger(reported) as first:
-        theirs = read_exactly(first, 40)[8:]
-        mine = new_nonce()
-        hello = b"hvdstor2" + mine + prove(SECRET, wire.CLIENT_ROLE, theirs, mine)
+    with connect(reported) as first:
+        hello = Dialer(wire.PROTOCOL, SECRET).hello(read_exactly(first, 40))
         first.sendall(hello)
         read_exactly(first, 48)
-    with stranger(reported) as second:
+    with connect(reported) as second:
         second.sendall(hello)
         assert is_closed_by_peer(second)
     assert "does not know the job's secret" in reported.line()
 
 
 def impostor(answer: Callable[[bytes], bytes]) -> tuple[socket.socket, Callable[[], None]]:
-    """Who says something is certainly no store of this job is believed the third time."""
+    """A listener for three connections; a client gives up after the third certain failure."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         with listener:
             for _ in range(3):
                 with listener.accept()[0] as connected:
-                    connected.sendall(wire.MAGIC + b"n" * NONCE_BYTES)
-                    connected.sendall(answer(read_exactly(connected, wire.HELLO_BYTES)))
+                    connected.sendall(Listener(wire.PROTOCOL, SECRET).opening)
+                    connected.sendall(answer(read_exactly(connected, wire.PROTOCOL.hello_bytes)))
                     is_closed_by_peer(connected)
 
     return listener, serve
 
 
 def test_a_client_refuses_a_server_that_reflects_its_proof() -> None:
-    listener, serve = impostor(lambda hello: hello[-wire.WELCOME_BYTES :])
+    listener, serve = impostor(lambda hello: hello[-wire.PROTOCOL.reply_bytes :])
     thread = threading.Thread(target=serve)
     address = listener.getsockname()
     thread.start()
@@ -234,13 +235,13 @@ def test_a_client_gives_up_on_a_server_that_says_nothing() -> None:
         StoreClient(mute.getsockname(), SECRET, timeout_s=0.2)
 
 
-def test_strangers_make_room_for_members() -> None:
+def test_unauthenticated_peers_make_room_for_clients() -> None:
     lines: queue.Queue[str] = queue.Queue()
-    with StoreServer(SECRET, max_strangers=4, report=lines.put) as server:
+    with StoreServer(SECRET, max_unauthenticated=4, report=lines.put) as server:
         crowd = [socket.create_connection(server.address) for _ in range(12)]
-        member = StoreClient(server.address, SECRET, timeout_s=30)
-        member.set("key", b"value")
-        member.close()
+        client = StoreClient(server.address, SECRET, timeout_s=30)
+        client.set("key", b"value")
+        client.close()
         for each in crowd:
             each.close()
     assert "4 others have none either" in lines.get(timeout=30)
@@ -252,7 +253,7 @@ def test_each_address_is_reported_once_and_some_at_most() -> None:
         for number in range(60):
             source = (f"127.0.1.{1 + number % 30}", 0)
             with socket.create_connection(server.address, 30, source) as rude:
-                rude.sendall(b"x" * wire.HELLO_BYTES)
+                rude.sendall(b"x" * wire.PROTOCOL.hello_bytes)
                 is_closed_by_peer(rude)
     assert len(lines) == 20
     assert len({line.split(": ")[1].rpartition(":")[0] for line in lines}) == 20
@@ -260,7 +261,7 @@ def test_each_address_is_reported_once_and_some_at_most() -> None:
 
 
 def test_what_clients_leave_is_bounded(monkeypatch: pytest.MonkeyPatch, reported: Reported) -> None:
-    monkeypatch.setattr(shelf, "_MAX_STORED_BYTES", 1000)
+    monkeypatch.setattr(stored_values, "_MAX_STORED_BYTES", 1000)
     client = StoreClient(reported.server.address, SECRET, timeout_s=30)
     for _ in range(3):
         client.set("same", b"x" * 900)
@@ -273,10 +274,10 @@ def test_what_clients_leave_is_bounded(monkeypatch: pytest.MonkeyPatch, reported
 @given(body=st.binary(max_size=300))
 def test_decoding_never_fails_in_another_way(body: bytes) -> None:
     try:
-        request = wire.decode_request(body)
-    except ValueError:
+        request = wire.Request.from_bytes(body)
+    except ProtocolError:
         return
-    assert wire.decode_request(wire.encode_request(request)) == request
+    assert wire.Request.from_bytes(request.to_bytes()) == request
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
@@ -285,7 +286,7 @@ def test_the_server_survives_any_bytes(data: bytes) -> None:
     with StoreServer(SECRET, report=lambda text: None) as server:
         with socket.create_connection(server.address, timeout=30) as rude:
             rude.sendall(data)
-            with contextlib.suppress(OSError):  # it is thrown out already
+            with contextlib.suppress(OSError):  # it is dropped already
                 rude.shutdown(socket.SHUT_WR)
             assert is_closed_by_peer(rude)
         StoreClient(server.address, SECRET, timeout_s=30).close()

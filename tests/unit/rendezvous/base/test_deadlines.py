@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.rendezvous.base import timers
-from horovod.rendezvous.base.timers import Timers
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
+from horovod.rendezvous.base import deadlines
+from horovod.rendezvous.base.admission import UnauthenticatedPeers
+from horovod.rendezvous.base.deadlines import Timers
 
 _STEPS = st.lists(
     st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 9).map(float))), max_size=300
@@ -38,7 +38,7 @@ def test_what_is_not_valid_any_more_is_not_kept() -> None:
     for number in range(10_000):
         kept.set(0, 3600.0 + number)
         kept.set(0, None)
-    assert len(kept._queue) <= timers._MOST_STALE + 1
+    assert len(kept._queue) <= deadlines._MOST_STALE + 1
 
 
 def test_the_oldest_of_the_address_with_the_most_goes_first() -> None:

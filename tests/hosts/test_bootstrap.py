@@ -1,4 +1,4 @@
-"""How ranks of several hosts find each other, or say why not; and whom they do not let in."""
+"""Bootstrap over several hosts: it succeeds, or names the reason; other peers are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = ("steady.py", "64", "20")
 
 
 def assert_works(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
-    """A job with these ranks meets, and sums."""
+    """A job with these ranks connects and sums."""
     job = lab.start_worker(ranks_per_host, *ROUNDS)
     job.check(timeout_s=60)
     for report in lab.read_from(range(sum(ranks_per_host)), "report", job).values():
@@ -25,7 +25,7 @@ def assert_works(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
 
 
 def failures(job: Job) -> list[str]:
-    """The last line of each rank's standard error: it has failed."""
+    """The last line of standard error of each rank; all must have failed."""
     statuses = job.wait(timeout_s=60)
     assert all(statuses), job.told()
     return [rank.errors.splitlines()[-1] for rank in job.ranks]
@@ -36,13 +36,13 @@ def test_ipv6_only(lab: Lab) -> None:
     assert_works(lab, (2, 1))
 
 
-def test_names_that_mean_another_thing_on_every_host(lab: Lab) -> None:
+def test_names_that_differ_on_every_host(lab: Lab) -> None:
     lab.open(3, own_name_address="127.0.1.1")
     assert_works(lab, (1, 1, 1))
 
 
 def test_eight_interfaces_of_which_one_leads_to_the_others(lab: Lab) -> None:
-    """Its name is another one on each host; some addresses exist everywhere, some are private."""
+    """Its name differs on each host; some addresses exist on all hosts, some are private."""
     lab.open([eight_interfaces(number) for number in (1, 2, 3)])
     assert_works(lab, (1, 1, 1))
 
@@ -58,7 +58,7 @@ def eight_interfaces(number: int) -> list[Interface]:
         Interface("dark0", ("10.200.0.1/24",), segment=""),
     ]
     shared = Interface(f"lan{number}", (f"10.91.0.{number}/24",))
-    # The store's address is the first one: the launcher is told one that all can reach.
+    # The first one is the store's address, which all hosts can reach.
     return [shared, *own, *same]
 
 
@@ -99,23 +99,23 @@ def test_a_rank_with_another_secret_stays_outside(lab: Lab) -> None:
 
 
 def listening_ports(host: Host) -> list[tuple[str, int]]:
-    """Where processes of ``host`` wait for TCP connections from other hosts."""
+    """Where processes of ``host`` listen for TCP connections from other hosts."""
     return [(address, port) for address, port in host.listeners() if address != "127.0.0.1"]
 
 
-def test_strangers_disturb_nobody(lab: Lab) -> None:
-    """From start to end of a job another host connects to every port of it."""
+def test_unauthenticated_peers_do_not_disturb_a_job(lab: Lab) -> None:
+    """From start to end of a job another host connects to all its ports."""
     lab.open(3)
-    stranger = lab.stranger(lab.hosts[2])
-    assert stranger.stdin is not None
-    assert stranger.stdout is not None
+    intruder = lab.intruder(lab.hosts[2])
+    assert intruder.stdin is not None
+    assert intruder.stdout is not None
     job = lab.start_worker((2, 1), "steady.py", "1024", "400")
     visited = set()
     while any(rank.poll() is None for rank in job.ranks):
         for host in lab.hosts[:2]:
             for _, port in listening_ports(host):
-                print(host.address, port, file=stranger.stdin, flush=True)
-                assert stranger.stdout.readline() == "done\n"
+                print(host.address, port, file=intruder.stdin, flush=True)
+                assert intruder.stdout.readline() == "done\n"
                 visited.add((host.name, port))
     job.check(timeout_s=60)
     for report in lab.read_from(range(3), "report", job).values():

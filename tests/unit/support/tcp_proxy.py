@@ -1,4 +1,4 @@
-"""Somebody on the way between a client and its server, who cuts or changes what passes."""
+"""A TCP proxy that cuts or alters what passes between a client and its server."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import threading
 from collections.abc import Callable
 
 TO_SERVER, TO_CLIENT = 0, 1
-# Direction, how many bytes have passed in it, what is to pass; what passes then, None: a reset.
+# Direction, bytes that have passed in it, the next bytes -> bytes to pass on; None resets.
 Meddler = Callable[[int, int, bytes], "bytes | None"]
 
 
-def unharmed(direction: int, passed: int, data: bytes) -> bytes:
+def unchanged(direction: int, passed: int, data: bytes) -> bytes:
     return data
 
 
 def cut_after(direction: int, count: int) -> Meddler:
-    """Lets ``count`` bytes pass in this direction, then resets both connections."""
+    """Pass ``count`` bytes in this direction, then reset both connections."""
 
     def meddle(where: int, passed: int, data: bytes) -> bytes | None:
         if where != direction or passed + len(data) <= count:
@@ -30,7 +30,7 @@ def cut_after(direction: int, count: int) -> Meddler:
 
 
 def flip(direction: int, position: int, bit: int) -> Meddler:
-    """Changes one bit of this byte."""
+    """Change one bit of this byte."""
 
     def meddle(where: int, passed: int, data: bytes) -> bytes:
         if where != direction or not passed <= position < passed + len(data):
@@ -43,7 +43,7 @@ def flip(direction: int, position: int, bit: int) -> Meddler:
 
 
 class Proxy:
-    """Listens at ``address``; the n-th connection gets the n-th meddler, later ones none."""
+    """Listens at ``address``. The n-th connection gets the n-th meddler, later ones none."""
 
     def __init__(self, server: tuple[str, int], meddlers: list[Meddler]) -> None:
         self.count = 0
@@ -65,13 +65,13 @@ class Proxy:
         self._ended.close()
 
     def _serve(self) -> None:
-        """One connection at a time, as a client has."""
+        """One connection at a time, as a client makes them."""
         while self._ended not in select.select([self._listener, self._ended], [], [])[0]:
             with (
                 self._listener.accept()[0] as client,
                 socket.create_connection(self._server) as server,
             ):
-                meddlers = self._meddlers[self.count : self.count + 1] or [unharmed]
+                meddlers = self._meddlers[self.count : self.count + 1] or [unchanged]
                 self.count += 1
                 self._relay((client, server), meddlers[0])
 
@@ -93,7 +93,7 @@ class Proxy:
 
 
 def reset(*connected: socket.socket) -> None:
-    """End connections as if the other side had never known of them."""
+    """Reset connections."""
     for each in connected:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         each.close()

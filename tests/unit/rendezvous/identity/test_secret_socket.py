@@ -66,8 +66,8 @@ def test_another_user_gets_nothing() -> None:
 def test_another_user_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     port = a_port()
     served = SecretSocket(port, SECRET)
-    monkeypatch.setattr(secret_socket, "_is_one_of_us", lambda connected: False)
-    with pytest.raises(InitError, match="somebody else answers"):
+    monkeypatch.setattr(secret_socket, "_is_same_user", lambda connected: False)
+    with pytest.raises(InitError, match="another user's process answers"):
         ask_for_secret(port, PATIENCE_S)
     served.close()
 
@@ -77,7 +77,7 @@ def test_a_launcher_that_stands_still_is_waited_for_a_while() -> None:
     with new_socket() as silent:
         silent.bind(secret_socket._name(port))
         silent.listen()
-        with pytest.raises(InitError, match="has not told"):
+        with pytest.raises(InitError, match="has not sent"):
             ask_for_secret(port, 0.05)
 
 
@@ -113,12 +113,12 @@ def test_a_number_of_a_process_that_has_ended_proves_nothing(
         words = [sys.executable, "-c", script, secret_socket._name(port)[1:]]
         subprocess.run(words, check=True, timeout=60)
         with listener.accept()[0] as connected:
-            assert not secret_socket._is_one_of_us(connected)
+            assert not secret_socket._is_same_user(connected)
 
 
 def test_another_container_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:
-        assert secret_socket._is_one_of_us(left)
+        assert secret_socket._is_same_user(left)
         monkeypatch.setattr(secret_socket, "_namespaces", lambda pid: [str(pid)])
-        assert not secret_socket._is_one_of_us(left)
+        assert not secret_socket._is_same_user(left)

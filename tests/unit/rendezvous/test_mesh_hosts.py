@@ -11,6 +11,8 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+import worlds
+from worlds import MemoryStore, join_hosts, meshes, outcomes
 
 from horovod.errors import InitError
 from horovod.rendezvous.base import protection
@@ -18,9 +20,6 @@ from horovod.rendezvous.base.interfaces import Address, Route, routes_between
 from horovod.rendezvous.base.membership import SetLinks
 from horovod.rendezvous.links import round as link_round
 from horovod.rendezvous.mesh import Mesh
-
-from . import worlds
-from .worlds import MemoryStore, join_hosts, meshes, outcomes
 
 NOWHERE = Route("127.0.0.1", 1)
 
@@ -200,9 +199,9 @@ class OneWay:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *blocked: tuple[int, int]) -> None:
         self._blocked = blocked
         self._real = link_round.PeerDial
-        monkeypatch.setattr(link_round, "PeerDial", self.approach)
+        monkeypatch.setattr(link_round, "PeerDial", self.dial)
 
-    def approach(self, dialer, links, routes):  # type: ignore[no-untyped-def]
+    def dial(self, dialer, links, routes):  # type: ignore[no-untyped-def]
         if (dialer.rank, links[0].peer) in self._blocked:
             routes = [NOWHERE]
         return self._real(dialer, links, routes)
@@ -282,8 +281,8 @@ def test_a_host_without_libcrypto_fails_all_by_name(monkeypatch: pytest.MonkeyPa
     found = outcomes(3, lambda rank: join_hosts(rank, [[0], [1], [2]], store))
     (text,) = {str(each) for each in found}
     assert re.fullmatch(
-        r"init: rank \d on host\d finds no libcrypto of OpenSSL 1.1 or 3, which seals connections "
-        r"between hosts \(libcrypto.so.3: cannot open shared object file\); install .* "
+        r"init: rank \d on host\d finds no libcrypto of OpenSSL 1.1 or 3, which connections "
+        r"between hosts need \(libcrypto.so.3: cannot open shared object file\); install .* "
         r"\(libssl3 on Debian .*",
         text,
     )

@@ -1,4 +1,4 @@
-"""Whoever else connects where a rank is awaited: kept out, reported once, and the rank gets in."""
+"""Other peers at the port of a rank: they are refused and reported once, and the rank connects."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from worlds import SECRET
 
-from horovod.rendezvous.base.authentication import NONCE_BYTES, PROOF_BYTES, new_nonce
+from horovod.rendezvous.base.authentication import PROOF_BYTES
+from horovod.rendezvous.base.handshake import Dialer, Listener, ProtocolError
 from horovod.rendezvous.base.interfaces import Address, Route
-from horovod.rendezvous.host.handshake import ProtocolError
-from horovod.rendezvous.links import dialing as approach
-from horovod.rendezvous.links import handshake as greeting
-from horovod.rendezvous.links import listening as reception
+from horovod.rendezvous.links import dialing, listening
 from horovod.rendezvous.links.connector import Connector, Stream
-from horovod.rendezvous.links.dialing import Dialer, PeerDial
-from horovod.rendezvous.links.handshake import Claims, Verdict
+from horovod.rendezvous.links.dialing import PeerDial, RankDialer
+from horovod.rendezvous.links.handshake import PROTOCOL, Claims, Verdict, verdict_in
 from horovod.rendezvous.links.listening import LinkListener
 from horovod.rendezvous.links.plan import Link, Purpose
-
-from .worlds import SECRET
 
 CONTEXT = b"c" * 32
 LINK_TO_0 = Link(Purpose.DATA, 0, 3, 0)  # as rank 1 sees it
@@ -36,35 +33,35 @@ LINK_TO_1 = Link(Purpose.DATA, 1, 3, 1)  # as rank 0 sees it
 
 
 class Door:
-    """Rank 0, which expects rank 1, on a thread of its own until it has come."""
+    """Rank 0, which expects rank 1, on its own thread."""
 
     def __init__(self, host: str = "127.0.0.1", cuts: Sequence[int] = ()) -> None:
-        self.board = CutBoard(cuts)
-        self.reception = LinkListener(self.board, 0, SECRET, [Address(host, 8, "lo")])
-        self.reception.expect([LINK_TO_1], CONTEXT, {"127.0.0.9"})
-        self.route = Route(host, self.reception.listening[0].port)
+        self.connector = CuttingConnector(cuts)
+        self.listener = LinkListener(self.connector, 0, SECRET, [Address(host, 8, "lo")])
+        self.listener.expect([LINK_TO_1], CONTEXT, {"127.0.0.9"})
+        self.route = Route(host, self.listener.listening[0].port)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def _serve(self) -> None:
         while not self._is_over.is_set():
-            self.board.step(0.02)
+            self.connector.step(0.02)
 
     def connect(self, source: str = "127.0.0.1") -> socket.socket:
         return socket.create_connection(self.route.target[:2], 30, (source, 0))
 
     def let_in(self, cuts: Sequence[int] = ()) -> None:
-        """Rank 1 comes, and only its connection is accepted."""
+        """Rank 1 dials, and only its connection is accepted."""
         dialled = dial(self.route, cuts=cuts)
         assert not dialled.missing, dialled.reasons
         self._stop()
-        assert self.reception.is_complete
-        (arrived,) = self.reception.arrived.values()
+        assert self.listener.is_complete
+        (arrived,) = self.listener.arrived.values()
         (made,) = dialled.made.values()
         with arrived.socket, made.socket:
             assert arrived.socket.getpeername() == made.socket.getsockname()
-            # Not a byte of what follows the greeting has been read.
+            # No byte after the handshake has been read.
             made.socket.send(b"first")
             arrived.socket.setblocking(True)
             assert arrived.socket.recv(100) == b"first"
@@ -78,10 +75,10 @@ class Door:
 
     def close(self) -> None:
         self._stop()
-        for arrived in self.reception.arrived.values():
+        for arrived in self.listener.arrived.values():
             arrived.socket.close()
-        self.reception.close()
-        self.board.close()
+        self.listener.close()
+        self.connector.close()
 
 
 def dial(
@@ -92,16 +89,16 @@ def dial(
     context: bytes = CONTEXT,
     cuts: Sequence[int] = (),
 ) -> PeerDial:
-    board = CutBoard(cuts)
-    dialled = PeerDial(Dialer(board, rank, secret, context), [link], routes)
+    connector = CuttingConnector(cuts)
+    dialled = PeerDial(RankDialer(connector, rank, secret, context), [link], routes)
     while not dialled.is_settled:
         dialled.advance()
-        board.step(min(dialled.wait_s(), 0.1))
-    board.close()
+        connector.step(min(dialled.wait_s(), 0.1))
+    connector.close()
     return dialled
 
 
-class CutBoard(Connector):
+class CuttingConnector(Connector):
     """Resets a connection at its n-th piece of a message, for the first connections."""
 
     def __init__(self, pieces: Sequence[int]) -> None:
@@ -120,8 +117,8 @@ class CutBoard(Connector):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approach, "_TRIES", 1)
-    monkeypatch.setattr(reception, "_GREETING_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(dialing, "_TRIES", 1)
+    monkeypatch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 2.0)
 
 
 @pytest.fixture
@@ -150,12 +147,18 @@ def read_exactly(connected: socket.socket, count: int) -> bytes:
     return data
 
 
-def claims_for(route: Route, listener: int = 0) -> Claims:
+def claims_for(route: Route) -> Claims:
     link = LINK_TO_0
-    return Claims(link.purpose, link.channel, 1, listener, route.host, route.port, CONTEXT)
+    return Claims(link.purpose, link.channel, 1, 0, route.host, route.port, CONTEXT)
 
 
-def test_without_strangers(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+def hello_to(connected: socket.socket, route: Route) -> bytes:
+    """The hello of rank 1 on this connection."""
+    challenge = read_exactly(connected, PROTOCOL.challenge_bytes)
+    return Dialer(PROTOCOL, SECRET).hello(challenge, claims_for(route).to_bytes())
+
+
+def test_a_rank_alone(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
     door.let_in()
     assert capsys.readouterr().err == ""
 
@@ -172,21 +175,22 @@ def test_each_connection_has_keys_of_its_own_that_nothing_shows() -> None:
     assert {len(key) for key in seen} == {32}
 
 
-def test_keys_depend_on_everything_that_was_agreed_on() -> None:
-    route = Route("127.0.0.1", 1)
-    claims, mine, theirs = claims_for(route), new_nonce(), new_nonce()
-    others = [
-        (SECRET, claims, mine, theirs),
-        (b"t" * 32, claims, mine, theirs),
-        (SECRET, claims_for(route, listener=2), mine, theirs),
-        (SECRET, dataclasses.replace(claims, channel=9), mine, theirs),
-        (SECRET, dataclasses.replace(claims, purpose=Purpose.CONTROL), mine, theirs),
-        (SECRET, claims, new_nonce(), theirs),
-        (SECRET, claims, mine, new_nonce()),
-        (SECRET, claims, theirs, mine),
-    ]
-    keys = [greeting.keys_of_dialer(*agreed) for agreed in others]
-    assert len({key for pair in keys for key in (pair.send, pair.receive)}) == 2 * len(others)
+def test_keys_depend_on_the_claims() -> None:
+    claims = claims_for(Route("127.0.0.1", 1))
+    listener = Listener(PROTOCOL, SECRET)
+    keys = set()
+    changes: tuple[dict[str, object], ...] = (
+        {},
+        {"listener": 2},
+        {"channel": 9},
+        {"purpose": Purpose.CONTROL},
+    )
+    for change in changes:
+        side = Dialer(PROTOCOL, SECRET)
+        side._nonce = b"n" * 32
+        side.hello(listener.opening, dataclasses.replace(claims, **change).to_bytes())  # type: ignore[arg-type]
+        keys |= {side.send_key, side.receive_key}
+    assert len(keys) == 2 * len(changes)
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3])
@@ -196,11 +200,11 @@ def test_a_connection_that_is_reset_is_dialled_again(
     monkeypatch: pytest.MonkeyPatch, piece: int, is_dialer: bool, times: int
 ) -> None:
     """Challenge, verdict and the answer to TAKE, or magic, hello and TAKE."""
-    monkeypatch.setattr(approach, "_STAGGER_S", 0.001)
+    monkeypatch.setattr(dialing, "_STAGGER_S", 0.001)
     cuts = [piece] * times
     door = Door(cuts=() if is_dialer else cuts)
     door.let_in(cuts=cuts if is_dialer else ())
-    assert not door.board.pieces
+    assert not door.connector.pieces
     door.close()
 
 
@@ -216,7 +220,7 @@ def test_garbage_is_dropped_unread_and_reported_once(
 ) -> None:
     for _ in range(3):
         with door.connect() as rude:
-            with contextlib.suppress(ConnectionError):  # thrown out before all was sent
+            with contextlib.suppress(ConnectionError):  # dropped before all was sent
                 rude.sendall(text)
             assert is_closed_by_peer(rude)
     door.let_in()
@@ -233,22 +237,22 @@ def test_scanners_and_half_open_connections(door: Door, capsys: pytest.CaptureFi
     silent = door.connect()
     door.let_in()
     silent.close()
-    assert "127.0.0.9" not in capsys.readouterr().err  # a rank's, which had found a better way
+    assert "127.0.0.9" not in capsys.readouterr().err  # a rank that has found a better address
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_silence_and_trickles_end_at_the_deadline(
     door: Door, capsys: pytest.CaptureFixture[str], is_slow: bool
 ) -> None:
-    with door.connect() as stranger:
-        stranger.settimeout(0.1)
-        read_exactly(stranger, greeting.CHALLENGE_BYTES)
-        sent = greeting.MAGIC + bytes(1000)
+    with door.connect() as silent:
+        silent.settimeout(0.1)
+        read_exactly(silent, PROTOCOL.challenge_bytes)
+        sent = PROTOCOL.magic + bytes(1000)
         for byte in sent:
             try:
                 if is_slow:
-                    stranger.send(bytes((byte,)))
-                if not stranger.recv(1):
+                    silent.send(bytes((byte,)))
+                if not silent.recv(1):
                     break
             except TimeoutError:
                 continue
@@ -269,10 +273,9 @@ def test_another_secret(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_hello_cannot_be_replayed(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
     with door.connect() as first:
-        nonce = read_exactly(first, greeting.CHALLENGE_BYTES)[len(greeting.MAGIC) :]
-        hello = greeting.encode_hello(SECRET, claims_for(door.route), new_nonce(), nonce)
+        hello = hello_to(first, door.route)
         first.sendall(hello)
-        assert read_exactly(first, greeting.VERDICT_BYTES)[0] == Verdict.WELCOME
+        assert read_exactly(first, PROTOCOL.reply_bytes)[0] == Verdict.WELCOME
     with door.connect() as second:
         second.sendall(hello)
         assert is_closed_by_peer(second)
@@ -280,11 +283,11 @@ def test_a_hello_cannot_be_replayed(door: Door, capsys: pytest.CaptureFixture[st
     assert "it does not know the job's secret" in capsys.readouterr().err
 
 
-def test_many_strangers_make_room_for_a_rank(
+def test_many_unauthenticated_peers_make_room_for_a_rank(
     door: Door, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    door.reception._strangers.most = 8
-    monkeypatch.setattr(reception, "_GREETING_TIMEOUT_S", 60.0)
+    door.listener._unauthenticated.most = 8
+    monkeypatch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 60.0)
     crowd = [door.connect() for _ in range(100)]
     door.let_in()
     for each in crowd:
@@ -296,13 +299,13 @@ def test_many_strangers_make_room_for_a_rank(
     ("details", "reason"),
     [
         ({"link": Link(Purpose.DATA, 0, 3, 7)}, "another rank of this job is there"),
-        ({"context": b"d" * 32}, "in another meeting"),
+        ({"context": b"d" * 32}, "in another bootstrap"),
         ({"rank": 2}, "does not expect this rank"),
         ({"link": Link(Purpose.NEWS, 0, 3, 0)}, "does not expect this rank"),
         ({"link": Link(Purpose.DATA, 0, 4, 0)}, "does not expect this rank"),
     ],
 )
-def test_ranks_that_are_wrong_here_are_told_why_and_not_reported(
+def test_other_ranks_of_the_job_get_the_reason_and_are_not_reported(
     door: Door, capsys: pytest.CaptureFixture[str], details: dict[str, object], reason: str
 ) -> None:
     dialled = dial(door.route, **details)  # type: ignore[arg-type]
@@ -314,10 +317,8 @@ def test_ranks_that_are_wrong_here_are_told_why_and_not_reported(
 def test_a_rank_that_leaves_before_it_takes_the_link_may_come_again(door: Door) -> None:
     for _ in range(3):
         with door.connect() as fickle:
-            nonce = read_exactly(fickle, greeting.CHALLENGE_BYTES)[len(greeting.MAGIC) :]
-            claims = claims_for(door.route)
-            fickle.sendall(greeting.encode_hello(SECRET, claims, new_nonce(), nonce))
-            assert read_exactly(fickle, greeting.VERDICT_BYTES)[0] == Verdict.WELCOME
+            fickle.sendall(hello_to(fickle, door.route))
+            assert read_exactly(fickle, PROTOCOL.reply_bytes)[0] == Verdict.WELCOME
     door.let_in()
 
 
@@ -326,8 +327,8 @@ def test_a_rank_that_leaves_before_it_takes_the_link_may_come_again(door: Door) 
 def test_any_bytes(data: bytes, has_magic: bool) -> None:
     door = Door()
     with door.connect() as rude:
-        rude.sendall(greeting.MAGIC * has_magic + data)
-        with contextlib.suppress(OSError):  # it is thrown out already
+        rude.sendall(PROTOCOL.magic * has_magic + data)
+        with contextlib.suppress(OSError):  # it is dropped already
             rude.shutdown(socket.SHUT_WR)
         assert is_closed_by_peer(rude)
     door.let_in()
@@ -339,7 +340,7 @@ Impostor = Callable[[Callable[[socket.socket], None]], Route]
 
 @pytest.fixture
 def impostor() -> Iterator[Impostor]:
-    """Listens where rank 0 is thought to be, for one connection, and does what the test wants."""
+    """Listens in place of rank 0 for one connection, and does what the test wants."""
     threads = []
 
     def listen(act: Callable[[socket.socket], None]) -> Route:
@@ -361,8 +362,8 @@ def impostor() -> Iterator[Impostor]:
 
 def test_a_listener_that_reflects_our_proof_is_refused(impostor: Impostor) -> None:
     def reflect(connected: socket.socket) -> None:
-        connected.sendall(greeting.encode_challenge(b"n" * NONCE_BYTES))
-        hello = read_exactly(connected, len(greeting.MAGIC) + greeting.HELLO_REST_BYTES)
+        connected.sendall(Listener(PROTOCOL, SECRET).opening)
+        hello = read_exactly(connected, PROTOCOL.hello_bytes)
         connected.sendall(bytes((Verdict.WELCOME,)) + hello[-PROOF_BYTES:])
 
     route = impostor(reflect)
@@ -372,17 +373,17 @@ def test_a_listener_that_reflects_our_proof_is_refused(impostor: Impostor) -> No
 def test_a_listener_that_relays_to_the_right_rank_is_refused(
     door: Door, impostor: Impostor
 ) -> None:
-    """The claims name the address that was dialled; the rank there is not at the impostor's."""
+    """The claims name the dialled address, which is not that of the rank."""
 
     def relay(connected: socket.socket) -> None:
         with door.connect() as onward:
-            connected.sendall(read_exactly(onward, greeting.CHALLENGE_BYTES))
-            hello_bytes = len(greeting.MAGIC) + greeting.HELLO_REST_BYTES
+            connected.sendall(read_exactly(onward, PROTOCOL.challenge_bytes))
+            hello_bytes = PROTOCOL.hello_bytes
             onward.sendall(read_exactly(connected, hello_bytes))
-            connected.sendall(read_exactly(onward, greeting.VERDICT_BYTES))
+            connected.sendall(read_exactly(onward, PROTOCOL.reply_bytes))
 
     route = impostor(relay)
-    assert "in another meeting" in dial(route).reasons[route]
+    assert "in another bootstrap" in dial(route).reasons[route]
     door.let_in()
 
 
@@ -390,7 +391,7 @@ def test_a_listener_that_relays_to_the_right_rank_is_refused(
 def test_services_of_others_are_no_ranks(
     impostor: Impostor, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
-    monkeypatch.setattr(approach, "_ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 0.3)
     route = impostor(lambda connected: connected.sendall(text))
     expected = "does not speak this protocol" if text else "no answer within 0.3 s"
     assert expected in dial(route).reasons[route]
@@ -399,62 +400,59 @@ def test_services_of_others_are_no_ranks(
 def test_the_first_address_that_authenticates_wins(door: Door, impostor: Impostor) -> None:
     mute = impostor(lambda connected: None)
     other = impostor(lambda connected: connected.sendall(b"x" * 100))
-    board = Connector()
-    dialer = Dialer(board, 1, SECRET, CONTEXT)
+    connector = Connector()
+    dialer = RankDialer(connector, 1, SECRET, CONTEXT)
     dialled = PeerDial(dialer, [LINK_TO_0], [other, mute, door.route])
     while dialled.missing:
         dialled.advance()
-        board.step(min(dialled.wait_s(), 0.1))
+        connector.step(min(dialled.wait_s(), 0.1))
     assert dialled.is_settled
     (made,) = dialled.made.values()
     assert made.socket.getpeername() == door.route.target
     made.socket.close()
-    board.close()
+    connector.close()
 
 
 def test_many_dead_addresses_are_tried_a_few_at_a_time(
     door: Door, impostor: Impostor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approach, "_MAX_AT_ONCE", 2)
-    monkeypatch.setattr(approach, "_STAGGER_S", 0.0)
-    monkeypatch.setattr(approach, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(approach, "_ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(dialing, "_MAX_AT_ONCE", 2)
+    monkeypatch.setattr(dialing, "_STAGGER_S", 0.0)
+    monkeypatch.setattr(dialing, "_CONTACT_S", 0.0)
+    monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 0.2)
     mute = [impostor(lambda connected: None) for _ in range(5)]
-    board = Connector()
-    dialled = PeerDial(Dialer(board, 1, SECRET, CONTEXT), [LINK_TO_0], [*mute, door.route])
+    connector = Connector()
+    dialled = PeerDial(RankDialer(connector, 1, SECRET, CONTEXT), [LINK_TO_0], [*mute, door.route])
     dialled.advance()
     assert len(dialled._under_way) == 2
     assert dialled.wait_s() > 1  # nothing to do until one of them ends
     while not dialled.is_settled:
         dialled.advance()
         assert len(dialled._under_way) <= 2
-        board.step(min(dialled.wait_s(), 0.1))
-    board.close()
+        connector.step(min(dialled.wait_s(), 0.1))
+    connector.close()
     assert not dialled.missing
     assert set(mute[:4]) <= set(dialled.reasons) <= set(mute)
     for each in dialled.made.values():
         each.socket.close()
 
 
-@pytest.mark.parametrize("position", range(0, 200, 7))
-def test_a_flipped_bit_is_never_accepted(position: int) -> None:
-    nonce, claims = new_nonce(), claims_for(Route("10.1.2.3", 4567))
-    good = greeting.encode_hello(SECRET, claims, new_nonce(), nonce)[len(greeting.MAGIC) :]
-    assert greeting.read_hello(good, SECRET, nonce)[0] == claims
-    bad = bytearray(good)
-    bad[position % len(bad)] ^= 1
-    with pytest.raises(ProtocolError):
-        greeting.read_hello(bytes(bad), SECRET, nonce)
+@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "fe80::1", "2001:db8::7"])
+def test_claims_keep_addresses_of_both_families(host: str) -> None:
+    claims = claims_for(Route(host, 1))
+    assert Claims.from_bytes(claims.to_bytes()) == claims
 
 
-def test_claims_keep_addresses_of_both_families() -> None:
-    for host in ("10.0.0.1", "::1", "fe80::1", "2001:db8::7"):
-        nonce, claims = new_nonce(), claims_for(Route(host, 1))
-        hello = greeting.encode_hello(SECRET, claims, nonce, nonce)[len(greeting.MAGIC) :]
-        assert greeting.read_hello(hello, SECRET, nonce)[0].host == host
+def test_unknown_purposes_and_verdicts_are_refused() -> None:
+    statement = claims_for(Route("10.0.0.1", 1)).to_bytes()
+    with pytest.raises(ProtocolError, match="unknown purpose 9"):
+        Claims.from_bytes(b"\x09" + statement[1:])
+    assert verdict_in(b"\x01") == Verdict.WELCOME
+    with pytest.raises(ProtocolError, match="its verdict is 9; expected 1 to 4"):
+        verdict_in(b"\x09")
 
 
-def test_a_rank_is_let_in_among_many_strangers_at_once(door: Door) -> None:
+def test_a_rank_connects_among_many_other_peers(door: Door) -> None:
     with ThreadPoolExecutor(8) as pool:
 
         def disturb(number: int) -> None:
