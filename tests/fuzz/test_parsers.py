@@ -28,7 +28,7 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
-from horovod.launch.kubernetes import pod_rendezvous as meeting
+from horovod.launch.kubernetes import pod_rendezvous
 from horovod.launch.model.host_plan import (
     HostPlan,
     WorkerSpec,
@@ -297,7 +297,7 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "places of MPI": Parser(
         of(struct.pack("=8i", 0, 0, 0, 1, 2, 0, 2, 1)),
-        lambda data, _: mpi_identity._check_places(struct.unpack("=8i", data[:32].ljust(32)), 4),
+        lambda data, _: mpi_identity._check_positions(struct.unpack("=8i", data[:32].ljust(32)), 4),
     ),
     "tasks of Slurm": Parser(
         of(b"2(x3),1"),
@@ -323,7 +323,7 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "checkpoint": Parser(checkpoint_seeds, checkpoint, (ValueError, OSError)),
     "store of a pod": Parser(
-        of(b"10.0.0.5 4000"), lambda data, _: meeting._address_in(data), (InitError,)
+        of(b"10.0.0.5 4000"), lambda data, _: pod_rendezvous._address_in(data), (InitError,)
     ),
     "process sets": Parser(
         of(b'[{"add": [0, 1]}, null]', b"[[0, 1], null]"),
@@ -335,7 +335,7 @@ PARSERS: Mapping[str, Parser] = {
         lambda data, _: exchange._numbers_in(data),
     ),
     "numbers of a process": Parser(
-        lambda: [made_reports.chronicle(0, 2, 3).encoded()], reported, ()
+        lambda: [made_reports.process_record(0, 2, 3).to_bytes()], reported, ()
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Jobs for launchers of others that say what to run in an object with attributes.
+"""Jobs for launchers that describe a job by an object with attributes.
 
 A command runs below a supervisor, as a function of ``horovod.run`` does, so the caller's process
 keeps its signal handlers and children.
@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.launch.calls.call import memory_file
-from horovod.launch.cli import main as cli
+from horovod.launch.cli import jobs
+from horovod.launch.cli.main import print_build_table
 from horovod.launch.cli.options import chosen_settings, named_interfaces, split_command
-from horovod.launch.others.arguments import HorovodArgs, as_arguments, as_options
+from horovod.launch.cli.parser import make_parser
+from horovod.launch.compat.arguments import HorovodArgs, as_arguments, as_options
 from horovod.launch.run import mpi_launch
 from horovod.launch.run.function import run, run_as_given
 from horovod.launch.run.supervision import read_outcome, supervise
@@ -54,27 +56,27 @@ _OF_RUN = (
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> HorovodArgs:
-    """What a command line of ``horovodrun`` says, by default this process's own.
+    """A command line of ``horovodrun``, by default this process's, as attributes.
 
     Raises:
-        SystemExit: it is none, or asks for help.
+        SystemExit: it is invalid, or asks for help.
     """
-    parser = cli.make_parser()
+    parser = make_parser()
     options, command = split_command(sys.argv[1:] if words is None else words, parser)
     return as_arguments(parser.parse_args(options), command, parser)
 
 
 def run_arguments(args: Any, environ: Mapping[str, str] | None = None) -> list[Any] | None:
-    """Run what ``args`` says: results by rank of its ``run_func``, None after its ``command``.
+    """Run the job of ``args``; returns the results of its ``run_func`` by rank, or None.
 
     Blocks until the job has ended. The workers have ``environ``, by default this process's.
 
     Raises:
-        ValueError: attributes are missing, contradict each other or have values that cannot be.
-        RuntimeError: a process has failed, or the job could not go on; the text has the first one.
-        OSError: a file that was named cannot be read or written.
+        ValueError: attributes are missing or invalid, or contradict each other.
+        RuntimeError: a process failed, or the job could not continue; the text has the first error.
+        OSError: a named file cannot be read or written.
     """
-    given = as_options(args, cli.make_parser())
+    given = as_options(args, make_parser())
     if given.check_build:
         check_build(given.verbose)
         return None
@@ -97,10 +99,10 @@ def choose_controller(
     js_run: Callable[[], Any],
     verbosity: int | None = None,
 ) -> Any:
-    """Call the one of three functions that was asked for, ``gloo_run`` if none was.
+    """Call the chosen one of three functions, by default ``gloo_run``.
 
     Raises:
-        ValueError: MPI was asked for and cannot be used.
+        ValueError: MPI was chosen and cannot be used.
     """
     if not use_gloo and (use_mpi or use_jsrun):
         mpi_launch.check_mpi()
@@ -109,12 +111,12 @@ def choose_controller(
 
 
 def check_build(verbose: bool | int | None = False) -> None:
-    """Print what ``horovodrun --check-build`` does."""
-    cli.print_build_table(bool(verbose))
+    """Print the table of ``horovodrun --check-build``."""
+    print_build_table(bool(verbose))
 
 
 def make_check_build_action(np_arg: Action | None = None) -> type[Action]:
-    """An option's action that prints that and ends the process; ``np_arg`` is not required then."""
+    """An action that prints that table and exits; ``np_arg`` is not required then."""
 
     class CheckBuild(Action):
         def __call__(self, parser: ArgumentParser, *_: Any) -> None:
@@ -127,12 +129,12 @@ def make_check_build_action(np_arg: Action | None = None) -> type[Action]:
 
 
 def set_env_from_args(env: dict[str, str], args: Any) -> dict[str, str]:
-    """``env`` with the variables of the engine's settings that ``args`` chooses.
+    """``env`` with the variables of the settings that ``args`` chooses.
 
     Raises:
-        ValueError: one has a value that it cannot have.
+        ValueError: a setting has an invalid value.
     """
-    given = as_options(args, cli.make_parser())
+    given = as_options(args, make_parser())
     env.update(environment_of(chosen_settings(given)))
     return env
 
@@ -152,16 +154,16 @@ def _call(
         func=function,
         executable=executable,
         network_interfaces=",".join(named_interfaces(given)) or None,
-        use_mpi=cli.controller_of(given) != "gloo" or None,
+        use_mpi=jobs.controller_of(given) != "gloo" or None,
     )
-    return run_as_given(arguments, {**(environ or {}), **cli.settings_environment(given)})
+    return run_as_given(arguments, {**(environ or {}), **jobs.settings_environment(given)})
 
 
 def _run_command(words: list[str], given: Namespace, environ: Mapping[str, str]) -> None:
-    if cli.controller_of(given) != "gloo":
+    if jobs.controller_of(given) != "gloo":
         _run_by_mpi(words, given, environ)
         return
-    plan = cli.plan_of(given, words, environ)
+    plan = jobs.plan_of(given, words, environ)
     with memory_file() as report:
         exit_code = supervise(
             lambda: Assignment(plan, None, report.fileno()),
@@ -178,10 +180,10 @@ def _run_command(words: list[str], given: Namespace, environ: Mapping[str, str])
 
 def _run_by_mpi(words: list[str], given: Namespace, environ: Mapping[str, str]) -> None:
     mpi_launch.check_mpi()
-    job = cli.mpi_job(given, words, environ)
+    job = jobs.mpi_job(given, words, environ)
     is_jsrun = given.controller == "jsrun"
     run = mpi_launch.run_jsrun if is_jsrun else mpi_launch.run_mpirun
-    status = run(job, environ, cli.settings_environment(given), is_verbose=bool(given.verbose))
+    status = run(job, environ, jobs.settings_environment(given), is_verbose=bool(given.verbose))
     if status != 0:
         name = "jsrun" if is_jsrun else "mpirun"
         raise RuntimeError(f"{name} failed with exit code {status}")

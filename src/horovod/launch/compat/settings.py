@@ -1,57 +1,42 @@
-"""What a job is like, as launchers of others hold it to hand it on to ``gloo_run`` and its like."""
+"""The settings of a job for ``gloo_run``, ``mpi_run`` and ``js_run``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from horovod.launch.others.arguments import HorovodArgs
-from horovod.launch.others.timeout import Timeout
+from horovod.launch.compat.arguments import HorovodArgs
+from horovod.launch.compat.timeout import Timeout
 
 __all__ = ["BaseSettings", "ElasticSettings", "Settings", "arguments_of"]
 
 
+@dataclass(eq=False, repr=False)
 class BaseSettings:
     """``start_timeout`` is in seconds, or a ``Timeout``; the other names are horovodrun's.
 
-    ``key`` is the secret of the original's services, which are not here; it has no effect.
+    ``key`` has no effect: it is the secret of upstream's services.
     """
 
-    def __init__(
-        self,
-        num_proc: int | None = None,
-        verbose: int = 0,
-        ssh_port: int | None = None,
-        ssh_identity_file: str | None = None,
-        extra_mpi_args: str | None = None,
-        tcp_flag: bool | None = None,
-        binding_args: str | None = None,
-        key: bytes | None = None,
-        start_timeout: float | Timeout | None = None,
-        output_filename: str | None = None,
-        run_func_mode: bool | None = None,
-        nics: Collection[str] | None = None,
-        elastic: bool = False,
-        prefix_output_with_timestamp: bool = False,
-    ) -> None:
-        self.num_proc = num_proc
-        self.verbose = verbose
-        self.ssh_port = ssh_port
-        self.ssh_identity_file = ssh_identity_file
-        self.extra_mpi_args = extra_mpi_args
-        self.tcp_flag = tcp_flag
-        self.binding_args = binding_args
-        self.key = key
-        self.start_timeout = start_timeout
-        self.output_filename = output_filename
-        self.run_func_mode = run_func_mode
-        self.nics = nics
-        self.elastic = elastic
-        self.prefix_output_with_timestamp = prefix_output_with_timestamp
+    num_proc: int | None = None
+    verbose: int = 0
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    extra_mpi_args: str | None = None
+    tcp_flag: bool | None = None
+    binding_args: str | None = None
+    key: bytes | None = None
+    start_timeout: float | Timeout | None = None
+    output_filename: str | None = None
+    run_func_mode: bool | None = None
+    nics: Collection[str] | None = None
+    elastic: bool = False
+    prefix_output_with_timestamp: bool = False
 
 
 class Settings(BaseSettings):
-    """Of a job of fixed size, on ``hosts`` of the form ``name:slots[,name:slots...]``."""
+    """A job of fixed size on ``hosts`` of the form ``name:slots[,name:slots...]``."""
 
     def __init__(self, hosts: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -59,7 +44,7 @@ class Settings(BaseSettings):
 
 
 class ElasticSettings(BaseSettings):
-    """Of a job whose workers come and go; ``discovery`` says on which hosts."""
+    """An elastic job on the hosts that ``discovery`` finds."""
 
     def __init__(
         self,
@@ -83,10 +68,10 @@ class ElasticSettings(BaseSettings):
 def arguments_of(
     settings: BaseSettings, nics: Collection[str] | None, command: str | list[str]
 ) -> HorovodArgs:
-    """The job of fixed size that ``settings`` stand for.
+    """The job of fixed size that ``settings`` describe.
 
     Raises:
-        ValueError: they are of an elastic job.
+        ValueError: the job is elastic.
         TimeoutException: the start timeout is over.
     """
     if settings.elastic:

@@ -1,4 +1,4 @@
-"""Small questions about this machine, its LSF job and its environment that launchers ask."""
+"""Helpers about this machine, its LSF job and its environment."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def get_local_host_addresses() -> list[str]:
 
 
 def filter_local_addresses(all_host_names: Sequence[str]) -> list[str]:
-    """Those of the names that mean other machines; may ask DNS."""
+    """The names of other machines; may ask DNS."""
     return [name for name in all_host_names if not is_this_machine(name)]
 
 
 class LSFUtils:
-    """The job of IBM's LSF around this process. The first host is asked by ssh what hosts have.
+    """The LSF job of this process. Its first host is asked by ssh for CPUs and GPUs.
 
     Raises:
         ValueError: there is no such job.
@@ -45,7 +45,7 @@ class LSFUtils:
 
     @staticmethod
     def using_lsf() -> bool:
-        """Whether there is one."""
+        """Whether this process is part of an LSF job."""
         return is_lsf_job(os.environ)
 
     @staticmethod
@@ -55,17 +55,17 @@ class LSFUtils:
 
     @staticmethod
     def get_num_cores() -> int:
-        """Logical CPUs of a host."""
+        """The logical CPUs of a host."""
         return _parts().cpus
 
     @staticmethod
     def get_num_gpus() -> int:
-        """GPUs of a host."""
+        """The GPUs of a host."""
         return _parts().gpus
 
     @staticmethod
     def get_num_processes() -> int:
-        """A process for each GPU of its hosts, or for each slot if they have none."""
+        """The number of GPUs of all hosts, or of slots if the hosts have no GPUs."""
         return sum(host.slots for host in with_a_process_per_gpu(job_hosts(os.environ), _parts()))
 
 

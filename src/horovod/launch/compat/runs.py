@@ -1,4 +1,4 @@
-"""``gloo_run``, ``mpi_run`` and ``js_run``: one command on all hosts of some settings.
+"""``gloo_run``, ``mpi_run`` and ``js_run``: run one command on all hosts of the settings.
 
 They block until the job has ended, and raise RuntimeError if it failed, as ``run_arguments`` does.
 """
@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from horovod.launch.others.hosts import SlotInfo
-from horovod.launch.others.job import run_arguments
-from horovod.launch.others.settings import BaseSettings, arguments_of
+from horovod.launch.compat.hosts import SlotInfo
+from horovod.launch.compat.job import run_arguments
+from horovod.launch.compat.settings import BaseSettings, arguments_of
 from horovod.launch.schedulers.lsf import is_lsf_job
 from horovod.launch.schedulers.mpirun import MpiKind, detect_mpi
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Command = str | list[str]
-# Taken from this process where an environment has none.
+# Taken from this process if an environment lacks them.
 _NEEDED = ("PATH", "PYTHONPATH")
 
 
@@ -42,7 +42,7 @@ def gloo_run(
     server_ip: str | None,
     command: Command,
 ) -> None:
-    """Start the processes ourselves. ``server_ip`` has no effect: the launcher finds ways."""
+    """Start the processes without MPI. ``server_ip`` has no effect."""
     args = arguments_of(settings, nics, command)
     args.use_gloo = True
     run_arguments(args, _checked(env))
@@ -56,7 +56,7 @@ def mpi_run(
     stdout: Any = None,
     stderr: Any = None,
 ) -> None:
-    """Let ``mpirun`` start them. Raises ValueError, too, where MPI cannot be used."""
+    """Start them by ``mpirun``. Also raises ValueError if MPI cannot be used."""
     _run_by_mpi("mpi_run", "use_mpi", settings, nics, env, command, (stdout, stderr))
 
 
@@ -68,12 +68,12 @@ def js_run(
     stdout: Any = None,
     stderr: Any = None,
 ) -> None:
-    """Let ``jsrun`` start them, in a job of LSF's. Raises as ``mpi_run``."""
+    """Start them by ``jsrun``, in an LSF job. Raises as ``mpi_run``."""
     _run_by_mpi("js_run", "use_jsrun", settings, nics, env, command, (stdout, stderr))
 
 
 def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:
-    """The variables that tell a worker its place."""
+    """The variables of a worker's ranks and sizes."""
     numbers = {
         name: str(getattr(slot_info, name.lower()))
         for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
@@ -87,8 +87,8 @@ def create_run_env_vars(
 ) -> dict[str, str]:
     """The variables that are the same for all workers, without the secret.
 
-    That is in the environment of the process with the ``RendezvousServer``, and must not get into a
-    command line, as these do in some launchers.
+    The secret is in the environment of the process with the ``RendezvousServer``. Some launchers
+    put these variables into a command line, where a secret must not be.
 
     Raises:
         ValueError: ``elastic``.
@@ -108,7 +108,7 @@ def create_run_env_vars(
 
 
 def mpi_available(env: Mapping[str, str] | None = None) -> bool:
-    """Whether there is an ``mpirun`` of an MPI that we know."""
+    """Whether there is an ``mpirun`` of a known MPI."""
     return _mpi_kind(env) is not None
 
 
@@ -133,7 +133,7 @@ def is_intel_mpi(env: Mapping[str, str] | None = None) -> bool:
 
 
 def is_jsrun_installed() -> bool:
-    """Whether this is a job of LSF's with a ``jsrun`` in the PATH."""
+    """Whether this is an LSF job with a ``jsrun`` in the PATH."""
     return is_lsf_job(os.environ) and shutil.which("jsrun") is not None
 
 
@@ -148,7 +148,7 @@ def _run_by_mpi(
 ) -> None:
     if streams != (None, None):
         raise ValueError(
-            f"{name}: stdout and stderr go where this process's go; use settings.output_filename"
+            f"{name}: stdout and stderr cannot be redirected; use settings.output_filename"
         )
     args = arguments_of(settings, nics, command)
     setattr(args, controller, True)

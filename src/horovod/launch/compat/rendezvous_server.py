@@ -1,8 +1,8 @@
-"""The job's store for launchers that start the workers themselves, and values kept there.
+"""The job's store for launchers that start the workers themselves, and values in it.
 
-Such a launcher gives its workers the variables that it knows: their numbers, and where the server
-is. The secret that the store asks for is in the environment of the launcher's process, for what it
-starts with that environment; what it starts on this machine without gets it by ``secret_socket``.
+Such a launcher sets its workers' ranks and the server's address. The store's secret is in the
+environment of the launcher's process; workers on this machine that do not inherit it get it by
+``secret_socket``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import cloudpickle
 
-from horovod.launch.others.hosts import SlotInfo
+from horovod.launch.compat.hosts import SlotInfo
 from horovod.launch.workers.addresses import interface_addresses
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.bootstrap import secret_in
@@ -38,10 +38,10 @@ _lock = threading.Lock()
 
 
 def own_secret() -> bytes:
-    """The secret of the jobs of this process, in whose environment it is from now on.
+    """The secret of this process's jobs, which is then in its environment.
 
     Raises:
-        InitError: something else is there already.
+        InitError: the environment has an invalid secret.
     """
     with _lock:
         secret = secret_in(os.environ)
@@ -52,7 +52,7 @@ def own_secret() -> bytes:
 
 
 class KVStoreServer:
-    """A store in this process, at one port of all its addresses; ``own_secret`` opens it."""
+    """A store in this process, at one port of all its addresses; its secret is ``own_secret``."""
 
     def __init__(self, verbose: int = 0) -> None:
         self._verbose = verbose
@@ -60,7 +60,7 @@ class KVStoreServer:
         self._secrets: SecretSocket | None = None
 
     def start_server(self) -> int:
-        """Begin to serve; the port.
+        """Start to serve; returns the port.
 
         Raises:
             RuntimeError: it serves already.
@@ -77,7 +77,7 @@ class KVStoreServer:
         return port
 
     def shutdown_server(self) -> None:
-        """Stop serving; blocks until no thread of it is left. May be repeated."""
+        """Stop serving; blocks until its threads have ended. May be repeated."""
         server, self._server = self._server, None
         secrets, self._secrets = self._secrets, None
         if secrets is not None:
@@ -87,7 +87,7 @@ class KVStoreServer:
 
 
 class RendezvousServer(KVStoreServer):
-    """Where the workers of a job of fixed size meet that a launcher of others has started.
+    """The rendezvous of a job of fixed size whose workers another launcher starts.
 
     Each worker needs ``HOROVOD_RANK``, ``HOROVOD_SIZE``, the same with ``LOCAL_`` and ``CROSS_``,
     and ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` and ``_PORT``: an address of this machine, and the port.
@@ -98,7 +98,7 @@ class RendezvousServer(KVStoreServer):
         self._has_begun = False
 
     def start(self, handler_cls: Any = None) -> int:
-        """Begin to serve; the port. Raises as ``start_server``.
+        """Start to serve; returns the port. Raises as ``start_server``.
 
         Raises:
             ValueError: ``handler_cls`` asks for an elastic job.
@@ -111,10 +111,10 @@ class RendezvousServer(KVStoreServer):
         return self.start_server()
 
     def init(self, host_assignments: Sequence[SlotInfo]) -> None:
-        """Get ready for the workers of a job, to be started afterwards; an earlier one is over.
+        """Prepare for the workers of a job, which start afterwards; an earlier job must have ended.
 
         Raises:
-            ValueError: the places are not those of one world.
+            ValueError: the slots are not those of one world.
             RuntimeError: ``start`` has not been called.
         """
         if self._server is None:
@@ -136,7 +136,7 @@ class RendezvousServer(KVStoreServer):
 
 
 def put_value(addr: str, port: int, scope: str, key: str, value: Any) -> None:
-    """Keep ``value``, pickled, in a ``KVStoreServer``.
+    """Put ``value``, pickled, into a ``KVStoreServer``.
 
     Raises:
         InitError: there is no such server, or it belongs to another job.
@@ -147,11 +147,11 @@ def put_value(addr: str, port: int, scope: str, key: str, value: Any) -> None:
 
 
 def get_value(addr: str, port: int, scope: str, key: str) -> Any:
-    """The value that a process with the secret has kept there, unpickled; waits for it for 30 s.
+    """The value that a process with the secret has put there, unpickled; waits 30 s for it.
 
     Raises:
         InitError: as ``put_value``.
-        TimeoutError: no process has kept it in time.
+        TimeoutError: no process has put it there in time.
         UnprovenError: it was altered.
     """
     secret = _secret_for(port)
@@ -167,7 +167,7 @@ def _secret_for(port: int) -> bytes:
 
 
 def _listen_with_secret(secret: bytes) -> tuple[StoreServer, SecretSocket | None]:
-    """A server at a port, and the socket that tells its secret, whose name was free."""
+    """A server, and the socket that gives its secret, whose name belongs to the server's port."""
     for _ in range(_ATTEMPTS):
         server = _listen_everywhere(secret)
         with suppress(OSError):
@@ -178,7 +178,7 @@ def _listen_with_secret(secret: bytes) -> tuple[StoreServer, SecretSocket | None
 
 
 def _listen_everywhere(secret: bytes) -> StoreServer:
-    """A server at one port of every address that the launcher may give to workers."""
+    """A server at one port of every address of this machine."""
     others = [host for host in interface_addresses() if host != _LOOPBACK]
     for _ in range(_ATTEMPTS):
         server = StoreServer(secret)

@@ -1,4 +1,4 @@
-"""Hosts and the places of processes on them, as launchers of others hold them."""
+"""Hosts, and the positions of processes on them, in upstream's classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(unsafe_hash=True)
 class HostInfo:
-    """A host and how many processes it may run."""
+    """A host and the number of processes it may run."""
 
     hostname: str
     slots: int
@@ -42,7 +42,7 @@ class HostInfo:
 
 @dataclass(unsafe_hash=True)
 class SlotInfo:
-    """The place of one process in the world."""
+    """The position of one process in the world."""
 
     hostname: str
     rank: int
@@ -59,7 +59,7 @@ class SlotInfo:
 
     @staticmethod
     def from_response_string(response_string: str) -> SlotInfo:
-        """The contrary, without the host's name. Raises ValueError."""
+        """The inverse, without the host's name. Raises ValueError."""
         try:
             rank, size, local_rank, local_size, cross_rank, cross_size = map(
                 int, response_string.split(",")
@@ -78,7 +78,7 @@ def parse_hosts(hosts_string: str) -> list[HostInfo]:
     """The hosts of ``name:slots[,name:slots...]``; a name that comes twice keeps its first place.
 
     Raises:
-        ValueError: a part is something else.
+        ValueError: a part has another form.
     """
     return [HostInfo(host.hostname, host.slots) for host in parsed(hosts_string)]
 
@@ -93,7 +93,7 @@ def parse_host_files(filename: str) -> str:
     """The hosts of a file's lines ``name slots=N``, in the form that ``parse_hosts`` takes.
 
     Raises:
-        ValueError: a line is something else.
+        ValueError: a line has another form.
         OSError: the file cannot be read.
     """
     hosts = parse_hostfile(Path(filename).read_text(encoding="utf-8"))
@@ -103,10 +103,10 @@ def parse_host_files(filename: str) -> str:
 def get_host_assignments(
     hosts: Sequence[HostInfo], min_num_proc: int, max_num_proc: int | None = None
 ) -> list[SlotInfo]:
-    """The places of as many processes as there are slots, ``max_num_proc`` at most, by rank.
+    """The positions of as many processes as there are slots, at most ``max_num_proc``, by rank.
 
     Raises:
-        ValueError: there are fewer slots than ``min_num_proc``; the text has both numbers.
+        ValueError: there are fewer slots than ``min_num_proc``.
     """
     there = [HostSlots(host.hostname, host.slots) for host in hosts if host.slots > 0]
     count = sum(host.slots for host in there)

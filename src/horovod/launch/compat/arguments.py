@@ -1,7 +1,7 @@
-"""``horovodrun``'s options as attributes of an object, as launchers of others fill and pass it on.
+"""``horovodrun``'s options as attributes of an object, which other launchers fill and pass on.
 
 An attribute has the name of the option: ``num_proc`` for ``--num-proc``, ``no_stall_check`` for
-``--no-stall-check``. A few have had other names; ``_OTHER_NAMES`` has them. None is no value.
+``--no-stall-check``. ``_OTHER_NAMES`` has further names of some. None is no value.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _OTHER_NAMES = {
     "use_jsrun": "jsrun",
 }
 _NOT_OF_A_JOB = ("help", "version", "experiment", "dry_run", "check_network", "doctor", "json")
-# What no option says.
+# Attributes without an option.
 _MORE = ("command", "run_func", "executable", "remote_host_key_checking")
 _STACKLEVEL = 4
 
 
 class HorovodArgs:
-    """What to run where: an attribute for each option of ``horovodrun``, and
+    """A job: an attribute for each option of ``horovodrun``, and these.
 
     Attributes:
-        command: the words to run, or one text for the shell; or
-        run_func: a function without arguments to call in each process, and
-        executable: the processes' Python then.
+        command: the words to run, or one text for the shell.
+        run_func: instead, a function without arguments to call in each process.
+        executable: the Python of the processes that call ``run_func``.
     """
 
     def __init__(self) -> None:
-        from horovod.launch.cli.main import make_parser
+        from horovod.launch.cli.parser import make_parser
 
         names = (*_actions(make_parser()), *_OTHER_NAMES, *_MORE)
         self.__dict__.update(dict.fromkeys(names))
@@ -55,12 +55,12 @@ class HorovodArgs:
 
 
 def as_options(args: Any, parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The command line that ``args``, any object with such attributes, stands for.
+    """The command line that ``args``, any object with such attributes, represents.
 
-    What is no option is ignored with a warning.
+    Attributes that are no option are ignored with a warning.
 
     Raises:
-        ValueError: an option has a value that it cannot have, or two attributes contradict.
+        ValueError: an option has an invalid value, or two attributes contradict each other.
     """
     given, actions = parser.parse_args([]), _actions(parser)
     chosen: dict[str, tuple[str, Any]] = {}
@@ -89,7 +89,7 @@ def as_options(args: Any, parser: argparse.ArgumentParser) -> argparse.Namespace
 def as_arguments(
     given: argparse.Namespace, command: list[str], parser: argparse.ArgumentParser
 ) -> HorovodArgs:
-    """The contrary of ``as_options``."""
+    """The inverse of ``as_options``."""
     args = HorovodArgs()
     args.num_proc = None
     args.command = command
@@ -123,12 +123,12 @@ def _options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _longest(action: argparse.Action) -> str:
-    """The name under which others look for a value: ``--num-proc``, ``--min-num-proc``."""
+    """The name under which launchers look for a value: ``--num-proc``, ``--min-num-proc``."""
     return max(action.option_strings, key=len).lstrip("-").replace("-", "_")
 
 
 def _value(action: argparse.Action, attribute: str, value: Any) -> Any:
-    """As the parser would have it from words."""
+    """``value`` as the parser would return it."""
     if action.nargs == 0:
         return bool(value) == action.const if isinstance(action.const, bool) else action.const
     if isinstance(action, argparse._AppendAction):

@@ -1,4 +1,4 @@
-"""How long something may take, and what is said when it takes longer."""
+"""A deadline, and the error after it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Timeout:
         self._message = message
 
     def remaining(self) -> float:
-        """Seconds that are left, 0 at least."""
+        """The seconds that are left, at least 0."""
         return max(0.0, self._until - time.monotonic())
 
     def timed_out(self) -> bool:
-        """Whether none are left."""
+        """Whether the time is over."""
         return self.remaining() == 0.0
 
     def check_time_out_for(self, activity: str) -> None:

@@ -1,4 +1,4 @@
-"""Keys, and the codes of messages under them, as launchers of others use them among themselves."""
+"""Keys and message codes (HMAC), which other launchers use between their own processes."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def compute_digest(key: bytes, message: bytes) -> bytes:
 
 
 def check_digest(key: bytes, message: bytes, digest: bytes) -> bool:
-    """Whether ``digest`` is that of ``message``; takes the same time if not."""
+    """Whether ``digest`` belongs to ``message``; compared in constant time."""
     return hmac.compare_digest(digest, compute_digest(key, message))

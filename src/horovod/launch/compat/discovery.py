@@ -1,4 +1,4 @@
-"""Which hosts there are, as launchers of others ask for it, and what has changed since."""
+"""Host discovery as other launchers use it: the hosts, and the changes between two look-ups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMIT_S = 10.0
 
 
 class HostUpdateResult:
-    """What a look at the hosts has found; ``mixed`` is both."""
+    """The changes since the last look-up; ``mixed`` is both kinds."""
 
     no_update = 0
     removed = 1
@@ -34,17 +34,17 @@ class HostUpdateResult:
 
 
 class HostDiscovery:
-    """Says which hosts there are now; to be subclassed."""
+    """Finds the hosts that exist now; to be subclassed."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """The names of the hosts with their slots."""
-        raise NotImplementedError(f"{type(self).__name__} says of no hosts")
+        """The slots of each host, by name."""
+        raise NotImplementedError(f"{type(self).__name__} does not find hosts")
 
 
 class HostDiscoveryScript(HostDiscovery):
-    """Asks a command that prints ``name`` or ``name:slots`` for each host.
+    """Runs a command that prints ``name`` or ``name:slots`` for each host.
 
-    ``slots`` is for lines without a number.
+    A line without a number has ``slots`` slots.
     """
 
     def __init__(self, discovery_script: str, slots: int | None = None) -> None:
@@ -56,7 +56,7 @@ class HostDiscoveryScript(HostDiscovery):
 
         Raises:
             RuntimeError: the command fails or takes longer.
-            ValueError: it prints something else.
+            ValueError: it prints other lines.
         """
         try:
             answer = subprocess.run(
@@ -74,7 +74,7 @@ class HostDiscoveryScript(HostDiscovery):
 
 
 class FixedHosts(HostDiscovery):
-    """Hosts that stay until ``set`` says otherwise."""
+    """Hosts that change only by ``set``."""
 
     def __init__(self, available_hosts: Mapping[str, int]) -> None:
         self._hosts = dict(available_hosts)
@@ -84,12 +84,12 @@ class FixedHosts(HostDiscovery):
         return dict(self._hosts)
 
     def set(self, available_hosts: Mapping[str, int]) -> None:
-        """From now on there are these."""
+        """Replace the hosts."""
         self._hosts = dict(available_hosts)
 
 
 class DiscoveredHosts:
-    """Hosts that were there at one moment, in the order in which they were first seen."""
+    """The hosts of one look-up, in the order in which they were first seen."""
 
     def __init__(self, host_slots: Mapping[str, int], host_assignment_order: list[str]) -> None:
         self.host_slots = dict(host_slots)
@@ -101,19 +101,19 @@ class DiscoveredHosts:
         return set(self.host_assignment_order)
 
     def get_slots(self, host: str) -> int:
-        """Of one host; 0 if it is not there."""
+        """The slots of a host; 0 if it is not there."""
         return self.host_slots.get(host, 0)
 
     def count_available_slots(self) -> int:
-        """Of all hosts."""
+        """The slots of all hosts."""
         return sum(map(self.get_slots, self.host_assignment_order))
 
 
 class HostManager:
-    """What a discovery finds, without the hosts that are blacklisted.
+    """The hosts that a discovery finds, without the blacklisted ones.
 
-    ``cooldown_range``: between so many seconds, growing with each failure, until one is used again;
-    None: never.
+    ``cooldown_range``: seconds, from the first to the second number and growing with each failure,
+    until a blacklisted host is used again; None: never.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class HostManager:
         self.current_hosts = DiscoveredHosts({}, [])
 
     def update_available_hosts(self) -> int:
-        """Ask the discovery once; what has changed, see ``HostUpdateResult``.
+        """Ask the discovery once; returns the changes, see ``HostUpdateResult``.
 
         Raises:
-            TypeError: it found something else than slots by host.
+            TypeError: the discovery does not return slots by host.
         """
         found = {h: slots for h, slots in self._ask().items() if not self.is_blacklisted(h)}
         before = self.current_hosts
@@ -151,12 +151,12 @@ class HostManager:
         return found
 
     def blacklist(self, host: str) -> None:
-        """Do not use ``host`` any more, or for a while."""
+        """Do not use ``host`` for the cooldown, or never again."""
         self._blacklist.add(time.monotonic(), host)
         current = self.current_hosts
         left = [name for name in current.host_assignment_order if name != host]
         self.current_hosts = DiscoveredHosts({h: current.host_slots[h] for h in left}, left)
 
     def is_blacklisted(self, host: str) -> bool:
-        """Whether it is not used now."""
+        """Whether the host is not used now."""
         return self._blacklist.end_of(time.monotonic(), host) is not None
