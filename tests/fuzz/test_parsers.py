@@ -297,7 +297,7 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "places of MPI": Parser(
         of(struct.pack("=8i", 0, 0, 0, 1, 2, 0, 2, 1)),
-        lambda data, _: mpi_identity._check_places(struct.unpack("=8i", data[:32].ljust(32)), 4),
+        lambda data, _: mpi_identity._check_positions(struct.unpack("=8i", data[:32].ljust(32)), 4),
     ),
     "tasks of Slurm": Parser(
         of(b"2(x3),1"),

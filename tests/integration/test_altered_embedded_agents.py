@@ -19,7 +19,7 @@ from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
 MARK = b"the mark of this test"
-TO_GUEST, TO_LAUNCHER = 0, 1
+TO_AGENT, TO_LAUNCHER = 0, 1
 
 
 class Proxy:
@@ -56,7 +56,7 @@ class Proxy:
             self._pass_on(launcher, agent)
 
     def _pass_on(self, launcher: socket.socket, agent: socket.socket) -> None:
-        targets = {launcher: (agent, TO_GUEST), agent: (launcher, TO_LAUNCHER)}
+        targets = {launcher: (agent, TO_AGENT), agent: (launcher, TO_LAUNCHER)}
         passed = 0
         while agent in targets:  # its end is that of all
             for source in select.select(list(targets), [], [])[0]:
@@ -103,19 +103,19 @@ def marked(path: Path, mark: bytes) -> Any:
     ("direction", "where", "reason"),
     [
         # Greeting: nonce and proof. Records: their lengths and codes, the plan, the call.
-        (TO_GUEST, 3, "does not know the job's secret"),
-        (TO_GUEST, 40, "does not know the job's secret"),
-        (TO_GUEST, 64, "did not arrive as it was: record 1 "),
-        (TO_GUEST, 70, "did not arrive as it was: record 1 "),
-        (TO_GUEST, 200, "did not arrive as it was: record 1 "),
-        (TO_GUEST, "mark", "did not arrive as it was: record 2 "),
+        (TO_AGENT, 3, "does not know the job's secret"),
+        (TO_AGENT, 40, "does not know the job's secret"),
+        (TO_AGENT, 64, "altered: record 1 "),
+        (TO_AGENT, 70, "altered: record 1 "),
+        (TO_AGENT, 200, "altered: record 1 "),
+        (TO_AGENT, "mark", "altered: record 2 "),
         # Greeting: magic, nonce, proof. Records: the first one's length and code, the answer.
         (TO_LAUNCHER, 0, "something else listens there"),
         (TO_LAUNCHER, 15, "does not know the job's secret"),
         (TO_LAUNCHER, 60, "does not know the job's secret"),
-        (TO_LAUNCHER, 75, "did not arrive as it was: record 1 "),
-        (TO_LAUNCHER, 80, "did not arrive as it was: record 1 "),
-        (TO_LAUNCHER, "mark", "did not arrive as it was: record "),
+        (TO_LAUNCHER, 75, "altered: record 1 "),
+        (TO_LAUNCHER, 80, "altered: record 1 "),
+        (TO_LAUNCHER, "mark", "altered: record "),
     ],
 )
 def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason: str) -> None:
@@ -127,14 +127,14 @@ def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason:
         with pytest.raises(RuntimeError, match=rf"{host}(.|\n)*{reason}"):
             call(marked(witness, MARK), {"node/a": proxy}, secret)
         assert proxy.has_flipped
-        if direction == TO_GUEST and "record" in reason:
+        if direction == TO_AGENT and "record" in reason:
             assert agent.wait() == 1  # an engine may start it again
     # Only if it was the answer that did not arrive.
     assert witness.exists() == (direction == TO_LAUNCHER and where == "mark")
 
 
 def test_a_path_that_changes_nothing(tmp_path: Path) -> None:
-    with proxied(TO_GUEST, b"this does not occur") as (proxy, agent, secret):
+    with proxied(TO_AGENT, b"this does not occur") as (proxy, agent, secret):
         assert call(marked(tmp_path / "witness", MARK), {"node/a": proxy}, secret) == [MARK]
         assert not proxy.has_flipped
         assert agent.wait() == 0

@@ -138,7 +138,7 @@ def test_a_guest_that_is_lost_is_named() -> None:
 
 def test_strangers_are_not_let_in() -> None:
     with two_guests(os.urandom(32)) as agents:
-        with pytest.raises(RuntimeError, match="could not connect to some guests"):
+        with pytest.raises(RuntimeError, match="could not connect to some embedded agents"):
             call(spec_of_worker, agents, os.urandom(32))
         for agent in agents.values():
             with socket.create_connection(agent.address) as stranger:

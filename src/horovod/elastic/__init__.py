@@ -1,9 +1,10 @@
 """Training that survives a failed collective: state that can go back, and a loop that retries.
 
-The worker's side, without a framework. ``State`` says what is saved, restored and made equal on all
-ranks; ``run_fn`` calls a training function again after a reset; ``notification_manager`` tells
-states that hosts came or went. Framework bindings add states for their models and give ``run_fn``
-their way to end and start the engine. Tensors are touched only through what a binding passes in.
+This is the worker's side, without a framework. ``State`` says what is saved, restored and made
+equal on all ranks. ``run_fn`` calls a training function again after a reset.
+``notification_manager`` tells states that hosts came or went. Framework bindings add states for
+their models, and give ``run_fn`` a function that ends and starts the engine. Tensors are touched
+only through what a binding passes in.
 """
 
 from horovod.elastic.notification import (

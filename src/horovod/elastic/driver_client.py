@@ -1,6 +1,6 @@
-"""What the loop around a training function tells the driver of an elastic job, and hears from it.
+"""How the loop around a training function talks to the driver of an elastic job.
 
-Without a driver, in a job of fixed size, nothing is told and the loop decides by itself.
+Without a driver, in a job of fixed size, nothing is sent and the loop decides by itself.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from horovod.rendezvous.store.client import Store
 
 __all__ = ["DriverClient"]
 
-_PATIENCE_S = 5.0  # with a driver that has to be found again
+_CONNECT_S = 5.0  # to find a driver again
 
 
 class DriverClient:
-    """This process as ``client`` of an elastic job, or None."""
+    """``client`` is that of this process; None in a job of fixed size."""
 
     def __init__(self, client: ElasticClient | None) -> None:
         self._client = client
 
     def watch_updates(self, manager: NotificationManager) -> None:
-        """Let ``manager`` hear of updates that the driver publishes."""
+        """Let ``manager`` get the updates that the driver publishes."""
         client = self._client
         if client is None or manager.has_source:
             return
 
         def source(tell: Callable[[int, int], None]) -> None:
-            client.watch_updates(lambda: new_launcher_store(os.environ, _PATIENCE_S), tell)
+            client.watch_updates(lambda: new_launcher_store(os.environ, _CONNECT_S), tell)
 
         manager.set_source(source)
 
     def begin(self) -> bool:
-        """Training begins: meet the others now, at the latest; whether to adapt to a new world."""
+        """Training begins: connect with the other ranks. Returns whether this is a new world."""
         return world.settle()
 
     def repeat_news(self, state: State) -> None:
-        """Tell ``state``, which has forgotten all updates, those about the world that it is in."""
+        """Tell ``state``, which has dropped all updates, those about the current world."""
         if self._client is not None:
             for update in self._client.news():
                 state.on_hosts_updated(update.timestamp, update.kind)
@@ -68,7 +68,7 @@ class DriverClient:
             self._client.note_update(keeps_state)
 
     def must_sync(self, otherwise: bool) -> bool:
-        """Whether some member of the new world needs the state of rank 0: the same on all of them.
+        """Whether a member of the new world needs the state of rank 0; the same on all members.
 
         ``otherwise`` is the answer where there is no driver to know.
         """
@@ -80,7 +80,7 @@ class DriverClient:
             self._client.note_done(_store)
 
     def end_job(self, text: str) -> None:
-        """An error that every restart would only bring again."""
+        """An error that every restart would repeat."""
         if self._client is not None:
             with contextlib.suppress(InitError):
                 self._client.note_fatal(_store, text)
@@ -92,4 +92,4 @@ class DriverClient:
 
 
 def _store() -> Store:
-    return launcher_store(os.environ, _PATIENCE_S)
+    return launcher_store(os.environ, _CONNECT_S)

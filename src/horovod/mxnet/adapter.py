@@ -15,7 +15,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 from horovod.core.operations import Dtype
 from horovod.core.world import at_end, engine, shutdown
 from horovod.mxnet.arriving import Arrival

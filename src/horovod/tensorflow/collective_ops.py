@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 
 __all__ = ["CollectiveOps"]
 

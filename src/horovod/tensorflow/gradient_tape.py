@@ -232,7 +232,7 @@ def _layers(local_layers: Any) -> list[Any]:
         return []
     layers = local_layers if isinstance(local_layers, list | tuple) else [local_layers]
     for layer in layers:
-        # Whoever has a layer has imported Keras already.
+        # A program with a layer has imported Keras already.
         if not isinstance(layer, tf.keras.layers.Layer):
             raise ValueError(
                 "local_layers must be a Keras layer or a list of Keras layers, found "

@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.collective_table import COLLECTIVES, Call
+from horovod.core.calls import Call
 from horovod.core.gradient_groups import BATCH_BYTES, batches_of
-from horovod.core.operations import Kind
+from horovod.core.operations import COLLECTIVES, Kind
 from horovod.core.world import has_spare_cores, is_initialized, rethrow_interrupt
 from horovod.tensorflow import gradients
 from horovod.tensorflow.names import node_name, op_type_of

@@ -19,7 +19,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from horovod.core import world
-from horovod.core.collective_table import Call, check_splits
+from horovod.core.calls import Call, check_splits
 from horovod.core.collectives import join
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ids_and_ranks

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 from horovod.core.operations import Dtype
 from horovod.tensorflow.names import node_name, op_type_of
 

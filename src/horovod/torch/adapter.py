@@ -19,35 +19,25 @@ from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 from horovod.core.world import cuda_built, has_spare_cores
 
+# What ``horovod.torch`` exports. The rest is for the modules beside this one; the blocking calls
+# that users see are those of ``differentiable``.
 __all__ = [
-    "DTYPES",
-    "allgather",
     "allgather_async",
-    "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
-    "allreduce_batch_async_",
-    "alltoall",
     "alltoall_async",
-    "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "grouped_allgather",
     "grouped_allgather_async",
-    "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
-    "grouped_reducescatter",
     "grouped_reducescatter_async",
     "poll",
-    "reducescatter",
     "reducescatter_async",
-    "spare_cores",
     "synchronize",
-    "within_reach",
 ]
 
 DTYPES = {
@@ -75,7 +65,7 @@ def _current_stream(device: int) -> int:
 
 
 class _TorchAdapter:
-    """``flights.Adapter`` over DLPack's exchange table."""
+    """``handles.Adapter`` over DLPack's exchange table."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader

@@ -109,7 +109,7 @@ class GradientReducer:
 
     @property
     def in_flight(self) -> bool:
-        """Whether gradients are ready or sent, so that nobody else may write to them."""
+        """Whether gradients are ready or sent, so that other code must not write to them."""
         return (
             bool(self._batches or self._ready)
             or self._sparse.in_flight
@@ -145,7 +145,7 @@ class GradientReducer:
             self._restart()
 
     def set_passes(self, passes: int) -> None:
-        """Change how many backward passes add up; takes effect at once if nothing is in flight."""
+        """Change how many backward passes add up; takes effect at once if nothing is pending."""
         self._passes = passes
         if not self.in_flight:
             self._restart()
@@ -156,7 +156,7 @@ class GradientReducer:
         Parameters that were not ready are reduced with the gradient they have, or zeros.
 
         Raises:
-            HorovodInternalError: some reduction failed; all others have ended, nothing is in flight
+            HorovodInternalError: some reduction failed; all others have ended, nothing is pending
                 and gradients are unspecified.
         """
         try:

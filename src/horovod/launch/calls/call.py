@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 __all__ = [
     "ANSWER_FD",
@@ -50,22 +50,22 @@ _RESULT = b"R"
 _FAILURE = b"F"
 
 
-class WorkerFiles(Protocol):
+class WorkerFiles:
     """The descriptors of one job as its launcher needs them, by the workers' numbers."""
 
-    @property
-    def call_fd(self) -> int:
-        """The descriptor of the call."""
+    call_fd: int
 
     def answer_fd(self, worker: int) -> int:
         """The descriptor of this worker's answer."""
+        raise NotImplementedError
 
     def for_worker(self, worker: int) -> dict[int, int]:
         """This worker's descriptors, by their numbers in the worker."""
+        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
 
 
 @dataclass(frozen=True)
-class CallFiles:
+class CallFiles(WorkerFiles):
     """The descriptors of one job: the call, and an answer for each rank."""
 
     call_fd: int
@@ -79,10 +79,6 @@ class CallFiles:
     def answer_fd(self, worker: int) -> int:
         """See ``WorkerFiles``; here numbers are ranks."""
         return self.answer_fds[worker]
-
-    def for_worker(self, worker: int) -> dict[int, int]:
-        """See ``WorkerFiles``."""
-        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
 
     def has_result(self, worker: int) -> bool:
         """Whether the answer of this worker is a result."""

@@ -158,7 +158,7 @@ class _ElasticDriver:
         self._source_pid: int | None = None
 
     def start(self) -> None:
-        """Look for hosts, or for the workers that another driver has left; all else follows."""
+        """Look for hosts, or for the workers that another driver has left."""
         self._loop.selector.register(self._mailbox, selectors.EVENT_READ, self._read_mailbox)
         if self._is_taking_over:
             self._take_over()
@@ -170,7 +170,7 @@ class _ElasticDriver:
         self.turn()
 
     def _take_over(self) -> None:
-        """Nothing is decided before a worker is found; what was decided before is done again."""
+        """Repeat the pending decisions; no event reaches the policy before a worker is found."""
         pending, self._record.pending = self._record.pending, []
         begun = {action.worker for action in pending if isinstance(action, Start)}
         workers = {n: name for n, name in self._policy.workers.items() if n not in begun}
@@ -182,13 +182,13 @@ class _ElasticDriver:
             self._handlers[type(action)](action)
 
     def delivered(self, outcome: JobOutcome) -> JobOutcome:
-        """``outcome``, after the caller of a function has got what belongs to it."""
+        """``outcome``, after the caller of a function has got its results or the failure."""
         if self._answers is not None:
             self._answers.deliver(outcome)
         return outcome
 
     def close(self) -> None:
-        """Look for no more hosts; nobody asks for answers any more."""
+        """Look for no more hosts, and drop the answers."""
         self._source.close()
         if self._answers is not None:
             self._answers.close()
@@ -201,7 +201,7 @@ class _ElasticDriver:
         selector = self._loop.selector
         return DiscoveryScript(plan.script, plan.slots_per_host, selector, self._found, environ)
 
-    # What happens; see stage.Play.
+    # What happens; see ``JobHandler``.
 
     @property
     def deadline(self) -> float | None:
@@ -217,10 +217,10 @@ class _ElasticDriver:
         self._groups.tick(now)
         if self._is_taking_over and not self._has_taken_over():
             return
-        self._look_at_fatal(now)
+        self._note_due_fatal(now)
         if (at := self._policy.deadline) is not None and now >= at:
             self._note(partial(self._policy.tick, now))
-        self._carry_out_all()
+        self._carry_out()
 
     def _has_taken_over(self) -> bool:
         if self._groups.has_found:
@@ -256,7 +256,7 @@ class _ElasticDriver:
             self._note(partial(self._policy.hosts_found, time.monotonic(), hosts))
 
     def ended(self, workers: Sequence[Worker]) -> None:
-        self._read_mailbox()  # what they had said comes first
+        self._read_mailbox()  # their messages come first
         for worker in workers:
             self._exited(worker.number, worker.exit_code or 0)
             self._loop.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
@@ -266,7 +266,7 @@ class _ElasticDriver:
         self._loop.say_verbose(f"started {worker.name}")
 
     def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
-        if not self._messages.has_heard:  # nobody has got as far as init: nothing is known to work
+        if not self._messages.has_heard:  # no worker has reached init: nothing is known to work
             self._loop.end(JobOutcome(trouble.status, f"horovodrun: {trouble.text}\n"))
             return
         self._loop.say(trouble.text)
@@ -278,7 +278,9 @@ class _ElasticDriver:
         self._loop.say_verbose(f"{group.hostname} has answered")
         if group.dropped_lines:
             lines = f"{group.dropped_lines} lines of output"
-            self._loop.say(f"{group.hostname}: {lines} were dropped while nobody took them")
+            self._loop.say(
+                f"{group.hostname}: {lines} were dropped while no launcher was connected"
+            )
         for number in self._groups.connected(group):
             self._exited(number, -signal.SIGKILL)
         for worker in group.workers.values():
@@ -301,7 +303,7 @@ class _ElasticDriver:
         self._note(partial(self._policy.host_lost, time.monotonic(), hostname, reason))
 
     def _give_up(self, number: int) -> None:
-        """Nobody will hear of this worker any more."""
+        """No more events of this worker will come."""
         self._messages.forget(number)
         self._take_answer(number, -signal.SIGKILL)
 
@@ -316,19 +318,19 @@ class _ElasticDriver:
         self._note(partial(exited, now, number, exit_code, is_complete=is_complete))
 
     def _take_answer(self, number: int, exit_code: int) -> bool:
-        """Whether a worker that has ended has left what it was started for."""
+        """Whether a worker that has ended has left its result."""
         return self._answers is None or self._answers.note_end(number, exit_code)
 
     def _read_mailbox(self) -> None:
         for worker, word, count, value in self._mailbox.take():
             if word == "ready":
-                self._hear_ready(worker, count, value)
+                self._read_ready(worker, count, value)
             elif word == "done":
                 self._note(partial(self._policy.worker_done, time.monotonic(), worker))
             elif word == "fatal":
                 self._note_fatal(worker, printable(value.decode(errors="replace")))
 
-    def _hear_ready(self, worker: int, count: int, value: bytes) -> None:
+    def _read_ready(self, worker: int, count: int, value: bytes) -> None:
         try:
             ready = Ready.from_bytes(value)
         except BadMessageError as error:
@@ -345,10 +347,10 @@ class _ElasticDriver:
     def _note_fatal(self, worker: int, text: str) -> None:
         now = time.monotonic()
         event = partial(self._policy.worker_fatal, now, worker, text)
-        # Whoever waits for an answer is told all of it.
+        # A caller that waits for an answer gets the worker's own error.
         self._fatal[worker] = (now + (_LAST_WORDS_S if self._answers else 0.0), event)
 
-    def _look_at_fatal(self, now: float) -> None:
+    def _note_due_fatal(self, now: float) -> None:
         for worker, (due, event) in list(self._fatal.items()):
             if now >= due:
                 del self._fatal[worker]
@@ -359,7 +361,7 @@ class _ElasticDriver:
 
     # What is done.
 
-    def _carry_out_all(self) -> None:
+    def _carry_out(self) -> None:
         while self._events and not self._loop.is_ending:
             self._record.pending = self._decisions()
             self._remember()
@@ -368,14 +370,14 @@ class _ElasticDriver:
         self._groups.keep(self._record.hostnames)
 
     def _decisions(self) -> list[Action]:
-        """On all that has happened so far."""
+        """The policy's actions for all events so far."""
         actions: list[Action] = []
         while self._events:
             actions += self._events.popleft()()
         return actions
 
     def _remember(self) -> None:
-        """Before anything is done, so that nothing is done that another driver does not know."""
+        """Write the record before the actions, so that another driver knows all that was done."""
         self._record.stores = self._server.addresses
         try:
             self._memory.keep(self._record)
@@ -390,7 +392,7 @@ class _ElasticDriver:
     def _start(self, action: Start) -> None:
         self._add_log(action.worker)
         if self._answers is not None:
-            self._answers.note_place(0, action.worker, action.rank_info)
+            self._answers.note_position(0, action.worker, action.rank_info)
         self._groups.start(action.worker, action.rank_info)
 
     def _add_log(self, number: int) -> None:
@@ -415,7 +417,7 @@ class _ElasticDriver:
     def _set_rank(self, world: int, number: int, assignment: RankAssignment) -> None:
         slot = self._groups.set_rank(number, assignment)
         if self._answers is not None and slot is not None and not assignment.is_provisional:
-            self._answers.note_place(world, number, slot)
+            self._answers.note_position(world, number, slot)
 
     def _finish(self, action: Finish) -> None:
         outcome = action.outcome

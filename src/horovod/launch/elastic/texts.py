@@ -50,7 +50,7 @@ def hosts_now(capacity: Capacity, now: float) -> str:
 
 
 def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
-    """The minimum was not there in time."""
+    """There were too few slots for too long."""
     return (
         f"horovodrun: timed out waiting for the minimum number of slots: {needed}; after "
         f"{waited_s:g} s {_there_are(living)} that can go on, and the discovery's last "
@@ -59,7 +59,7 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
 
 
 def lost_state(world: int, endings: Iterable[Ending], now: float, found: str) -> str:
-    """Nobody is left who could give the state to the others."""
+    """No worker is left that could give the state to the others."""
     lines = "".join(f"  {_ending(ending, now)}\n" for ending in endings)
     return (
         f"horovodrun: no worker with the state is left: all workers of world {world} that had it "
@@ -98,12 +98,12 @@ def older_state(first: Entry, name: str) -> str:
 
 
 def over_limit(limit: int) -> str:
-    """One world too many; tools look for the end of it."""
+    """One world too many; tools look for the end of the text."""
     return f"horovodrun: the number of resets during elastic job exceeded limit: {limit}\n"
 
 
 def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
-    """The same workers failed to meet again and again, and name nobody."""
+    """The same workers failed to connect again and again, and report no worker as lost."""
     reasons = "".join(f"  {entry.name}: {entry.ready.reason or 'no reason'}\n" for entry in members)
     return (
         f"horovodrun: {attempts} worlds in a row, the last of them world {world}, ended before "
@@ -112,7 +112,7 @@ def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
 
 
 def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
-    """Where the newest state is that the director has heard of."""
+    """Where the newest reported state is."""
     if not ready.state_version.has_state:
         return "No worker has reported a committed state.\n"
     had = "was" if not is_alive else "is"
@@ -139,5 +139,5 @@ def _there_are(count: int) -> str:
 
 
 def workers(count: int) -> str:
-    """So many of them."""
+    """``1 worker``, ``2 workers``."""
     return f"{count} worker" if count == 1 else f"{count} workers"

@@ -1,9 +1,9 @@
-"""The workers of an elastic job on whatever hosts: the crew of each is there when it is needed.
+"""The workers of an elastic job on all its hosts: a worker group for each, made when it is needed.
 
-A name of this machine needs nothing; another one is connected with by ssh, and what is to start
-there waits for that. In a job with an id every host, this machine included, has a keeper, which is
-connected with through a bridge and may have workers already. A crew goes when its host does. What
-the ends of workers and connections mean is decided elsewhere.
+Workers on this machine start at once. Another host is connected by ssh first, and its workers wait
+for that. In a job with an id every host, this machine included, has a detached agent, which is
+connected through a proxy and may have workers already. A group goes with its host. The driver
+decides what the ends of workers and connections mean.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["WorkerGroups"]
 
 @dataclass
 class _Connection:
-    """Another host, or any with a keeper.
+    """Another host, or any with a detached agent.
 
-    Once it has answered, what is ``waiting`` starts there and what is ``ending`` ends;
+    Once it has answered, the workers in ``waiting`` start there and those in ``ending`` are ended.
     ``is_again``: it has or had workers of this job.
     """
 
@@ -52,10 +52,10 @@ class _Connection:
 
 
 class WorkerGroups:
-    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
+    """``listener`` gets all events; ``failed`` gets a host's name and why it cannot be used.
 
-    ``files`` are those of the call of ``horovod.run``, if it is one. With ``agents``, which come to
-    be known while the job runs, all hosts are guests.
+    ``files`` are those of the call of ``horovod.run``, if it is one. With ``agents``, which are
+    found while the job runs, all hosts have embedded agents.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class WorkerGroups:
         self._failed = failed
         self._files = files
         self._agents = agents
-        self.has_found = False  # a worker that was started before this driver
+        self.has_found = False  # a worker of an earlier driver
         self._here = None if plan.elastic.job_id else self._open_local_group()
         self._is_here: dict[str, bool] = {}
         self._connections: dict[str, _Connection] = {}
@@ -133,7 +133,7 @@ class WorkerGroups:
             connection.waiting[number] = place
 
     def end(self, number: int, *, is_urgent: bool) -> bool:
-        """End a worker; false if there is none: it waits for its host, or has gone."""
+        """End a worker; false if there is no process: it waits for its host, or has ended."""
         group = self._groups.get(number)
         if group is None:
             for connection in self._connections.values():
@@ -148,7 +148,7 @@ class WorkerGroups:
         return True
 
     def has(self, number: int) -> bool:
-        """Whether a worker was started, or will be, and nobody has forgotten it."""
+        """Whether a worker was started, or will be, and was not forgotten."""
         connections = self._connections.values()
         return number in self._groups or any(number in c.waiting for c in connections)
 
@@ -159,7 +159,7 @@ class WorkerGroups:
             group.forget(number)
 
     def set_rank(self, number: int, assignment: RankAssignment) -> RankInfo | None:
-        """What a worker prints goes on under the rank that it has now; its place, if it lives."""
+        """Set the rank that prefixes a worker's lines. Returns its position, if it lives."""
         group = self._groups.get(number)
         worker = None if group is None else group.workers.get(number)
         if worker is None:
@@ -168,7 +168,7 @@ class WorkerGroups:
         return worker.rank_info
 
     def keep(self, hostnames: Collection[str]) -> None:
-        """Part with other hosts than these, where nothing runs."""
+        """Disconnect other hosts than these, where no worker runs."""
         for hostname, connection in list(self._connections.items()):
             is_idle = connection.group.living == 0 and not connection.waiting
             is_idle = is_idle and (connection.group.is_connected or not connection.is_again)
@@ -181,7 +181,7 @@ class WorkerGroups:
         """A host has answered: start what waits for it.
 
         Returns:
-            The workers that it was expected to have and knows nothing of.
+            The workers that it was expected to have and does not have.
         """
         connection = self._connections.get(group.hostname)
         if connection is None or connection.group is not group:
@@ -201,7 +201,7 @@ class WorkerGroups:
         return self._compare(connection)
 
     def _compare(self, connection: _Connection) -> list[int]:
-        """What should be there with what is."""
+        """Compare the workers that should be on the host with those that are."""
         group, found = connection.group, set(connection.group.workers)
         known = {number for number, other in self._groups.items() if other is group}
         waiting, connection.waiting = connection.waiting, {}
@@ -219,10 +219,10 @@ class WorkerGroups:
         return sorted(known - found)
 
     def lost(self, group: RemoteWorkerGroup) -> list[int]:
-        """A connection has ended. A keeper still has its workers: it is connected with once more.
+        """A connection has ended. A detached agent keeps its workers: connect with it again.
 
         Returns:
-            The workers that nobody can say anything about any more.
+            The workers about which no more events will come.
         """
         numbers = [number for number, found in self._groups.items() if found is group]
         connection = self._connections.get(group.hostname)
@@ -240,7 +240,7 @@ class WorkerGroups:
         return numbers
 
     def _drop(self, hostname: str) -> None:
-        """A host, and its workers, are none of this job's any more."""
+        """Drop a host with its workers."""
         group = self._connections.pop(hostname).group
         for number in [number for number, found in self._groups.items() if found is group]:
             del self._groups[number]
@@ -269,7 +269,7 @@ class WorkerGroups:
         return group
 
     def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
-        """Connect with a host, whose keeper should have the workers of these ``numbers``."""
+        """Connect with a host, whose detached agent should have these workers."""
         way = self._command_for(hostname) if self._agents is None else self._agents[hostname]
         group = self._loop.remote_group(hostname, way, listener=self._listener, call=self._files)
         if numbers:
@@ -302,7 +302,7 @@ class WorkerGroups:
         return host_plan(self._plan, hostname, environment, stores, self._secret, timeout_s)
 
     def _stores_for(self, group: RemoteWorkerGroup) -> Sequence[tuple[str, int]]:
-        """Where the host finds the job's store; what it needs for that is opened now."""
+        """The addresses at which the host finds the job's store; missing ones are opened now."""
         if self._on_this_machine(group.hostname):
             return self._server.addresses[:1]
         if self._agents is None:

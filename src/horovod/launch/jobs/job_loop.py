@@ -184,7 +184,9 @@ class JobLoop:
         )
 
     def _other_children(self) -> list[int]:
-        ssh = [group.child.pid for group in self._others if group.words and group.child.is_running]
+        ssh = [
+            group.child.pid for group in self._others if group.command and group.child.is_running
+        ]
         return [*ssh, *self._children]
 
     # Lines for the user.

@@ -1,8 +1,12 @@
-"""The child of the launcher that is connected with another host: ssh, or what takes its place.
+"""The launcher's connections with other hosts: a child with ssh in it, or TCP to an embedded agent.
 
-In a session of its own, so that Ctrl-C in the terminal does not end it before the workers, and
-nobody asks for a password. Its standard input and output are for frames; of standard error, where
-ssh, login scripts and a broken agent complain, the end is kept for messages.
+The child is in a session of its own, so that Ctrl-C in the terminal does not end it before the
+workers, and ssh asks for no password. Its standard input and output are for frames. The end of its
+standard error, where ssh, login scripts and a broken agent complain, is kept for messages.
+
+A TCP connection begins with a handshake and costs no process. It is not encrypted, but the job's
+secret in the plan is sealed, and every frame is in a record with a code (``handshake.py``).
+Everything happens in the launcher's loop, and nothing blocks.
 """
 
 from __future__ import annotations
@@ -31,22 +35,22 @@ _KEPT_LINES = 20
 
 
 class SshChild:
-    """Runs ``words``; ``on_data`` gets what they write to standard output, piece by piece."""
+    """Runs ``command``; ``on_data`` gets its standard output, piece by piece."""
 
     def __init__(
         self,
-        words: Sequence[str],
+        command: Sequence[str],
         selector: selectors.BaseSelector,
         watchdog: Watchdog,
         on_data: Callable[[bytes], None],
     ) -> None:
-        self.words = tuple(words)
+        self.command = tuple(command)
         self.pid = 0
         self.exit_code: int | None = None  # None also if it could not be started
         self._selector = selector
         self._watchdog = watchdog
         self._on_data = on_data
-        self._writer: FrameWriter | None = None
+        self.writer: FrameWriter | None = None  # for frames; None without a connection
         self._stdin_fd = self._stdout_fd = self._stderr_fd = -1
         self._errors = b""
 
@@ -58,7 +62,7 @@ class SshChild:
     @property
     def how_it_ended(self) -> str:
         """``ssh exited with code 255``."""
-        return f"{os.path.basename(self.words[0])} {describe_exit(self.exit_code or 0)}"
+        return f"{os.path.basename(self.command[0])} {describe_exit(self.exit_code or 0)}"
 
     @property
     def last_lines(self) -> str:
@@ -67,14 +71,14 @@ class SshChild:
         return "\n".join(line.rstrip() for line in lines[-_KEPT_LINES:] if line.strip())
 
     def sealed(self, plan: HostPlan) -> HostPlan:
-        """The plan as it can travel: ssh hides all of it."""
+        """The plan as it can be sent: ssh encrypts all of it."""
         return plan
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Start it. Raises OSError; nothing was started then."""
         reader, self._stdin_fd = os.pipe()
         try:
-            pipes = spawn(self.words, environ, inherits_stdin=True, descriptors={0: reader})
+            pipes = spawn(self.command, environ, inherits_stdin=True, descriptors={0: reader})
         except OSError:
             self.hang_up()
             raise
@@ -82,18 +86,13 @@ class SshChild:
             os.close(reader)
         self._watchdog.add(pipes.pid)
         self.pid, self._stdout_fd, self._stderr_fd = pipes.pid, pipes.stdout_fd, pipes.stderr_fd
-        self._writer = FrameWriter(self._stdin_fd, self._selector)
+        self.writer = FrameWriter(self._stdin_fd, self._selector)
         for fd, read in ((self._stdout_fd, self._read), (self._stderr_fd, self._read_errors)):
             os.set_blocking(fd, False)
             self._selector.register(fd, selectors.EVENT_READ, read)
 
-    @property
-    def writer(self) -> FrameWriter | None:
-        """Where frames go; None when the connection has ended."""
-        return self._writer
-
     def note_exit(self, exit_code: int) -> None:
-        """It was reaped; what it has left in its pipes is read now."""
+        """The child was reaped; read what is left in its pipes."""
         self._watchdog.drop(self.pid)
         self.exit_code = exit_code
         while self._read() and self._stdout_fd >= 0:
@@ -102,22 +101,22 @@ class SshChild:
         self._close_files()
 
     def hang_up(self) -> None:
-        """Close its standard input; an agent at its end then ends its workers and itself."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        """Close its standard input. An agent at its end then ends its workers and itself."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
         if self._stdin_fd >= 0:
             os.close(self._stdin_fd)
             self._stdin_fd = -1
 
     def abort(self) -> None:
-        """End it, and listen no more."""
+        """End it and read no more."""
         self._close_files()
         if self.is_running:
             signal_group(self.pid, signal.SIGTERM)
 
     def close(self, deadline: float) -> None:
-        """Hang up and reap it; whatever is left at ``deadline`` is killed. May be repeated."""
+        """Hang up and reap it; what is left at ``deadline`` is killed. May be repeated."""
         self._close_files()
         if self.is_running:
             _wait_for_exit(self.pid, deadline)
@@ -128,7 +127,7 @@ class SshChild:
             self._watchdog.drop(self.pid)
 
     def _read(self) -> int:
-        """How many bytes came."""
+        """The number of bytes read."""
         if self._stdout_fd < 0:
             return 0
         try:
@@ -163,10 +162,10 @@ class SshChild:
 
 
 def _wait_for_exit(pid: int, deadline: float) -> None:
-    """Returns once the child can be reaped, or at the deadline."""
+    """Return once the child can be reaped, or at the deadline."""
     try:
         pidfd = os.pidfd_open(pid)
-    except (OSError, AttributeError):  # an old kernel: it is not waited for
+    except (OSError, AttributeError):  # an old kernel: do not wait
         return
     try:
         select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
@@ -175,16 +174,16 @@ def _wait_for_exit(pid: int, deadline: float) -> None:
 
 
 _READ_BYTES = 256 * 1024
-# A node that is gone without a word counts as lost after two minutes, as with ssh.
+# A node that disappears silently counts as lost after two minutes, as with ssh.
 _KEEPALIVE_S, _KEEPALIVE_COUNT = 15, 8
 
 
 class EmbeddedAgentLink:
-    """See ``SshChild``. ``on_end`` is called when it has ended and nobody here has ended it.
+    """See ``SshChild``. ``on_end`` is called when the other side or the network has ended it.
 
     There is no process: ``pid`` is 0, and an ``exit_code`` of 1 says that the connection was lost.
-    ``may_come_again``: it was cut before both sides had proved themselves, by somebody on the way
-    or by a guest that too many strangers had come to.
+    ``may_retry``: it was cut before both sides had proved themselves, by another host on the way or
+    by an agent with too many unauthenticated peers.
     """
 
     pid = 0
@@ -197,7 +196,7 @@ class EmbeddedAgentLink:
         on_end: Callable[[], None],
     ) -> None:
         self.exit_code: int | None = None
-        self.may_come_again = False
+        self.may_retry = False
         self.how_it_ended = ""
         self.last_lines = ""
         self._address = address
@@ -205,20 +204,15 @@ class EmbeddedAgentLink:
         self._on_data = on_data
         self._on_end = on_end
         self._handshake = LauncherHandshake(address.secret)
-        self._records: Records | None = None  # once greeted
+        self._records: Records | None = None  # after the handshake
         self._socket: socket.socket | None = None
-        self._writer: FrameWriter | None = None
+        self.writer: FrameWriter | None = None  # for frames, after the handshake
         self._writer_fd = -1
 
     @property
     def is_running(self) -> bool:
         """Whether there is a connection, or an attempt at one."""
         return self._socket is not None
-
-    @property
-    def writer(self) -> FrameWriter | None:
-        """Where frames go; None before the greeting is over, and after the end."""
-        return self._writer
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Begin to connect. Raises OSError."""
@@ -230,27 +224,27 @@ class EmbeddedAgentLink:
         self._selector.register(self._socket, selectors.EVENT_WRITE, self._connected)
 
     def sealed(self, plan: HostPlan) -> HostPlan:
-        """What of it goes over the network, where ssh would hide all: not the job's secret."""
+        """The plan as it can be sent: the job's secret is sealed."""
         return replace(plan, secret=self._handshake.sealed(plan.secret))
 
     def note_exit(self, exit_code: int) -> None:
-        """See ``pid``: nobody calls it."""
+        """There is no process."""
 
     def hang_up(self) -> None:
-        """Say that nothing more comes; the guest then ends its workers and itself."""
+        """Close the sending side. The agent then ends its workers and itself."""
         self._drop_writer()
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_WR)
-            except OSError:  # it has ended, or has never begun
+            except OSError:  # it has ended, or was never connected
                 self._drop()
 
     def abort(self) -> None:
-        """End it, and listen no more."""
+        """End it and read no more."""
         self._drop()
 
     def close(self, deadline: float) -> None:
-        """The same; there is nothing to wait for."""
+        """See ``abort``: there is nothing to wait for."""
         self._drop()
 
     def _connected(self) -> None:
@@ -260,7 +254,7 @@ class EmbeddedAgentLink:
         if error:
             self._end(f"it cannot be reached: {os.strerror(error)}")
             return
-        # It is read when there is something, and written piece by piece.
+        # The loop reads only when there is data, and writes piece by piece.
         connected.setblocking(True)
         self._selector.modify(connected, selectors.EVENT_READ, self._read)
 
@@ -270,40 +264,42 @@ class EmbeddedAgentLink:
         try:
             data = self._socket.recv(_READ_BYTES)
             if data and self._records is None:
-                data = self._greet(data)
+                data = self._shake_hands(data)
                 if not data:
                     return
         except HandshakeError as error:
             self._end(str(error))
             return
         except OSError as error:
-            self.may_come_again = not self._handshake.is_over
+            self.may_retry = not self._handshake.is_over
             self._end(str(error))
             return
         if data:
             self._hear(data)
         else:
-            self.may_come_again = not self._handshake.is_over
-            self._end("its guest was ended, or the process that had it has ended")
+            self.may_retry = not self._handshake.is_over
+            self._end("its agent was ended, or the process that had it has ended")
 
     def _hear(self, data: bytes) -> None:
         assert self._records is not None
         try:
             for piece in self._records.opened(data):
                 self._on_data(piece)
-                if self._socket is None:  # dropped because of what it has said
+                if self._socket is None:  # dropped by the callback
                     return
         except RecordError as error:
-            self._end(f"what its guest has sent did not arrive as it was: {error}")
+            self._end(f"the data of its agent was altered: {error}")
 
-    def _greet(self, data: bytes) -> bytes:
-        """What comes behind the greeting. Raises OSError."""
+    def _shake_hands(self, data: bytes) -> bytes:
+        """Answer the handshake. Returns the bytes after it. Raises OSError."""
         assert self._socket is not None
-        self._socket.sendall(self._handshake.feed(data))  # so little always fits
+        self._socket.sendall(self._handshake.feed(data))  # so few bytes always fit
         if self._handshake.is_over:
-            self._writer_fd = os.dup(self._socket.fileno())  # apart, for the selector
+            self._writer_fd = os.dup(
+                self._socket.fileno()
+            )  # a descriptor of its own, for the selector
             self._records = self._handshake.records()
-            self._writer = FrameWriter(self._writer_fd, self._selector, self._records.sealed)
+            self.writer = FrameWriter(self._writer_fd, self._selector, self._records.sealed)
         return self._handshake.rest
 
     def _end(self, problem: str) -> None:
@@ -312,9 +308,9 @@ class EmbeddedAgentLink:
         self._on_end()
 
     def _drop_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
             os.close(self._writer_fd)
 
     def _drop(self) -> None:

@@ -1,13 +1,20 @@
-"""How a launcher and a guest show each other that they know the job's secret. Pure.
+"""How a launcher and an embedded agent prove that they know the job's secret; records. Pure.
 
-    guest -> launcher   magic, nonce
-    launcher -> guest   nonce, proof
-    guest -> launcher   proof; frames follow (frames.py), in records (records.py); or REFUSAL, and
-                        the end
+    agent -> launcher   magic, nonce
+    launcher -> agent   nonce, proof
+    agent -> launcher   proof, then frames (``frames.py``) in records; or REFUSAL and the end
 
-Each side is fed with what comes and says what to send; nothing else is parsed before. The keys of
-the records are of this greeting alone. ``sealed`` hides a secret that has to follow, from whoever
-listens; it opens what it has sealed.
+Each side is fed with what arrives and returns what to send. Nothing else is parsed before. The keys
+of the records are of this handshake alone. ``sealed`` hides a secret that follows from
+eavesdroppers; it also opens what it has sealed.
+
+A record protects a connection that nothing else protects::
+
+    length (4 bytes), its code, bytes, their code
+
+Both codes are ``RecordCodes`` of the direction, so a record that was altered, repeated, left out or
+moved is an error. An altered length is an error at once, so no side waits for bytes that it
+promises.
 """
 
 from __future__ import annotations
@@ -35,18 +42,18 @@ __all__ = [
     "Records",
 ]
 
-REFUSAL = bytes(PROOF_BYTES)  # no proof, and so an answer: who gets none may come again
+REFUSAL = bytes(PROOF_BYTES)  # an agent that does not answer at all may be asked again
 
-_MAGIC = b"hvdguest2\n"
-_LAUNCHER, _GUEST, _SEAL = b"launcher", b"guest", b"seal"
+_MAGIC = b"hvdagent3\n"
+_LAUNCHER, _AGENT, _SEAL = b"launcher", b"agent", b"seal"
 
 
 class HandshakeError(ConnectionError):
-    """Who is there is not who was expected; the text says why."""
+    """The other side is not the expected one; the text says why."""
 
 
 class AgentHandshake:
-    """The guest's side: ``opening`` goes first; ``is_over`` once the launcher has proved itself."""
+    """The agent's side. It sends ``opening`` first; ``is_over``: the launcher has proved itself."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -57,7 +64,7 @@ class AgentHandshake:
         self.is_over = False
 
     def feed(self, data: bytes) -> bytes:
-        """What to send now. Raises GreetingError."""
+        """What to send now. Raises HandshakeError."""
         self._received += data
         if len(self._received) < NONCE_BYTES + PROOF_BYTES:
             return b""
@@ -65,20 +72,20 @@ class AgentHandshake:
         if not is_proof(proof, self._secret, _LAUNCHER, self._nonce, theirs):
             raise HandshakeError("it does not know the job's secret")
         self.is_over, self._theirs = True, theirs
-        return prove(self._secret, _GUEST, self._nonce, theirs)
+        return prove(self._secret, _AGENT, self._nonce, theirs)
 
     def records(self) -> Records:
-        """For what follows, once the greeting is over."""
+        """The records that follow, once the handshake is over."""
         keys = _record_keys(self._secret, self._nonce, self._theirs)
-        return Records(keys[_GUEST], keys[_LAUNCHER])
+        return Records(keys[_AGENT], keys[_LAUNCHER])
 
     def sealed(self, text: bytes) -> bytes:
-        """Once the greeting is over; one text, of a secret's length at most."""
+        """One text, of a secret's length at most, sealed; once the handshake is over."""
         return _sealed(text, prove(self._secret, _SEAL, self._nonce, self._theirs))
 
 
 class LauncherHandshake:
-    """The launcher's side. ``rest`` is what has come behind the greeting once that ``is_over``."""
+    """The launcher's side. ``rest`` has the bytes after the handshake once it ``is_over``."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -89,7 +96,7 @@ class LauncherHandshake:
         self.is_over = False
 
     def feed(self, data: bytes) -> bytes:
-        """What to send now. Raises GreetingError."""
+        """What to send now. Raises HandshakeError."""
         self._received += data
         return self._check_proof() if self._theirs else self._answer()
 
@@ -104,7 +111,7 @@ class LauncherHandshake:
     def _check_proof(self) -> bytes:
         if len(self._received) >= PROOF_BYTES:
             proof, self.rest = self._received[:PROOF_BYTES], self._received[PROOF_BYTES:]
-            if not is_proof(proof, self._secret, _GUEST, self._theirs, self._nonce):
+            if not is_proof(proof, self._secret, _AGENT, self._theirs, self._nonce):
                 raise HandshakeError("it does not know the job's secret")
             self.is_over = True
         return b""
@@ -112,7 +119,7 @@ class LauncherHandshake:
     def records(self) -> Records:
         """See ``AgentHandshake``."""
         keys = _record_keys(self._secret, self._theirs, self._nonce)
-        return Records(keys[_LAUNCHER], keys[_GUEST])
+        return Records(keys[_LAUNCHER], keys[_AGENT])
 
     def sealed(self, text: bytes) -> bytes:
         """See ``AgentHandshake``."""
@@ -120,12 +127,12 @@ class LauncherHandshake:
 
 
 def _record_keys(secret: bytes, agents: bytes, launchers: bytes) -> dict[bytes, bytes]:
-    """By sender, from both nonces."""
-    return {role: derive_key(secret, role, agents, launchers) for role in (_LAUNCHER, _GUEST)}
+    """The keys by sender, from both nonces."""
+    return {role: derive_key(secret, role, agents, launchers) for role in (_LAUNCHER, _AGENT)}
 
 
 def _sealed(text: bytes, pad: bytes) -> bytes:
-    """The pad is of this greeting alone, and used once."""
+    """``text`` under a pad of this handshake, which is used once."""
     assert len(text) <= len(pad)
     return bytes(one ^ other for one, other in zip(text, pad, strict=False))
 
@@ -134,11 +141,11 @@ _LENGTH = struct.Struct(">I")
 
 
 class RecordError(ConnectionError):
-    """What has come is not what the other end has sent."""
+    """The bytes that arrived are not those that the other end sent."""
 
 
 class Records:
-    """Both directions as one end sees them; each has a key of its own (``derive_key``)."""
+    """Both directions as one end sees them; each has its own key (``derive_key``)."""
 
     def __init__(self, own_key: bytes, their_key: bytes) -> None:
         self._own = RecordCodes(own_key)
@@ -148,7 +155,7 @@ class Records:
         self._opened = 0
 
     def sealed(self, data: bytes) -> bytes:
-        """``data`` as it travels; to be sent in the order in which it was sealed."""
+        """The record of ``data``; to be sent in the order of the calls."""
         length = _LENGTH.pack(len(data))
         return b"".join((length, self._own.next(length), data, self._own.next(data)))
 
@@ -156,7 +163,7 @@ class Records:
         """The contents of all records that ``received`` completes.
 
         Raises:
-            RecordError: a code is wrong. Nothing that comes later can be opened.
+            RecordError: a code is wrong. No later record can be opened.
         """
         self._received += received
         while True:
@@ -173,7 +180,7 @@ class Records:
             yield data
 
     def _take(self, size_bytes: int) -> bytes | None:
-        """The next bytes, once they are there with their code."""
+        """The next bytes, once they have arrived with their code."""
         end = size_bytes + CODE_BYTES
         if len(self._received) < end:
             return None

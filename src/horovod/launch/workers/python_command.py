@@ -13,8 +13,8 @@ from horovod.launch.model.ssh import SshOptions, agent_command, remote_words
 
 __all__ = ["path_ahead", "python_command", "remote_python_command"]
 
-# Whatever the first entry of the search path is, it must not replace a module of the interpreter;
-# the package is found where this process has found it, unless the other Python has its own.
+# The current folder must not replace a module of the interpreter, so it is not on the search path.
+# The package is found where this process has found it, unless the other Python has its own.
 _START = (
     "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
     "from horovod.launch.{module} import main; main()"
@@ -43,7 +43,7 @@ def remote_python_command(
 
 
 def _arguments(module: str, arguments: Sequence[str]) -> list[str]:
-    package_root = str(Path(__file__).resolve().parents[2])
+    package_root = str(Path(__file__).resolve().parents[3])
     return ["-c", _START.format(module=module), *arguments, package_root]
 
 

@@ -16,7 +16,7 @@ import pytest
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.remote import remote_group as remote_crew
+from horovod.launch.remote import remote_group as remote_group_module
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.wire.frames import MAGIC, FrameReader, Kind, encode, encode_json
@@ -201,7 +201,7 @@ def test_what_no_agent_says_ends_the_connection(data: bytes, text: str, desk: De
 
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_crew, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(remote_group_module, "_PAUSE_S", 0.0)
 
 
 @pytest.mark.usefixtures("impatience")
@@ -370,7 +370,7 @@ def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
 
 
 def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_crew, "_MOST_FAREWELL_S", 0.1)
+    monkeypatch.setattr(remote_group_module, "_MOST_END_S", 0.1)
     # Not one that ends by itself when its standard input does, just before the signal comes.
     group = desk.started_crew_that_says(HELLO, "exec sleep 1000")
     desk.turn_until("greeted")

@@ -1,8 +1,8 @@
-"""The table of collectives, and a ``Call``: one of them with checked arguments.
+"""A ``Call``: a collective with checked arguments, for all frameworks.
 
-Every binding derives from this table what it accepts, what a result looks like and what has a
-gradient. ``reduction`` and ``exchange`` turn the arguments of a user into a ``Call``; they are the
-only check of these arguments. docs/new-collective.md lists what a new row needs elsewhere.
+``reduction`` and ``exchange`` turn the arguments of a user into a ``Call``; they are the only check
+of these arguments. What a kind of collective takes and returns stands in the table of
+``operations``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,19 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horovod.core.operations import OP_NAMES, Average, Kind, Sum, resolve_op
+from horovod.core.operations import (
+    COLLECTIVES,
+    OP_NAMES,
+    Average,
+    Collective,
+    Kind,
+    Result,
+    resolve_op,
+)
 from horovod.core.process_sets import ProcessSet, check_process_set, number_of
 from horovod.errors import HorovodInternalError
 
@@ -23,10 +30,7 @@ if TYPE_CHECKING:
     from horovod import _native
 
 __all__ = [
-    "COLLECTIVES",
     "Call",
-    "Collective",
-    "Result",
     "as_group",
     "check_gradient",
     "check_splits",
@@ -36,51 +40,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-class Result(Enum):
-    """What a collective gives a rank for an input of shape ``[n, ...]``."""
-
-    SAME_SHAPE = "the input's shape"
-    ALL_ROWS = "the rows of all ranks"
-    OWN_ROWS = "n // size rows, one more on the first n % size ranks"
-    EXCHANGED_ROWS = "the rows that ranks sent to this one, and their numbers as int32"
-    LAST_RANK = "an int32 scalar"
-    NOTHING = "no tensor"
-
-
-@dataclass(frozen=True)
-class Collective:
-    """A row of the table.
-
-    Attributes:
-        arguments: fields of ``Call`` that the user gives, besides tensor, name and process set;
-            ``splits`` goes with the tensor.
-        result: the shape of the result.
-        is_grouped: whether several tensors can be one operation.
-        ops: the reduce ops that it takes.
-        gradient_ops: with which of them it has a gradient; without ``ops``: whether it has one.
-    """
-
-    arguments: tuple[str, ...] = ()
-    result: Result = Result.SAME_SHAPE
-    is_grouped: bool = False
-    ops: Sequence[int] = ()
-    gradient_ops: Sequence[int] | bool = False
-
-
-_FACTORS = ("op", "prescale", "postscale")
-_LINEAR = (Average, Sum)
-
-COLLECTIVES = {
-    Kind.ALLREDUCE: Collective(_FACTORS, Result.SAME_SHAPE, True, tuple(OP_NAMES), _LINEAR),
-    Kind.ALLGATHER: Collective((), Result.ALL_ROWS, True, (), True),
-    Kind.BROADCAST: Collective(("root_rank",), Result.SAME_SHAPE, False, (), True),
-    Kind.ALLTOALL: Collective(("splits",), Result.EXCHANGED_ROWS, False, (), True),
-    Kind.REDUCESCATTER: Collective(_FACTORS, Result.OWN_ROWS, True, _LINEAR, _LINEAR),
-    Kind.BARRIER: Collective((), Result.NOTHING),
-    Kind.JOIN: Collective((), Result.LAST_RANK),
-}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-#include "backend/carried_reductions.h"
+#include "backend/plane_reductions.h"
 
 #include <numeric>
 #include <span>
@@ -13,7 +13,7 @@ namespace {
 
 std::size_t index_of(int rank) { return static_cast<std::size_t>(rank); }
 
-// Where the ranks' parts of one range lie, one after the other, moved on by `offset`.
+// Points at the ranks' parts of one range, which lie in rank order, plus `offset`.
 void point_at(std::vector<const std::byte*>& sources, const std::byte* base,
               std::size_t length_bytes, std::size_t offset) {
   for (std::size_t rank = 0; rank < sources.size(); ++rank) {
@@ -21,8 +21,8 @@ void point_at(std::vector<const std::byte*>& sources, const std::byte* base,
   }
 }
 
-// Gives every rank its share of a window of `views`, from all ranks.
-void exchange_shares(Carrier& carrier, const ViewList& views, Range window, Place place,
+// Sends every rank its share of a window of `views`.
+void exchange_shares(DataPlane& plane, const ViewList& views, Range window, Place place,
                      Scratch& scratch, std::vector<std::size_t>& in_sizes,
                      std::vector<std::size_t>& out_sizes) {
   in_sizes.clear();
@@ -33,24 +33,24 @@ void exchange_shares(Carrier& carrier, const ViewList& views, Range window, Plac
   out_sizes.assign(in_sizes.size(), own);
   std::byte* const in = scratch.to_send(length_of(window));
   copy_in(views, window, in);
-  carrier.alltoall(in, in_sizes, scratch.to_receive(own * in_sizes.size()), out_sizes);
+  plane.alltoall(in, in_sizes, scratch.to_receive(own * in_sizes.size()), out_sizes);
 }
 
 }  // namespace
 
-CarriedAllreduce::CarriedAllreduce(ViewList views, Scratch& scratch)
+PlaneAllreduce::PlaneAllreduce(ViewList views, Scratch& scratch)
     : views_(std::move(views)),
       scratch_(scratch),
       windows_(views_.size_bytes(), is_direct() ? Scratch::kDirectBytes : Scratch::kWindowBytes) {}
 
-Range CarriedAllreduce::window() const {
+Range PlaneAllreduce::window() const {
   Range window = windows_.of(views_.size_bytes());
   // The stream is longer than its tensors by a gap.
   if (is_direct()) window.end = std::min(window.end, views_.views()[0].size_bytes);
   return window;
 }
 
-bool CarriedAllreduce::next(Carrier& carrier) {
+bool PlaneAllreduce::next(DataPlane& plane) {
   if (!windows_.is_before_first()) take_out(window());
   if (!windows_.advance()) return false;
   const ReduceSpec& spec = views_.views()[0].spec;
@@ -58,12 +58,12 @@ bool CarriedAllreduce::next(Carrier& carrier) {
   std::byte* const out = is_direct() ? views_.views()[0].out : nullptr;
   data_ = out != nullptr ? out + window.begin : scratch_.to_send(length_of(window));
   put_in(window);
-  carrier.allreduce(data_, length_of(window) / size_of(spec.dtype), spec.dtype,
-                    spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op);
+  plane.allreduce(data_, length_of(window) / size_of(spec.dtype), spec.dtype,
+                  spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op);
   return true;
 }
 
-void CarriedAllreduce::put_in(Range window) {
+void PlaneAllreduce::put_in(Range window) {
   views_.for_each_piece(
       window, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
         std::byte* const to = data_ + (stream - window.begin);
@@ -80,7 +80,7 @@ void CarriedAllreduce::put_in(Range window) {
       });
 }
 
-void CarriedAllreduce::take_out(Range window) {
+void PlaneAllreduce::take_out(Range window) {
   views_.for_each_piece(
       window, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
         if (view.out == nullptr) return;
@@ -95,17 +95,17 @@ void CarriedAllreduce::take_out(Range window) {
       });
 }
 
-CarriedReduction::CarriedReduction(ViewList views, Place place, Scratch& scratch)
+PlaneReduction::PlaneReduction(ViewList views, Place place, Scratch& scratch)
     : views_(std::move(views)),
       place_(place),
       scratch_(scratch),
       windows_(views_.size_bytes(), Scratch::kWindowBytes) {}
 
-bool CarriedReduction::next(Carrier& carrier) {
+bool PlaneReduction::next(DataPlane& plane) {
   if (phase_ == Phase::kShares) {
     reduce_share();
     const std::size_t window_bytes = std::accumulate(in_sizes_.begin(), in_sizes_.end(), 0UL);
-    carrier.allgather(scratch_.send.data(), scratch_.to_receive(window_bytes), in_sizes_);
+    plane.allgather(scratch_.send.data(), scratch_.to_receive(window_bytes), in_sizes_);
     phase_ = Phase::kResults;
     return true;
   }
@@ -113,13 +113,13 @@ bool CarriedReduction::next(Carrier& carrier) {
     copy_out(views_, windows_.of(views_.size_bytes()), scratch_.receive.data());
   }
   if (!windows_.advance()) return false;
-  exchange_shares(carrier, views_, windows_.of(views_.size_bytes()), place_, scratch_, in_sizes_,
+  exchange_shares(plane, views_, windows_.of(views_.size_bytes()), place_, scratch_, in_sizes_,
                   out_sizes_);
   phase_ = Phase::kShares;
   return true;
 }
 
-void CarriedReduction::reduce_share() {
+void PlaneReduction::reduce_share() {
   const Range own = share_of(place_.rank, place_.size, windows_.of(views_.size_bytes()));
   std::vector<const std::byte*> sources(index_of(place_.size));
   views_.for_each_piece(own,
@@ -131,7 +131,7 @@ void CarriedReduction::reduce_share() {
                         });
 }
 
-CarriedAdasum::CarriedAdasum(const ViewList& views, Place place, Scratch& scratch)
+PlaneAdasum::PlaneAdasum(const ViewList& views, Place place, Scratch& scratch)
     : place_(place),
       scratch_(scratch),
       grams_(views.views().size() * gram_entries(index_of(place.size)), 0.0),
@@ -140,7 +140,7 @@ CarriedAdasum::CarriedAdasum(const ViewList& views, Place place, Scratch& scratc
       windows_(views_.size_bytes(), Scratch::kWindowBytes),
       sum_(views_, place, scratch) {}
 
-ViewList CarriedAdasum::weighted(const ViewList& views) {
+ViewList PlaneAdasum::weighted(const ViewList& views) {
   ViewList result;
   for (View view : views.views()) {
     view.spec.weights = weights_.data() + result.views().size() * index_of(place_.size);
@@ -149,26 +149,26 @@ ViewList CarriedAdasum::weighted(const ViewList& views) {
   return result;
 }
 
-bool CarriedAdasum::next(Carrier& carrier) {
+bool PlaneAdasum::next(DataPlane& plane) {
   if (phase_ == Phase::kShares) {
     if (!windows_.is_before_first()) add_dots();
     if (windows_.advance()) {
-      exchange_shares(carrier, views_, windows_.of(views_.size_bytes()), place_, scratch_,
-                      in_sizes_, out_sizes_);
+      exchange_shares(plane, views_, windows_.of(views_.size_bytes()), place_, scratch_, in_sizes_,
+                      out_sizes_);
       return true;
     }
     const std::size_t bytes = grams_.size() * sizeof(double);
     in_sizes_.assign(index_of(place_.size), bytes);
-    carrier.allgather(reinterpret_cast<const std::byte*>(grams_.data()),
-                      scratch_.to_receive(bytes * in_sizes_.size()), in_sizes_);
+    plane.allgather(reinterpret_cast<const std::byte*>(grams_.data()),
+                    scratch_.to_receive(bytes * in_sizes_.size()), in_sizes_);
     phase_ = Phase::kGrams;
     return true;
   }
   if (phase_ == Phase::kGrams) begin_sum();
-  return sum_.next(carrier);
+  return sum_.next(plane);
 }
 
-void CarriedAdasum::add_dots() {
+void PlaneAdasum::add_dots() {
   const Range own = share_of(place_.rank, place_.size, windows_.of(views_.size_bytes()));
   const std::size_t entries = gram_entries(index_of(place_.size));
   std::vector<const std::byte*> sources(index_of(place_.size));
@@ -181,8 +181,8 @@ void CarriedAdasum::add_dots() {
       });
 }
 
-// Every rank adds up what the ranks' shares gave, in rank order, and so has the same weights.
-void CarriedAdasum::begin_sum() {
+// Every rank adds up the shares' dot products in rank order, and so has the same weights.
+void PlaneAdasum::begin_sum() {
   const std::size_t ranks = index_of(place_.size);
   const std::size_t bytes = grams_.size() * sizeof(double);
   std::vector<const std::byte*> sources(ranks);
@@ -201,25 +201,24 @@ void CarriedAdasum::begin_sum() {
   phase_ = Phase::kSum;
 }
 
-CarriedReduceScatter::CarriedReduceScatter(std::vector<ViewList> streams, Place place,
-                                           Scratch& scratch)
+PlaneReduceScatter::PlaneReduceScatter(std::vector<ViewList> streams, Place place, Scratch& scratch)
     : streams_(std::move(streams)),
       place_(place),
       scratch_(scratch),
       windows_(longest(streams_), part_of_window(index_of(place.size))) {}
 
-bool CarriedReduceScatter::next(Carrier& carrier) {
+bool PlaneReduceScatter::next(DataPlane& plane) {
   if (!windows_.is_before_first()) reduce_own();
   if (!windows_.advance()) return false;
   std::byte* const in = scratch_.to_send(measure(streams_, windows_, in_sizes_));
   copy_all_in(streams_, windows_, in);
   const std::size_t own = in_sizes_[index_of(place_.rank)];
   out_sizes_.assign(in_sizes_.size(), own);
-  carrier.alltoall(in, in_sizes_, scratch_.to_receive(own * in_sizes_.size()), out_sizes_);
+  plane.alltoall(in, in_sizes_, scratch_.to_receive(own * in_sizes_.size()), out_sizes_);
   return true;
 }
 
-void CarriedReduceScatter::reduce_own() {
+void PlaneReduceScatter::reduce_own() {
   const ViewList& own = streams_[index_of(place_.rank)];
   const Range window = windows_.of(own.size_bytes());
   std::vector<const std::byte*> sources(index_of(place_.size));

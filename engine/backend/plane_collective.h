@@ -1,5 +1,6 @@
-// Collectives as sequences of calls to a carrier. What a carrier does not know is done here: fusion
-// through a bounded scratch memory, scaling, averages, dtypes and ops that it cannot reduce.
+// Collectives as sequences of calls to a data plane. What a data plane cannot do is done here:
+// fusion through a bounded scratch memory, scaling, averages, and dtypes and ops that it cannot
+// reduce.
 #pragma once
 
 #include <algorithm>
@@ -7,17 +8,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/carrier.h"
+#include "backend/data_plane.h"
+#include "backend/work.h"
 #include "collective/shares.h"
 #include "collective/views.h"
 
 namespace hvd {
 
-// Contiguous memory between tensors and carrier, for one collective at a time.
+// Contiguous memory between tensors and data plane, for one collective at a time.
 struct Scratch {
-  // How much of a stream travels in one call.
+  // How much of a stream one call moves.
   static constexpr std::size_t kWindowBytes = 16UL << 20;
-  // The same where the carrier gets the tensor itself; far from where some count in an int.
+  // The same where the data plane gets the tensor itself. Libraries that count in an int can do it.
   static constexpr std::size_t kDirectBytes = 256UL << 20;
 
   std::vector<std::byte> send;
@@ -37,19 +39,13 @@ struct Scratch {
   }
 };
 
-// A rank's place in the set.
-struct Place {
-  int rank;
-  int size;
-};
-
-class Carried {
+class PlaneCollective {
  public:
-  virtual ~Carried() = default;
+  virtual ~PlaneCollective() = default;
 
-  // Uses what the call before has brought, if there was one, and starts the next. False: there is
+  // Uses the result of the last call, if there was one, and starts the next. False when there is
   // nothing left to do.
-  virtual bool next(Carrier& carrier) = 0;
+  virtual bool next(DataPlane& plane) = 0;
 };
 
 // Walks through streams in windows that have the same number on all ranks.
@@ -58,7 +54,7 @@ class Windows {
   Windows(std::size_t longest_bytes, std::size_t window_bytes)
       : window_bytes_(window_bytes), count_(block_count(longest_bytes, window_bytes)) {}
 
-  // False: that was the last one.
+  // False after the last one.
   bool advance() { return ++index_ < static_cast<std::int64_t>(count_); }
   bool is_before_first() const { return index_ < 0; }
   void restart() { index_ = -1; }
@@ -81,12 +77,13 @@ inline std::size_t longest(const std::vector<ViewList>& streams) {
   return bytes;
 }
 
-// Of each stream of `size` ranks, so that all together fit a window of the scratch memory.
+// How much of each stream of `size` ranks, so that together they fit a window of the scratch
+// memory.
 inline std::size_t part_of_window(std::size_t size) {
   return std::max(kViewAlignment, Scratch::kWindowBytes / size / kViewAlignment * kViewAlignment);
 }
 
-// Copies a window of each stream to `to`, one after the other.
+// Copies a window of each stream to `to`, in rank order.
 inline void copy_all_in(const std::vector<ViewList>& streams, const Windows& windows,
                         std::byte* to) {
   for (const ViewList& stream : streams) {
@@ -105,7 +102,7 @@ inline void copy_all_out(const std::vector<ViewList>& streams, const Windows& wi
   }
 }
 
-// The lengths of such windows; their sum.
+// Stores the lengths of such windows and returns their sum.
 inline std::size_t measure(const std::vector<ViewList>& streams, const Windows& windows,
                            std::vector<std::size_t>& sizes) {
   std::size_t total = 0;

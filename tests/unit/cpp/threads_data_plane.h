@@ -1,4 +1,4 @@
-// A carrier between threads of one process. A collective is done by the rank that comes last, on
+// A data plane between threads of one process. A collective is done by the rank that comes last, on
 // copies: a rank that has given up takes its tensors with it, whatever the others still do.
 #pragma once
 
@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "backend/carrier.h"
+#include "backend/data_plane.h"
 #include "kernels/reduce.h"
 
 namespace hvd::test {
 
 // Where the ranks of one process set meet.
-class CarrierHub {
+class PlaneHub {
  public:
   enum class Kind { kAllreduce, kBroadcast, kAllgather, kAlltoall, kBarrier };
 
@@ -32,7 +32,7 @@ class CarrierHub {
     int root = 0;
   };
 
-  explicit CarrierHub(int size) : calls_(static_cast<std::size_t>(size)) {}
+  explicit PlaneHub(int size) : calls_(static_cast<std::size_t>(size)) {}
 
   // The number of the collective that it is a part of.
   std::uint64_t join(int rank, Call call) {
@@ -125,9 +125,9 @@ class CarrierHub {
 };
 
 // Knows few dtypes and no product, so that the engine's kernels are needed, too.
-class ThreadsCarrier final : public Carrier {
+class ThreadsDataPlane final : public DataPlane {
  public:
-  ThreadsCarrier(std::shared_ptr<CarrierHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ThreadsDataPlane(std::shared_ptr<PlaneHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
 
   const std::string& name() const override { return name_; }
 
@@ -137,7 +137,7 @@ class ThreadsCarrier final : public Carrier {
 
   void allreduce(std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) override {
     const std::size_t size_bytes = count * size_of(dtype);
-    join({.kind = CarrierHub::Kind::kAllreduce,
+    join({.kind = PlaneHub::Kind::kAllreduce,
           .in = {data, data + size_bytes},
           .out_sizes = {size_bytes},
           .dtype = dtype,
@@ -146,7 +146,7 @@ class ThreadsCarrier final : public Carrier {
   }
 
   void broadcast(std::byte* data, std::size_t size_bytes, int root) override {
-    join({.kind = CarrierHub::Kind::kBroadcast,
+    join({.kind = PlaneHub::Kind::kBroadcast,
           .in = {data, data + size_bytes},
           .out_sizes = {size_bytes},
           .root = root},
@@ -154,7 +154,7 @@ class ThreadsCarrier final : public Carrier {
   }
 
   void allgather(const std::byte* in, std::byte* out, std::span<const std::size_t> sizes) override {
-    join({.kind = CarrierHub::Kind::kAllgather,
+    join({.kind = PlaneHub::Kind::kAllgather,
           .in = {in, in + sizes[static_cast<std::size_t>(rank_)]},
           .out_sizes = {sizes.begin(), sizes.end()}},
          out);
@@ -162,24 +162,24 @@ class ThreadsCarrier final : public Carrier {
 
   void alltoall(const std::byte* in, std::span<const std::size_t> in_sizes, std::byte* out,
                 std::span<const std::size_t> out_sizes) override {
-    join({.kind = CarrierHub::Kind::kAlltoall,
+    join({.kind = PlaneHub::Kind::kAlltoall,
           .in = {in, in + std::accumulate(in_sizes.begin(), in_sizes.end(), 0UL)},
           .in_sizes = {in_sizes.begin(), in_sizes.end()},
           .out_sizes = {out_sizes.begin(), out_sizes.end()}},
          out);
   }
 
-  void barrier() override { join({.kind = CarrierHub::Kind::kBarrier}, nullptr); }
+  void barrier() override { join({.kind = PlaneHub::Kind::kBarrier}, nullptr); }
 
   bool test() override { return hub_->take(rank_, round_, out_); }
 
  private:
-  void join(CarrierHub::Call call, std::byte* out) {
+  void join(PlaneHub::Call call, std::byte* out) {
     out_ = out;
     round_ = hub_->join(rank_, std::move(call));
   }
 
-  const std::shared_ptr<CarrierHub> hub_;
+  const std::shared_ptr<PlaneHub> hub_;
   const int rank_;
   const std::string name_ = "threads";
   std::uint64_t round_ = 0;
@@ -187,12 +187,12 @@ class ThreadsCarrier final : public Carrier {
 };
 
 // One for each member of a set, which has several.
-inline std::vector<std::shared_ptr<Carrier>> carriers(std::size_t size) {
-  const auto hub = std::make_shared<CarrierHub>(static_cast<int>(size));
-  std::vector<std::shared_ptr<Carrier>> result;
+inline std::vector<std::shared_ptr<DataPlane>> data_planes(std::size_t size) {
+  const auto hub = std::make_shared<PlaneHub>(static_cast<int>(size));
+  std::vector<std::shared_ptr<DataPlane>> result;
   for (std::size_t rank = 0; rank < size; ++rank) {
     result.push_back(size == 1 ? nullptr
-                               : std::make_shared<ThreadsCarrier>(hub, static_cast<int>(rank)));
+                               : std::make_shared<ThreadsDataPlane>(hub, static_cast<int>(rank)));
   }
   return result;
 }

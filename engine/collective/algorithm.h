@@ -8,9 +8,9 @@
 
 namespace hvd {
 
-class Collective {
+class Algorithm {
  public:
-  virtual ~Collective() = default;
+  virtual ~Algorithm() = default;
 
   // Runs as far as possible. True when complete, else `blocked` says what must happen first.
   virtual bool advance(PeerWait& blocked) = 0;

@@ -1,18 +1,18 @@
-// Allreduce, Adasum and reduce-scatter over a carrier.
+// Allreduce, Adasum and reduce-scatter over a data plane.
 #pragma once
 
 #include <vector>
 
-#include "backend/carried.h"
+#include "backend/plane_collective.h"
 
 namespace hvd {
 
-// What the carrier can reduce: tensors of one dtype and op. Scaling is done before and after.
-class CarriedAllreduce final : public Carried {
+// Tensors of one dtype and op that the data plane can reduce. Scaling is done before and after.
+class PlaneAllreduce final : public PlaneCollective {
  public:
-  // One tensor alone is reduced where its result belongs.
-  CarriedAllreduce(ViewList views, Scratch& scratch);
-  bool next(Carrier& carrier) override;
+  // A single tensor is reduced in its output.
+  PlaneAllreduce(ViewList views, Scratch& scratch);
+  bool next(DataPlane& plane) override;
 
  private:
   Range window() const;
@@ -26,12 +26,12 @@ class CarriedAllreduce final : public Carried {
   std::byte* data_ = nullptr;
 };
 
-// The rest, by our kernels: ranks exchange shares, each reduces its own, all gather the results.
-// Elements are summed in rank order, so these are the bits of the shared-memory engine.
-class CarriedReduction final : public Carried {
+// Other tensors, by our kernels: ranks exchange shares, each reduces its own, all gather the
+// results. Elements are summed in rank order, so the bits are those of the shared-memory backend.
+class PlaneReduction final : public PlaneCollective {
  public:
-  CarriedReduction(ViewList views, Place place, Scratch& scratch);
-  bool next(Carrier& carrier) override;
+  PlaneReduction(ViewList views, Place place, Scratch& scratch);
+  bool next(DataPlane& plane) override;
 
  private:
   enum class Phase { kBetween, kShares, kResults };
@@ -47,12 +47,12 @@ class CarriedReduction final : public Carried {
   std::vector<std::size_t> out_sizes_;
 };
 
-// Shares are exchanged twice: for the dot products, of which each rank makes the weights
+// Shares are exchanged twice: for the dot products, from which each rank computes the weights
 // (collective/adasum_weights.h), and for the weighted sum.
-class CarriedAdasum final : public Carried {
+class PlaneAdasum final : public PlaneCollective {
  public:
-  CarriedAdasum(const ViewList& views, Place place, Scratch& scratch);
-  bool next(Carrier& carrier) override;
+  PlaneAdasum(const ViewList& views, Place place, Scratch& scratch);
+  bool next(DataPlane& plane) override;
 
  private:
   enum class Phase { kShares, kGrams, kSum };
@@ -67,17 +67,17 @@ class CarriedAdasum final : public Carried {
   std::vector<double> weights_;  // by view, by rank
   const ViewList views_;         // with weights
   Windows windows_;
-  CarriedReduction sum_;
+  PlaneReduction sum_;
   Phase phase_ = Phase::kShares;
   std::vector<std::size_t> in_sizes_;
   std::vector<std::size_t> out_sizes_;
 };
 
-class CarriedReduceScatter final : public Carried {
+class PlaneReduceScatter final : public PlaneCollective {
  public:
-  // By owner: what this rank gives of its part; `out` for its own part.
-  CarriedReduceScatter(std::vector<ViewList> streams, Place place, Scratch& scratch);
-  bool next(Carrier& carrier) override;
+  // By owner: this rank's data of the owner's part; `out` for its own part.
+  PlaneReduceScatter(std::vector<ViewList> streams, Place place, Scratch& scratch);
+  bool next(DataPlane& plane) override;
 
  private:
   void reduce_own();
