@@ -10,6 +10,7 @@ from contextlib import closing
 from queue import Queue
 
 import pytest
+from worlds import SECRET, MemoryStore
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.errors import PeerLostError
@@ -29,8 +30,6 @@ from horovod.rendezvous.identity.elastic_messages import (
 )
 from horovod.rendezvous.store.client import AbandonedError, StoreClient, StoreUnreachableError
 from horovod.rendezvous.store.server import StoreServer
-
-from .worlds import SECRET, MemoryStore
 
 KEYS = WorkerKeys(5)
 
