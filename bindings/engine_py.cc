@@ -102,7 +102,7 @@ SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object
         {.host = host, .channel = channel, .fd = fd, .seals = held ? held->seals : nullptr});
   }
   SetLinks result(leader_links(control), std::move(links));
-  result.carrier = carrier_of(carrier);
+  result.carrier = data_plane_of(carrier);
   return result;
 }
 

@@ -105,7 +105,7 @@ bool BucketRunner::advance(ProcessSetContext& context) {
   }
   if (resumed_ns != 0) end_wait(context, resumed_ns);
   if (std::exchange(context.must_sync, false)) {
-    context.backend->begin_negotiation();
+    context.backend->begin_barrier();
   } else {
     end(context);
   }
@@ -185,7 +185,7 @@ void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& 
       work->in = nullptr;
       work->out = nullptr;
       work->device = kHostDevice;
-      work->flight = nullptr;
+      work->dependency = nullptr;
     }
   }
 }
@@ -221,7 +221,7 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
     work->in = entry.tensors[i].in;
     work->out = entry.tensors[i].out;
     work->device = entry.tensors[i].device;
-    work->flight = entry.dependency.get();
+    work->dependency = entry.dependency.get();
     if (work->out != nullptr) continue;
     const int rank = context.rank;
     entry.outputs.push_back(

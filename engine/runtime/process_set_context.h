@@ -90,7 +90,7 @@ class ProcessSetContext {
   const std::shared_ptr<Region> region;
   NegotiationTable negotiation;
   Peers peers;
-  const std::shared_ptr<Carrier> carrier;  // null: the engine moves the data itself
+  const std::shared_ptr<DataPlane> carrier;  // null: the engine moves the data itself
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Relay> relay;  // of a leader, where the set spans hosts
   TensorTable tensors;

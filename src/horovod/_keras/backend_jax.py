@@ -18,14 +18,18 @@ from jax.experimental import io_callback
 
 from horovod._keras.options import Options
 from horovod._keras.reducer import GradientReducer, Plan, compute_gradients, global_variables
+from horovod._keras.variables import wait_for_all
+from horovod.core.compression import compress_all, decompress_all
 from horovod.core.operations import Intent
 from horovod.core.world import keep_failure
 from horovod.errors import HorovodInternalError
-from horovod.jax.compression import Compression
+from horovod.jax.compression import Compression, FP16Compressor
 from horovod.numpy import adapter
 
+# Saved estimators may name ``FP16Compressor`` here.
 __all__ = [
     "Compression",
+    "FP16Compressor",
     "compute_gradients",
     "global_variables",
     "is_traced",
@@ -57,18 +61,14 @@ class _JaxExchange:
         self._process_set = options.process_set
 
     def __call__(self, gradients: list[Any], plan: Plan) -> list[Any]:
-        compressed = [self._compression.compress(jnp.asarray(g)) for g in gradients]
-        wires = [wire for wire, _ in compressed]
+        wires, contexts = compress_all(self._compression, [jnp.asarray(g) for g in gradients])
         if any(map(is_traced, wires)):
             shapes = [jax.ShapeDtypeStruct(wire.shape, wire.dtype) for wire in wires]
             host = partial(self._reduce_on_host, plan)
             received = io_callback(host, shapes, *wires, ordered=True)
         else:
             received = [jnp.asarray(array) for array in self._reduce_on_host(plan, *wires)]
-        return [
-            self._compression.decompress(array, context)
-            for array, (_, context) in zip(received, compressed, strict=True)
-        ]
+        return decompress_all(self._compression, received, contexts)
 
     def _reduce_on_host(self, plan: Plan, *wires: Any) -> list[Any]:
         # Copies: XLA's buffers are read-only.
@@ -95,15 +95,4 @@ class _JaxExchange:
                 batch = adapter.allreduce_batch_async_(members, names, *self._operation, **options)
                 handles.append(batch)
         finally:
-            _synchronize_all(handles)
-
-
-def _synchronize_all(handles: list[int]) -> None:
-    failure: Exception | None = None
-    for handle in handles:
-        try:
-            adapter.synchronize(handle)
-        except HorovodInternalError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+            wait_for_all(handles)

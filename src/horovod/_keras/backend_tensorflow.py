@@ -16,8 +16,27 @@ __all__ = ["Compression", "compute_gradients", "global_variables", "make_reducer
 
 
 def make_reducer(name: str, options: Options) -> Reducer:
-    """A reducer of dense and sparse gradients, eager and in graphs; see ``Reducer``."""
-    return _TensorFlowReducer(name, options)
+    """A reducer of dense and sparse gradients, eager and in graphs; see ``GradientReducer``."""
+    reduce_in_graph = make_graph_reducer(
+        name,
+        device_dense=options.device_dense,
+        device_sparse=options.device_sparse,
+        compression=options.compression,
+        sparse_as_dense=options.sparse_as_dense,
+        op=options.op,
+        gradient_predivide_factor=options.gradient_predivide_factor,
+        groups=options.groups,
+        process_set=options.process_set,
+        scale_local_gradients=options.scale_local_gradients,
+    )
+
+    def reduce(
+        gradients: Sequence[Any], variables: Sequence[Any], _: Any, is_local: Sequence[bool]
+    ) -> list[Any]:
+        local = [variable for variable, keeps in zip(variables, is_local, strict=True) if keeps]
+        return reduce_in_graph(gradients, variables, local)
+
+    return reduce
 
 
 def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
@@ -52,30 +71,3 @@ def global_variables() -> list[Any]:
             "BroadcastGlobalVariablesCallback"
         )
     return list(tf.compat.v1.global_variables())
-
-
-class _TensorFlowReducer:
-    def __init__(self, name: str, options: Options) -> None:
-        self._reduce = make_graph_reducer(
-            name,
-            device_dense=options.device_dense,
-            device_sparse=options.device_sparse,
-            compression=options.compression,
-            sparse_as_dense=options.sparse_as_dense,
-            op=options.op,
-            gradient_predivide_factor=options.gradient_predivide_factor,
-            groups=options.groups,
-            process_set=options.process_set,
-            scale_local_gradients=options.scale_local_gradients,
-        )
-
-    def reduce(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        _indices: Sequence[int],
-        is_local: Sequence[bool],
-    ) -> list[Any]:
-        """See ``Reducer``."""
-        local = [variable for variable, keeps in zip(variables, is_local, strict=True) if keeps]
-        return self._reduce(gradients, variables, local)

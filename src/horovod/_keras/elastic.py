@@ -17,6 +17,7 @@ from horovod._keras.variables import (
     read_values,
 )
 from horovod.core.world import init, rank, shutdown
+from horovod.core.world import restart as restart_world
 from horovod.elastic import ObjectState, run_fn
 from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_arrays
@@ -123,7 +124,7 @@ def make_run(keras: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
         if backend_name(keras) == "tensorflow":
             elastic: Callable[..., R] = import_module("horovod.tensorflow.elastic").run(func)
             return elastic
-        restart = _restart_with_jax if backend_name(keras) == "jax" else _restart_engine
+        restart = _restart_with_jax if backend_name(keras) == "jax" else restart_world
         return run_fn(_with_engine_errors(func), restart)
 
     return run
@@ -138,11 +139,6 @@ def _with_engine_errors(func: Callable[..., R]) -> Callable[..., R]:
             return func(*args, **kwargs)
 
     return translated
-
-
-def _restart_engine() -> None:
-    shutdown()
-    init()
 
 
 def _restart_with_jax() -> None:

@@ -14,7 +14,6 @@ from horovod._keras.api import KerasApi
 from horovod._keras.library import is_keras3, keras_of
 from horovod._keras.optimizer import copy_state, distribute
 from horovod._keras.options import Options
-from horovod.core.operations import Average
 
 
 def create_distributed_optimizer(
@@ -24,39 +23,19 @@ def create_distributed_optimizer(
     return distribute(keras, optimizer, Options(name, *args, **kwargs))
 
 
-def broadcast_global_variables(backend: Any, root_rank: int) -> None:
-    """Give all ranks the root's TF1 global variables."""
-    KerasApi(keras_of(backend)).broadcast_global_variables(root_rank)
+def _with_backend(name: str) -> Callable[..., Any]:
+    def call(backend: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(KerasApi(keras_of(backend)), name)(*args, **kwargs)
+
+    call.__name__, call.__doc__ = name, f"``KerasApi.{name}`` after a ``keras.backend`` module."
+    return call
 
 
-def allreduce(
-    backend: Any,
-    value: Any,
-    name: str | None,
-    average: bool | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    op: int | None,
-    compression: Any,
-) -> Any:
-    """A value reduced over all ranks."""
-    factors = (prescale_factor, postscale_factor)
-    return KerasApi(keras_of(backend)).allreduce(value, name, average, *factors, op, compression)
-
-
-def allgather(backend: Any, value: Any, name: str | None) -> Any:
-    """The values of all ranks joined along the first dimension."""
-    return KerasApi(keras_of(backend)).allgather(value, name)
-
-
-def broadcast(backend: Any, value: Any, root_rank: int, name: str | None) -> Any:
-    """The value of ``root_rank``."""
-    return KerasApi(keras_of(backend)).broadcast(value, root_rank, name)
-
-
-def reducescatter(backend: Any, value: Any, name: str | None, op: int = Average) -> Any:
-    """This rank's rows of the reduced value."""
-    return KerasApi(keras_of(backend)).reducescatter(value, name, op)
+broadcast_global_variables = _with_backend("broadcast_global_variables")
+allreduce = _with_backend("allreduce")
+allgather = _with_backend("allgather")
+broadcast = _with_backend("broadcast")
+reducescatter = _with_backend("reducescatter")
 
 
 def load_model(

@@ -53,13 +53,13 @@ class Distribution:
     def reduce(
         self, gradients: Iterable[Any], variables: Iterable[Any], indices: Iterable[int]
     ) -> list[Any]:
-        """The gradients of all ranks; see ``Reducer``."""
+        """The gradients of all ranks; see ``GradientReducer``."""
         found = list(variables)
         local = set(self._local_variables)
         for layer in self._local_layers:  # now, because layers may be built late
             local.update(variable_key(variable) for variable in layer.trainable_weights)
         is_local = [variable_key(variable) in local for variable in found]
-        return self._reducer.reduce(list(gradients), found, list(indices), is_local)
+        return self._reducer(list(gradients), found, list(indices), is_local)
 
     def hand_out(self, gradients: list[Any]) -> None:
         """Remember reduced gradients that the caller will give to ``apply``."""

@@ -8,7 +8,7 @@ backend's *exchange* reduces them. The TensorFlow backend has a reducer of its o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 from horovod._keras.library import variable_key
 from horovod._keras.options import Options
@@ -27,10 +27,25 @@ class Plan(NamedTuple):
 Exchange = Callable[[list[Any], Plan], list[Any]]
 
 
-class Reducer(Protocol):
-    """Gradients of this rank in, gradients of all ranks out."""
+# Gradients, their variables, a number for each and whether each stays local, to reduced gradients.
+Reducer = Callable[[Sequence[Any], Sequence[Any], Sequence[int], Sequence[bool]], list[Any]]
 
-    def reduce(
+
+class GradientReducer:
+    """A ``Reducer`` over an exchange of dense gradients.
+
+    Args:
+        name: the beginning of operation names; the same on every rank.
+        options: how to reduce.
+        exchange: the backend's.
+    """
+
+    def __init__(self, name: str, options: Options, exchange: Exchange) -> None:
+        self._name = name
+        self._options = options
+        self._exchange = exchange
+
+    def __call__(
         self,
         gradients: Sequence[Any],
         variables: Sequence[Any],
@@ -45,30 +60,6 @@ class Reducer(Protocol):
             indices: a number for each variable, the same in all steps and on every rank.
             is_local: whether the gradient stays on this rank.
         """
-
-
-class GradientReducer:
-    """``Reducer`` over an exchange of dense gradients.
-
-    Args:
-        name: the beginning of operation names; the same on every rank.
-        options: how to reduce.
-        exchange: the backend's.
-    """
-
-    def __init__(self, name: str, options: Options, exchange: Exchange) -> None:
-        self._name = name
-        self._options = options
-        self._exchange = exchange
-
-    def reduce(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        indices: Sequence[int],
-        is_local: Sequence[bool],
-    ) -> list[Any]:
-        """See ``Reducer``."""
         result = list(gradients)
         if not is_reducing(self._options.process_set):
             return result

@@ -131,14 +131,19 @@ def _broadcast_values(
         except (ValueError, HorovodInternalError) as error:
             failure = error
             break
-    for handle in handles:  # wait for all, also after a failure
+    wait_for_all(handles, failure)
+    return values
+
+
+def wait_for_all(handles: Sequence[int], failure: Exception | None = None) -> None:
+    """Wait for all operations, then raise ``failure`` or the first error of one of them."""
+    for handle in handles:
         try:
             adapter.synchronize(handle)
         except HorovodInternalError as error:
             failure = failure or error
     if failure is not None:
         raise failure
-    return values
 
 
 def _wire_array(value: Array) -> Array:

@@ -16,17 +16,8 @@ from horovod.core.collectives import barrier, join
 from horovod.core.public import *  # noqa: F403
 from horovod.core.world import is_homogeneous
 from horovod.errors import HorovodInternalError
-from horovod.jax import elastic
-from horovod.jax.collectives import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    reducescatter,
-)
+from horovod.jax import collectives, elastic
+from horovod.jax.collectives import *  # noqa: F403
 from horovod.jax.compression import Compression
 from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.jax.optimizer import DistributedOptimizer
@@ -35,20 +26,13 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "HorovodInternalError",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "alltoall",
     "barrier",
-    "broadcast",
     "broadcast_object",
     "broadcast_parameters",
     "elastic",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
     "is_homogeneous",
     "join",
-    "reducescatter",
 ]
 __all__ += public.__all__
+__all__ += collectives.__all__

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from horovod.core.collective_table import as_group, check_splits, exchange, reduction
+from horovod.core.calls import as_group, check_splits, exchange, reduction
 from horovod.core.compression import NoneCompressor, compress_all, decompress_all
 from horovod.core.operations import Average, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
@@ -33,7 +33,6 @@ from horovod.numpy.adapter import NumpyAdapter
 __all__ = [
     "allgather",
     "allreduce",
-    "allreduce_batch",
     "alltoall",
     "broadcast",
     "grouped_allgather",

@@ -22,74 +22,29 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod._keras.api import KerasApi
-from horovod.core.counters import metrics
+from horovod.core import public
 from horovod.core.gradient_groups import Groups
-from horovod.core.operations import Adasum, Average, Sum
-from horovod.core.process_sets import global_process_set
-from horovod.core.tracing import dump_recorder, start_timeline, stop_timeline
-from horovod.core.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
+from horovod.core.operations import Average, Sum
+from horovod.core.public import *  # noqa: F403
 from horovod.keras import callbacks, elastic
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
-    "Sum",
     "allgather",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump_recorder",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += public.__all__
+_SETS = ("ProcessSet", "add_process_set", "remove_process_set")
+for _name in ("Max", "Min", "Product", *_SETS):  # not exported by the original
+    __all__.remove(_name)
 
 _api = KerasApi(keras)
 

@@ -22,8 +22,9 @@ from horovod.core.compatibility import split_list as split_list
 from horovod.core.operations import Adasum as AdaSum  # noqa: F401
 from horovod.core.public import *  # noqa: F403
 from horovod.core.world import is_homogeneous
-from horovod.tensorflow import elastic, reductions
+from horovod.tensorflow import collectives, elastic, reductions
 from horovod.tensorflow import gradient_aggregation_eager as gradient_aggregation_eager
+from horovod.tensorflow.collectives import *  # noqa: F403
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
     allgather_object,
@@ -41,18 +42,6 @@ from horovod.tensorflow.gradient_tape import (
     PartialDistributedGradientTape,
 )
 from horovod.tensorflow.mpi_ops import _allreduce as _allreduce
-from horovod.tensorflow.mpi_ops import (
-    allgather,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
-)
 from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.optimizer import _DistributedOptimizer as _DistributedOptimizer
 from horovod.tensorflow.reductions import *  # noqa: F403
@@ -74,25 +63,16 @@ __all__ = [
     "LocalGradientAggregationHelper",
     "PartialDistributedGradientTape",
     "SyncBatchNormalization",
-    "allgather",
     "allgather_object",
-    "broadcast",
-    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
     "elastic",
-    "grouped_allgather",
     "is_homogeneous",
-    "join",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
-    "size_op",
 ]
 __all__ += public.__all__
+__all__ += collectives.__all__
 __all__ += reductions.__all__
 
 _LegacyOptimizer = tf.compat.v1.train.Optimizer

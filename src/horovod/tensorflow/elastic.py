@@ -1,7 +1,7 @@
 """Elastic training with TensorFlow: ``@hvd.elastic.run def train(state): ...``.
 
 The training function is called again, from the last commit, after a collective failed. In an
-elastic job the new world has whoever is there by then, in others all processes.
+elastic job the new world has the processes that exist by then, in others all processes.
 """
 
 from __future__ import annotations

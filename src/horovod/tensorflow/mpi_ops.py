@@ -20,10 +20,14 @@ from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.collectives import *  # noqa: F403
 from horovod.tensorflow.collectives import (
     allreduce,
+    allreduce_batch,
+    alltoall,
+    broadcast_batch,
     grouped_allreduce,
     grouped_reducescatter,
     reducescatter,
 )
+from horovod.tensorflow.implementation import implementation
 from horovod.tensorflow.names import normalized as _normalize_name
 from horovod.tensorflow.util import _executing_eagerly
 
@@ -34,9 +38,17 @@ __all__ = [
     "_grouped_reducescatter",
     "_normalize_name",
     "_reducescatter",
+    "allreduce",
+    "allreduce_batch",
+    "alltoall",
+    "broadcast_batch",
     "check_num_rank_power_of_2",
+    "grouped_allreduce",
+    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
+    "implementation",
     "is_homogeneous",
+    "reducescatter",
 ]
 __all__ += public.__all__
 __all__ += collectives.__all__

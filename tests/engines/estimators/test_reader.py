@@ -1,4 +1,4 @@
-"""The reader of Parquet shares: every row once, mixed, in bounded memory."""
+"""The reader of Parquet shards: every row once, shuffled, in bounded memory."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_each_epoch_has_another_order_that_the_seed_decides(numbers: str) -> Non
     first, second = orders[0]
     assert first != second
     assert sorted(first) == sorted(second) == list(range(1000))
-    # Rows of the ends of the set meet in the first batches.
+    # The first batches have rows of both ends of the dataset.
     assert max(first[:64]) - min(first[:64]) > 500
 
 

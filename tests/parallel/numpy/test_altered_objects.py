@@ -88,7 +88,7 @@ def run_on(action: Callable[[], Any]) -> None:
 
 
 def expect_the_end(action: Callable[[], Any]) -> None:
-    """The rank that was lied to knows why; the others hear it, at once or at their next call."""
+    """The rank that got the altered object knows why; the others learn it at their next call."""
     if hvd.rank() == hvd.size() - 1:
         with pytest.raises(AlteredObjectError, match="its code is wrong") as told:
             action()
@@ -213,7 +213,7 @@ def test_a_proposal_of_a_process_set(
     registry = process_sets._registry
     engine = AlteringEngine(world.engine(), f"process_sets.change{part}", change)
     if hvd.rank() == hvd.size() - 1:
-        monkeypatch.setattr(registry, "_engine", engine)
+        monkeypatch.setattr(registry._agreement, "_engine", engine)
     expect_the_end(lambda: hvd.add_process_set([0]))
 
 

@@ -155,7 +155,7 @@ def by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("", "jsrun", "in this LSF job jsrun starts the processes; with --gloo"),
         ("--jsrun", "jsrun", ""),
         ("--gloo", "horovodrun", ""),
-        ("-H localhost:2", "horovodrun", "starts the processes itself: as the options want it"),
+        ("-H localhost:2", "horovodrun", "starts the processes itself: as the options require"),
     ],
 )
 def test_jsrun_is_the_default_in_a_job_of_lsf(

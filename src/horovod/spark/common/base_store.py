@@ -264,7 +264,7 @@ class Store:
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
         """A function that copies the files of a folder of this machine into the run's folder."""
-        return partial(_upload, self, self.get_run_path(run_id))
+        return partial(upload, self, self.get_run_path(run_id))
 
     def to_remote(self, run_id: str, dataset_idx: int | None) -> RemoteStore:
         """The part for the training processes."""
@@ -288,7 +288,8 @@ class Store:
         return self.get_full_path(path) if path else f"{self.prefix_path.rstrip('/')}/{name}"
 
 
-def _upload(store: Store, path: str, folder: str) -> None:
+def upload(store: Store, path: str, folder: str) -> None:
+    """Copy the files of a folder of this machine into a folder of the store."""
     for parent, _, names in os.walk(folder):
         for name in names:
             local = os.path.join(parent, name)

@@ -11,6 +11,10 @@ __all__ = ["EstimatorParams", "ModelParams"]
 _AT_LEAST_ONE = at_least(1)
 
 
+def _named(name: str) -> tuple[str, str]:
+    return f"set{name}", f"get{name}"
+
+
 def _check_validation(name: str, value: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not isinstance(value, str) and not (is_number and 0 <= value < 1):
@@ -52,8 +56,7 @@ def _check_validation(name: str, value: Any) -> None:
             None,
             "rows of the pool from which rows are drawn; 0: do not shuffle",
             at_least(0),
-            setter="setShufflingBufferSize",
-            getter="getShufflingBufferSize",
+            *_named("ShufflingBufferSize"),
         ),
         "shuffle": Parameter(True, "read rows in another order in each epoch"),
         "partitions_per_process": Parameter(10, "Parquet files per process", _AT_LEAST_ONE),
@@ -65,17 +68,15 @@ def _check_validation(name: str, value: Any) -> None:
         "transformation_removed_fields": Parameter(None, "columns that it removes"),
         "train_reader_num_workers": Parameter(
             2,
-            "threads that decode training data",
+            "threads that read training data",
             _AT_LEAST_ONE,
-            setter="setTrainReaderNumWorker",
-            getter="getTrainReaderNumWorker",
+            *_named("TrainReaderNumWorker"),
         ),
         "val_reader_num_workers": Parameter(
             2,
-            "threads that decode validation data",
+            "threads that read validation data",
             _AT_LEAST_ONE,
-            setter="setValReaderNumWorker",
-            getter="getValReaderNumWorker",
+            *_named("ValReaderNumWorker"),
         ),
         "reader_pool_type": Parameter(
             "thread",
@@ -86,15 +87,13 @@ def _check_validation(name: str, value: Any) -> None:
         "label_shapes": Parameter(None, "shapes of the labels, batch dimension first"),
         "inmemory_cache_all": Parameter(
             False,
-            "keep rows in memory after the first epoch",
-            setter="setInMemoryCacheAll",
-            getter="getInMemoryCacheAll",
+            "keep rows in memory after one epoch",
+            None,
+            *_named("InMemoryCacheAll"),
         ),
         "use_gpu": Parameter(True, "train on a GPU if there is one"),
         "mp_start_method": Parameter(
-            None,
-            "start method of data loaders' processes",
-            one_of(("fork", "spawn", "forkserver")),
+            None, "start method of data loaders' processes", one_of(("fork", "spawn", "forkserver"))
         ),
         "backward_passes_per_step": Parameter(
             1, "batches whose gradients are summed before a step", _AT_LEAST_ONE
@@ -114,10 +113,7 @@ class EstimatorParams(Declared):
         "model": Parameter(None, "trained model"),
         "feature_columns": Parameter(None, "input columns of the model"),
         "label_columns": Parameter(
-            None,
-            "columns that the model predicts",
-            setter="setLabelColoumns",
-            getter="getLabelColumns",
+            None, "columns that the model predicts", None, "setLabelColoumns", "getLabelColumns"
         ),
         "run_id": Parameter(None, "name of the run"),
         "_metadata": Parameter(None, "description of the columns"),

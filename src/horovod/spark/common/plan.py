@@ -20,37 +20,18 @@ from horovod.spark.task import get_available_devices
 _PEEK_ROWS = 4
 _BY_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 # Params that data modules get under the same names.
-_DATA_PARAMS = [
-    "categorical_cols",
-    "continuous_cols",
-    "random_seed",
-    "reader_pool_type",
-    "train_reader_num_workers",
-    "transformation_edit_fields",
-    "transformation_removed_fields",
-    "val_reader_num_workers",
-]
+_DATA_PARAMS = (
+    *("categorical_cols", "continuous_cols", "inmemory_cache_all", "random_seed"),
+    *("reader_pool_type", "shuffle", "train_reader_num_workers", "val_reader_num_workers"),
+    *("transformation_edit_fields", "transformation_removed_fields"),
+)
 # Params that a plan takes from the estimator unchanged.
-_PLAN_PARAMS = [
+_PLAN_PARAMS = (
     *_DATA_PARAMS,
-    *[
-        "batch_size",
-        "callbacks",
-        "epochs",
-        "gradient_compression",
-        "inmemory_cache_all",
-        "loss_weights",
-    ],
-    *[
-        "metrics",
-        "mp_start_method",
-        "shuffle",
-        "train_steps_per_epoch",
-        "transformation_fn",
-        "use_gpu",
-    ],
-    *["validation_steps_per_epoch", "verbose"],
-]
+    *("batch_size", "callbacks", "epochs", "gradient_compression", "loss_weights", "metrics"),
+    *("mp_start_method", "train_steps_per_epoch", "transformation_fn", "use_gpu"),
+    *("validation_steps_per_epoch", "verbose"),
+)
 
 
 @dataclass(frozen=True)
@@ -88,9 +69,7 @@ class Plan:
             has_val=self.has_val,
             train_batch_size=params["batch_size"],
             val_batch_size=self.val_batch_size,
-            shuffle=params["shuffle"],
             transform_fn=params["transformation_fn"],
-            inmemory_cache_all=params["inmemory_cache_all"],
             cur_shard=rank,
             shard_count=size,
             schema_fields=tuple(self.columns),

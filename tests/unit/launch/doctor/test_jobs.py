@@ -76,7 +76,7 @@ def test_where_there_is_nothing_the_text_says_where_it_was_looked_for(base: Path
 def test_ranks_that_do_not_answer_are_not_waited_for_for_long(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(jobs, "_ANSWER_S", 0.05)
     folder = mark_job(base / "silent")
     (folder / "rank-1-pid-1-world-1.running").write_text(own_presence(1, "rank 1 (x)", WORLD, 0))
     with pytest.raises(NothingFoundError, match=r"none of these answers: rank 1 \(x\)"):

@@ -20,7 +20,7 @@ from horovod.launch.remote import remote_group as remote_group_module
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.wire.frames import MAGIC, FrameReader, Kind, encode, encode_json
-from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
+from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
 from horovod.launch.workers.output import Console, Output, Sink
 from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
@@ -462,8 +462,8 @@ def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
             while not selector.select(0):
                 desk.turn()
             selector.close()
-            with pytest.raises(HandshakeError):
+            with pytest.raises(ProtocolError):
                 agent.feed(launcher.recv(4096))
-            launcher.sendall(REFUSAL)
+            launcher.sendall(PROTOCOL.refusal)
             desk.turn_until("lost")
     assert desk.diary == ["lost: it does not know the job's secret"]
