@@ -15,6 +15,7 @@ import pytest
 from embedded_jobs import HERE, call
 
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
+from horovod.launch.wire.handshake import PROTOCOL
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
@@ -102,14 +103,14 @@ def marked(path: Path, mark: bytes) -> Any:
 @pytest.mark.parametrize(
     ("direction", "where", "reason"),
     [
-        # Greeting: nonce and proof. Records: their lengths and codes, the plan, the call.
+        # Hello: magic, nonce and proof. Records: their lengths and codes, the plan, the call.
         (TO_AGENT, 3, "does not know the job's secret"),
         (TO_AGENT, 40, "does not know the job's secret"),
-        (TO_AGENT, 64, "altered: record 1 "),
-        (TO_AGENT, 70, "altered: record 1 "),
+        (TO_AGENT, PROTOCOL.hello_bytes, "altered: record 1 "),
+        (TO_AGENT, PROTOCOL.hello_bytes + 6, "altered: record 1 "),
         (TO_AGENT, 200, "altered: record 1 "),
         (TO_AGENT, "mark", "altered: record 2 "),
-        # Greeting: magic, nonce, proof. Records: the first one's length and code, the answer.
+        # Challenge and reply. Records: the first one's length and code, the answer.
         (TO_LAUNCHER, 0, "something else listens there"),
         (TO_LAUNCHER, 15, "does not know the job's secret"),
         (TO_LAUNCHER, 60, "does not know the job's secret"),

@@ -115,7 +115,7 @@ class ChangingJob:
         group.start_worker(WorkerSpec(number, slot, {"NUMBER": str(number), "STAYS": "x" * stays}))
         return number
 
-    # See stage.Play.
+    # See ``JobHandler``.
 
     def started(self, worker: Worker) -> None:
         worker.rank_info = replace(worker.rank_info, rank=100 + worker.number)
