@@ -106,7 +106,7 @@ def frames(data: bytes, _: Path) -> None:
         elif frame.kind == Kind.PLAN:
             plan_of(frame.fields)
         elif frame.kind == Kind.START:
-            frame.fields.each("places", spec_of)
+            frame.fields.each("workers", spec_of)
 
 
 def sides(protocol: Protocol, statement: bytes) -> tuple[Listener, Dialer]:
@@ -264,7 +264,7 @@ PARSERS: Mapping[str, Parser] = {
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"workers": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
