@@ -62,7 +62,7 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
         yield client
 
 
-def test_messages_travel() -> None:
+def test_messages_are_the_same_after_a_transfer() -> None:
     ready = Ready(StateVersion(3, 7), "lost it", (1, 2), True, False, "/a/b")
     seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7), 6, False)
     assert Ready.decoded(ready.encoded()) == ready
@@ -70,7 +70,7 @@ def test_messages_travel() -> None:
     assert Update.decoded(Update(17, 2).encoded()) == Update(17, 2)
 
 
-def test_newer_standings_are_larger() -> None:
+def test_newer_state_versions_are_larger() -> None:
     assert StateVersion(0, 0) < StateVersion(1, 0) < StateVersion(1, 4) < StateVersion(2, 0)
     assert not StateVersion().has_state
     assert StateVersion(1, 0).has_state
@@ -83,19 +83,19 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
     identity = identity_in(member.take_seat(lambda: store), {"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
-    # As the driver said it, whatever the ranks' order on the machine.
+    # As the driver said, independent of the ranks' order on the machine.
     assert identity.placed(["node", "node", "other"]) == identity
     assert identity.scope == "world4/"
     assert Ready.decoded(store.get(KEYS.ready(1), 0)) == Ready(is_early=True)
 
 
-def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
+def test_a_failure_is_reported_once_with_the_workers_numbers(store: MemoryStore) -> None:
     member = ElasticClient(5)
     for count in (1, 2, 3):
         store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
     member.take_seat(lambda: store)
     member.standing = StateVersion(1, 4)
-    # Not those that are no member, nor this one itself.
+    # Without non-members and this worker itself.
     member.note_failure(PeerLostError("rank 2 died", ranks=[0, 2, 3]))
     member.take_seat(lambda: store)
     assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(
@@ -110,7 +110,7 @@ class InterruptedStore(MemoryStore):
         raise KeyboardInterrupt
 
 
-def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) -> None:
+def test_an_interrupted_wait_does_not_ask_again(store: MemoryStore) -> None:
     member, interrupted = ElasticClient(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
         member.take_seat(lambda: interrupted)
@@ -137,7 +137,7 @@ def test_no_seat_any_more(
     assert others == [(ValueError, error, None)]
 
 
-def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
+def test_known_updates_are_not_reported(store: MemoryStore) -> None:
     member = ElasticClient(5)
     member.seat = Seat(updates=1)
     told: Queue[tuple[int, int]] = Queue()
@@ -166,7 +166,7 @@ def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) ->
     assert this_member(environ) is None
 
 
-def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(
+def test_an_abandoned_scope_fails_present_and_later_requests(
     server: StoreServer, waiting: StoreClient, client: StoreClient
 ) -> None:
     with ThreadPoolExecutor() as pool:
@@ -185,7 +185,7 @@ def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(
     assert client.get("mesh/world10/key", 30) == b"kept"
 
 
-def test_the_launcher_hears_and_says(
+def test_the_launcher_reads_and_sets_values(
     server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
 ) -> None:
     with ThreadPoolExecutor() as pool:
@@ -195,7 +195,7 @@ def test_the_launcher_hears_and_says(
         server.set(KEYS.seat(1), Seat(world=2).encoded())
         assert seat.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")
-    assert server.found("elastic/worker/5/") == {}  # and what was ordered before is done
+    assert server.found("elastic/worker/5/") == {}  # earlier orders are done
     with pytest.raises(TimeoutError):
         client.get(KEYS.seat(1), 0)
 
@@ -213,7 +213,7 @@ def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> N
 
 
 class Drivers:
-    """Stores that follow each other at one address, each empty, and members' patience with them."""
+    """Empty stores, one after the other, at one address, and clients that wait for them."""
 
     def __init__(self) -> None:
         self.patience = DriverAbsence(30)
@@ -238,7 +238,7 @@ class Drivers:
         self.server = self._new(self.server.address)
 
     def close(self) -> None:
-        """After that nobody looks for another one any more."""
+        """From now on no client waits for another driver."""
         self.patience.limit_s = 0
         self.server.close()
         for thread in set(threading.enumerate()) - self._earlier:
@@ -267,7 +267,7 @@ def test_another_driver_is_asked_again(drivers: Drivers) -> None:
         assert seat.result(timeout=30).world == 2
 
 
-def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
+def test_another_driver_gets_new_reports_only(drivers: Drivers) -> None:
     member = ElasticClient(5, drivers.patience)
     told: Queue[tuple[int, int]] = Queue()
     drivers.server.set(update_key(1), Update(10, 1).encoded())

@@ -26,7 +26,7 @@ SECRET = b"s" * 32
 
 
 class Reported:
-    """A server and the lines it reports, which arrive on its own thread."""
+    """A server and the lines that it reports from its thread."""
 
     def __init__(self) -> None:
         self.lines: queue.Queue[str] = queue.Queue()
@@ -88,7 +88,7 @@ class Raw:
         self._number = 0
 
     def frame(self, body: bytes) -> bytes:
-        """The next one, with its code."""
+        """The next frame with its code."""
         framed = struct.pack("!I", len(body)) + body
         code = hmac.digest(self._key, struct.pack("!Q", self._number) + framed, "sha256")
         self._number += 1
@@ -247,7 +247,7 @@ def test_unauthenticated_peers_make_room_for_clients() -> None:
     assert "4 others have none either" in lines.get(timeout=30)
 
 
-def test_each_address_is_reported_once_and_some_at_most() -> None:
+def test_each_address_is_reported_once_up_to_a_limit() -> None:
     lines: list[str] = []
     with StoreServer(SECRET, report=lines.append) as server:
         for number in range(60):
@@ -260,7 +260,7 @@ def test_each_address_is_reported_once_and_some_at_most() -> None:
     assert lines[-1].endswith("other addresses are not reported")
 
 
-def test_what_clients_leave_is_bounded(monkeypatch: pytest.MonkeyPatch, reported: Reported) -> None:
+def test_stored_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch, reported: Reported) -> None:
     monkeypatch.setattr(stored_values, "_MAX_STORED_BYTES", 1000)
     client = StoreClient(reported.server.address, SECRET, timeout_s=30)
     for _ in range(3):
