@@ -1,8 +1,8 @@
-"""What autotuning finds for the four models of ``training.py``, and how good the defaults are.
+"""The result of autotuning for the four models of ``training.py``, against the defaults.
 
-Per model two ranks train with autotuning until it has ended. Then the same job goes on with the
-defaults, with what it ended with and with the best that it tried, in turns. A figure is the median
-over rounds of a round's step time with the defaults over that of the other.
+Two ranks train each model with autotuning until it has ended. Then the same job runs with the
+defaults, with the result, and with the best settings tried, in turns. A figure is the median over
+rounds of the step time with the defaults divided by that of the other.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from command_line import add_labels, make_parser
 from report import OURS, Bar, Table, format_time, print_report
 from training_loop import MODELS
-from worker_groups import Commands, GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from worker_groups import Commands, GroupSpec, Way, WorkerGroup, measure_in_turns, open_groups
 
 _RANK_COUNT = 2
 _DEFAULTS = "defaults"
 _TUNED = OURS
 _BEST = "best tried"
-# Columns of the log, and the settings whose values they hold.
+# Columns of the log, and the names of their settings.
 _SETTINGS = {
     "tensor_fusion_threshold": "fusion_threshold_bytes",
     "cycle_time_ms": "cycle_time_ms",
     "allreduce_block_kb": "allreduce_block_kb",
     "small_allreduce_kb": "small_allreduce_kb",
 }
-# What chance does to the medians where the settings are the same.
+# Limits that allow for noise.
 _NEVER_SLOWER, _NEAR_THE_BEST = 0.99, 1.05
 _MOST_STEPS = 20_000
 
@@ -42,7 +43,7 @@ def main() -> int:
     for model in args.model:
         table.rows[model] = _measure(model, args.quick)
     table.bars = [Bar(row, None, _NEVER_SLOWER) for row in table.rows]
-    return 0 if print_report([table, _distances(table)], args.json) else 1
+    return print_report([table, _distances(table)], args.json)
 
 
 def _measure(model: str, is_quick: bool) -> dict[str, list[float]]:
@@ -61,7 +62,7 @@ def _measure(model: str, is_quick: bool) -> dict[str, list[float]]:
             rows = _tune(group, model, log)
             best = max((row for row in rows if row["phase"] == "search"), key=_score)
             found = {_DEFAULTS: rows[0], _TUNED: rows[-1], _BEST: best}
-            ways = [_Way(group, name, _values(row)) for name, row in found.items()]
+            ways = [Way(name, group, values=_values(row)) for name, row in found.items()]
             rounds, loop_s = (7, 0.3) if is_quick else (25, 0.5)
             times = measure_in_turns(ways, rounds=rounds, loop_s=loop_s)
     for name, row in found.items():
@@ -71,7 +72,7 @@ def _measure(model: str, is_quick: bool) -> dict[str, list[float]]:
 
 
 def _tune(group: WorkerGroup, model: str, log: Path) -> list[dict[str, str]]:
-    """Train until autotuning has ended; what its log says."""
+    """Train until autotuning has ended; the rows of its log."""
     group.call("prepare", model=model)
     for _ in range(0, _MOST_STEPS, 20):
         group.call("measure", iterations=20)
@@ -91,25 +92,12 @@ def _values(row: Mapping[str, str]) -> dict[str, float]:
     return {name: int(value) if value.is_integer() else value for name, value in values.items()}
 
 
-class _Way:
-    """The group with certain settings; ``Measured``, too."""
-
-    def __init__(self, group: WorkerGroup, name: str, values: Mapping[str, float]) -> None:
-        self.name = name
-        self._group = group
-        self._values = values
-
-    def call(self, method: str, **arguments: object) -> list[float]:
-        self._group.call("use", values=self._values)
-        return self._group.call(method, **arguments)
-
-
 def _ratios(times: dict[str, list[float]], name: str) -> list[float]:
     return [a / b for a, b in zip(times[_DEFAULTS], times[name], strict=True)]
 
 
 def _distances(table: Table) -> Table:
-    """How much worse the defaults are than the best, as a table of its own with a limit."""
+    """How much slower the defaults are than the best, as a separate table with a limit."""
     distances = Table("step with the defaults / step with the best tried", [OURS], "{:.3f}".format)
     distances.rows = {row: {OURS: values[_BEST]} for row, values in table.rows.items()}
     distances.bars = [Bar(row, None, _NEAR_THE_BEST) for row in table.rows]
@@ -117,16 +105,8 @@ def _distances(table: Table) -> Table:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    labels = list(MODELS)
-    parser.add_argument(
-        "--model",
-        type=lambda text: [labels[int(n) - 1] for n in text.split(",")],
-        default=labels,
-        help="; ".join(f"{n}: {label}" for n, label in enumerate(labels, 1)),
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser = make_parser(__doc__, "fewer and shorter rounds")
+    add_labels(parser, "--model", list(MODELS))
     return parser.parse_args()
 
 

@@ -3,13 +3,13 @@
 Measured: in-place sums of float32 tensors, one blocking call (latency and bandwidth, 4 B to 256 MB)
 and many small tensors started together, then waited for; and one blocking call of each other
 collective. A size is that of one rank's input, for all contestants: "allgather 16MB" gives every
-rank ``size`` x 16 MB, "reducescatter 16MB" 16 MB / ``size``. Peers write into the same output over
-and over, which is the best they can do (``--new-outputs``: into a new one per call, as Horovod's
-interface demands of ours); allreduce and broadcast work in place everywhere.
+rank ``size`` x 16 MB, "reducescatter 16MB" 16 MB / ``size``. Peers write into the same output in
+all calls, which is fastest (``--new-outputs``: into a new one per call, as Horovod's interface
+requires of ours); allreduce and broadcast work in place everywhere.
 
 All contestants' ranks are alive at once, with one compute thread each, and are measured in turns,
 round after round. A figure is the median over rounds of the slowest rank's time per call. "memcpy"
-is one copy of the same tensor made by all ranks at once: no communication could be much faster.
+is one copy of the same tensor by all ranks at once: no communication can be much faster.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from command_line import add_contestants, make_parser, numbers
 from report import OURS, Bar, Table, format_time, print_report
-from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from worker_groups import GroupSpec, WorkerGroup, measure_and_release, open_groups
 
 _SPECS = (
     GroupSpec(OURS, "horovodrun", "horovod"),
@@ -96,7 +96,7 @@ def main() -> int:
         exchanges = [work for work in args.work if work.collective != _SUM]
         if exchanges:
             tables.append(_measured_table(args, "other collectives", rank_count, exchanges))
-    return 0 if print_report(tables, args.json) else 1
+    return print_report(tables, args.json)
 
 
 def _measured_table(
@@ -112,20 +112,17 @@ def _measured_table(
         for work in works:
             print(f"measuring {work.label} on {rank_count} ranks", file=sys.stderr, flush=True)
             for group in groups:
-                _prepare(group, work, rank_count, args.new_outputs)
-            rounds, loop_s = (3, 0.05) if args.quick else (9, 0.15)
-            table.rows[work.label] = measure_in_turns(groups, rounds=rounds, loop_s=loop_s)
-            for group in groups:
-                group.call("release")
+                size = 1 if group.name == "memcpy" else rank_count
+                prepare(group, work, size, is_output_new=args.new_outputs)
+            table.rows[work.label] = measure_and_release(groups, args.quick, 0.15, 0.05)
     return table
 
 
-def _prepare(group: WorkerGroup, work: Work, rank_count: int, is_output_new: bool) -> None:
-    """Set the ranks up for ``work``; raises ``RuntimeError`` if a result is wrong."""
+def prepare(group: WorkerGroup, work: Work, size: int, *, is_output_new: bool = False) -> None:
+    """Prepare ``work`` on the ranks; ``RuntimeError`` if a result is not that of ``size`` ranks."""
     if work.collective == _SUM:
-        results = group.call(
-            "prepare_sum", element_count=work.element_count, tensor_count=work.tensor_count
-        )
+        arguments = {"element_count": work.element_count, "tensor_count": work.tensor_count}
+        results = group.call("prepare_sum", **arguments)
     else:
         results = group.call(
             "prepare_exchange",
@@ -133,32 +130,24 @@ def _prepare(group: WorkerGroup, work: Work, rank_count: int, is_output_new: boo
             element_count=work.element_count,
             is_output_new=is_output_new,
         )
-    size = 1 if group.name == "memcpy" else rank_count
     expected = work.expected(size)
     if any(result != expected for result in results):
         raise RuntimeError(f"{group.name}: {work.label} gave {results}, not {expected}")
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "fewer and shorter rounds")
     parser.add_argument(
         "--work",
         type=lambda text: [Work.parse(label) for label in text.split(",")],
         default=_WORKS,
         help="default: %(default)s",
     )
+    parser.add_argument("--ranks", type=numbers, default=[2, 4])
+    add_contestants(parser, [spec.name for spec in _SPECS])
     parser.add_argument(
-        "--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4]
+        "--new-outputs", action="store_true", help="peers, too, make a new output per call"
     )
-    names = [spec.name for spec in _SPECS]
-    parser.add_argument(
-        "--contestants", type=lambda text: text.split(","), default=names, help=",".join(names)
-    )
-    parser.add_argument(
-        "--new-outputs", action="store_true", help="peers too make a new output per call"
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
 

@@ -1,10 +1,10 @@
-"""What ``compression=`` costs and saves: bytes and time of a step with none, fp16, bf16, powersgd.
+"""Bytes and time of a step with ``compression=`` none, fp16, bf16 and powersgd.
 
-Two ranks on one host, one compute thread each, float32 gradients. A step compresses, reduces and
-writes back what a model's backward pass left, and nothing else. All contestants' ranks are alive at
+Two ranks on one host, one compute thread each, float32 gradients. A step only compresses, reduces
+and writes back the gradients of a model. All contestants' ranks are alive at
 once and are measured in turns, round after round; a figure is the median over rounds of the slowest
-rank's time per step. The last table is calculated: the bandwidth between two hosts below which the
-bytes saved are worth the time that compressing takes. It leaves latency out, and overlap.
+rank's time per step. The last table is calculated: below this bandwidth between two hosts the saved
+bytes outweigh the time of compressing. It ignores latency and overlap.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from command_line import add_labels, make_parser
 from compression_loop import GRADIENT_SETS
 from report import Table, format_bytes, format_time, print_report
-from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from worker_groups import GroupSpec, WorkerGroup, measure_and_release, open_groups
 
 _PLAIN = "none"
 _NAMES = (_PLAIN, "fp16", "bf16", "powersgd")
@@ -25,16 +25,15 @@ _RANK_COUNT = 2
 
 def main() -> int:
     args = _parse_arguments()
-    sizes = Table("bytes that a rank hands over per step", _NAMES, format_bytes)
+    sizes = Table("bytes that a rank submits per step", _NAMES, format_bytes)
     times = Table("time per step, 2 ranks of one host", _NAMES, format_time)
     specs = [GroupSpec(name, "horovodrun", "horovod") for name in _NAMES]
     with open_groups(specs, _RANK_COUNT, "compression_loop:CompressionLoop") as groups:
         for label in args.set:
             print(f"measuring {label}", file=sys.stderr, flush=True)
             sizes.rows[label] = _prepare(groups, label)
-            times.rows[label] = _measure(groups, args.quick)
-    print_report([sizes, times, _worthwhile(sizes, times)], args.json)
-    return 0
+            times.rows[label] = measure_and_release(groups, args.quick, 0.3, 0.1)
+    return print_report([sizes, times, _worthwhile(sizes, times)], args.json)
 
 
 def _prepare(groups: Sequence[WorkerGroup], label: str) -> dict[str, list[float]]:
@@ -47,15 +46,8 @@ def _prepare(groups: Sequence[WorkerGroup], label: str) -> dict[str, list[float]
     return sizes
 
 
-def _measure(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:
-    times = measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.1 if is_quick else 0.3)
-    for group in groups:
-        group.call("release")
-    return times
-
-
 def _worthwhile(sizes: Table, times: Table) -> Table:
-    """Bits per second of a link at which time lost here equals time saved there.
+    """Bits per second of a link at which the time saved equals the time lost.
 
     With two hosts, an allreduce sends each byte over the link once in each direction.
     """
@@ -80,16 +72,8 @@ def _format_bandwidth(bits_per_s: float) -> str:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    labels = list(GRADIENT_SETS)
-    parser.add_argument(
-        "--set",
-        type=lambda text: [labels[int(n) - 1] for n in text.split(",")],
-        default=labels,
-        help="; ".join(f"{n}: {label}" for n, label in enumerate(labels, 1)),
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser = make_parser(__doc__, "fewer and shorter rounds")
+    add_labels(parser, "--set", list(GRADIENT_SETS))
     return parser.parse_args()
 
 

@@ -1,14 +1,14 @@
-"""Who is measured: one small adapter per library, all with the same few methods.
+"""The measured libraries: one small adapter each, all with the same few methods.
 
-Runs in the worker processes. Adapters import their library when they are made, because no worker
-has all of them (MPICH lives in a venv of its own, without torch).
+Runs in the worker processes. Each adapter imports its library when it is made, because no worker
+has all of them (MPICH has its own venv, without torch).
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from rendezvous_files import publish, read_published
 
 __all__ = ["CONTESTANTS", "Contestant", "Horovod"]
 
@@ -29,8 +30,7 @@ class Contestant(Protocol):
     size: int
 
     def tensor(self, count: int) -> Any:
-        """``count`` float32 zeros in pages that were written: they stay finite however often
-        they are summed."""
+        """``count`` float32 zeros in written pages; they stay finite when summed many times."""
 
     def blocking(self, tensor: Any) -> Operation:
         """A call that sums ``tensor`` over all ranks in place and returns when it is done."""
@@ -40,8 +40,8 @@ class Contestant(Protocol):
 
     def exchange(self, collective: str, tensor: Any, *, is_output_new: bool) -> Operation:
         """A blocking call of allgather, reducescatter (sum), alltoall or broadcast (in place, from
-        rank 0) on ``tensor``; returns the result. Where the library writes into a tensor that the
-        caller brings, that is one and the same, or a new one per call if ``is_output_new``."""
+        rank 0) on ``tensor``; returns the result. If the library writes into a given tensor, this
+        is always the same one, or a new one per call if ``is_output_new``."""
 
     def barrier(self) -> None: ...
 
@@ -106,7 +106,7 @@ class Horovod(_OnTorch):
         self._hvd.barrier()
 
     def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """``model`` and ``optimizer`` as data-parallel training with this library uses them."""
+        """``model`` and ``optimizer`` prepared for data-parallel training with this library."""
         named = model.named_parameters()
         optimizer = self._hvd.DistributedOptimizer(optimizer, named_parameters=named)
         self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -114,7 +114,7 @@ class Horovod(_OnTorch):
 
 
 class Gloo(_OnTorch):
-    """torch.distributed on Gloo; ranks meet in a file."""
+    """torch.distributed on Gloo; ranks find each other through a file."""
 
     backend = "gloo"
 
@@ -168,14 +168,14 @@ class Nccl(Gloo):
 
 
 class Idle(Gloo):
-    """Does nothing: what a loop costs."""
+    """Does nothing, to measure the loop itself."""
 
     def blocking(self, tensor: Any) -> Operation:
         return partial(len, tensor)
 
 
 class Alone(Gloo):
-    """No communication: a rank copies its tensor where others reduce it, and trains by itself.
+    """No communication: a rank copies its tensor instead of reducing it, and trains alone.
 
     The ranks still start each loop together, so that all cores are equally busy.
     """
@@ -200,7 +200,7 @@ class Alone(Gloo):
 
 
 class Mpi:
-    """mpi4py on whichever MPI started this process; numpy arrays, its cheapest kind of buffer."""
+    """mpi4py on the MPI that started this process; numpy arrays, its cheapest buffers."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -247,8 +247,8 @@ class Mpi:
 class Wire:
     """No library: one TCP connection to the same local rank of the other of two hosts.
 
-    It carries, both ways at once, the bytes that a sum over the two hosts cannot do without: this
-    rank's share of the tensors. Nothing is summed. Ranks find each other through a file.
+    It carries, both ways at once, the bytes that a sum over two hosts needs at least: this rank's
+    share of the tensors. Nothing is summed. Ranks find each other through a file.
     """
 
     _AT_ONCE_BYTES = 64 * 1024  # always fits into the socket's buffer
@@ -256,9 +256,9 @@ class Wire:
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
         local_rank = self.rank % (self.size // 2)
-        meeting = Path(f"{os.environ['BENCH_STORE']}.{local_rank}")
+        path = Path(f"{os.environ['BENCH_STORE']}.{local_rank}")
         is_listener = self.rank == local_rank
-        self._socket = _accept(meeting) if is_listener else _connect(meeting)
+        self._socket = _accept(path) if is_listener else _connect(path)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sender = ThreadPoolExecutor(1)
 
@@ -285,19 +285,15 @@ class Wire:
         sending.result()
 
 
-def _accept(meeting: Path) -> socket.socket:
+def _accept(path: Path) -> socket.socket:
     with socket.create_server((os.environ["BENCH_ADDRESS"], 0)) as listener:
         host, port = listener.getsockname()
-        unfinished = meeting.with_suffix(".unfinished")
-        unfinished.write_text(f"{host} {port}")
-        unfinished.rename(meeting)
+        publish(path, f"{host} {port}")
         return listener.accept()[0]
 
 
-def _connect(meeting: Path) -> socket.socket:
-    while not meeting.exists():
-        time.sleep(0.01)
-    host, port = meeting.read_text().split()
+def _connect(path: Path) -> socket.socket:
+    host, port = read_published(path).split()
     return socket.create_connection((host, int(port)))
 
 
@@ -329,16 +325,8 @@ def _writing(
     return run_on_new_output
 
 
-def _on_jax(name: str) -> Any:
-    import jax_contestants
-
-    return getattr(jax_contestants, name)()
-
-
-def _on_tensorflow(name: str) -> Any:
-    import tensorflow_contestants
-
-    return getattr(tensorflow_contestants, name)()
+def _imported(module: str, name: str) -> Callable[[], Any]:
+    return lambda: getattr(importlib.import_module(module), name)()
 
 
 CONTESTANTS: dict[str, Callable[[], Any]] = {
@@ -349,14 +337,14 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "idle": Idle,
     "mpi": Mpi,
     "wire": Wire,
-    "horovod on jax": partial(_on_jax, "HorovodOnJax"),
-    "jax.distributed": partial(_on_jax, "JaxDistributed"),
-    "mpi4jax": partial(_on_jax, "MpiOnJax"),
-    "alone on jax": partial(_on_jax, "AloneOnJax"),
-    "horovod on tensorflow": partial(_on_tensorflow, "HorovodOnTensorFlow"),
-    "horovod on xla": partial(_on_tensorflow, "HorovodOnXla"),
-    "multi-worker strategy": partial(_on_tensorflow, "MultiWorkerStrategy"),
-    "alone on tensorflow": partial(_on_tensorflow, "AloneOnTensorFlow"),
-    "alone on xla": partial(_on_tensorflow, "AloneOnXla"),
+    "horovod on jax": _imported("jax_contestants", "HorovodOnJax"),
+    "jax.distributed": _imported("jax_contestants", "JaxDistributed"),
+    "mpi4jax": _imported("jax_contestants", "MpiOnJax"),
+    "alone on jax": _imported("jax_contestants", "AloneOnJax"),
+    "horovod on tensorflow": _imported("tensorflow_contestants", "HorovodOnTensorFlow"),
+    "horovod on xla": _imported("tensorflow_contestants", "HorovodOnXla"),
+    "multi-worker strategy": _imported("tensorflow_contestants", "MultiWorkerStrategy"),
+    "alone on tensorflow": _imported("tensorflow_contestants", "AloneOnTensorFlow"),
+    "alone on xla": _imported("tensorflow_contestants", "AloneOnXla"),
     "none": lambda: None,
 }

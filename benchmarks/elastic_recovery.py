@@ -1,12 +1,12 @@
-"""From a killed rank to the next step: elastic training with horovodrun and with torchrun.
+"""Time from a killed rank to the next step: elastic training with horovodrun and with torchrun.
 
-Both train the same few numbers on 4 ranks of this machine and save as often: ours in memory, plain
-DDP on Gloo under ``torchrun --max-restarts`` in a file, from which it goes on. A rank at random is
-killed, which one is the same for both, once a few steps have been done by all 4. The next step is
-the first one that is complete on some rank; after that comes the first one of 4 ranks again. Ours
-is one job and torchrun's another; kills take turns in blocks, and the job whose turn it is not
-stands still meanwhile. In the end all that ours has done is accounted for: samples that are not in
-its weights, or more than once, differences to undisturbed training, whole restarts.
+Both train the same small model on 4 ranks of this machine and save equally often: ours in memory,
+plain DDP on Gloo under ``torchrun --max-restarts`` in a file, which it loads after a restart. After
+a few steps of all 4 ranks a random rank is killed, the same one for both. Measured are the time to
+the first step on any rank, and to the first step of 4 ranks again. Each is one job; the kills come
+in blocks, in turns, and the other job pauses. In the end the history of our job is checked: samples
+that are missing from the weights or counted twice, differences from undisturbed training,
+restarts of the whole job.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from command_line import make_parser
 from on_chaos import ChaosJob, JobError, Limits, WatchedJob, problems_of
 from report import OURS, Bar, Table, format_count, format_time, print_report
 
@@ -35,7 +36,7 @@ _KILLS_IN_TURN = {OURS: 10, _PEER: 2}
 
 
 class _Contestant:
-    """A job that stands still but while it is measured."""
+    """A job that pauses except while it is measured."""
 
     def __init__(self, job: WatchedJob, chance: random.Random) -> None:
         self.job = job
@@ -44,13 +45,13 @@ class _Contestant:
         self._done_before: dict[str, int] = {}
 
     def open(self) -> None:
-        """Start it, until all ranks have done something."""
+        """Start it and wait until all ranks have made steps."""
         self.job.open()
         self._wait_for_all()
-        self._stand_still()
+        self._pause()
 
     def measure(self, kill_count: int) -> dict[str, list[float]]:
-        """Kill so many ranks, one after the other; what each costs."""
+        """Kill ``kill_count`` ranks, one after the other; the seconds that each costs."""
         costs: dict[str, list[float]] = {_NEXT: [], _ALL: []}
         self._hold.unlink()
         for _ in range(kill_count):
@@ -61,7 +62,7 @@ class _Contestant:
             self.job.signal(victim, signal.SIGKILL)
             costs[_NEXT].append(self.job.until_next_step(start, world))
             costs[_ALL].append(self._wait_for_all() - start)
-        self._stand_still()
+        self._pause()
         return costs
 
     def finish(self) -> None:
@@ -69,13 +70,13 @@ class _Contestant:
         self._hold.unlink()
         self.job.finish()
 
-    def _stand_still(self) -> None:
+    def _pause(self) -> None:
         world = self.job.watch.world
         self._hold.touch()
         self._done_before = {world: self.job.watch.batches_done(world)}
 
     def _wait_for_all(self) -> float:
-        """Until all ranks have moved together; when they did their first step in this world."""
+        """Wait until all ranks have made steps; the time of their first step in this world."""
         watch = self.job.watch
 
         def is_ready() -> bool:
@@ -104,11 +105,11 @@ def main() -> int:
             shutil.rmtree(folder)
     print(*problems, sep="\n")
     tables = [times, _worst(times), _faults(len(times.rows[_NEXT][OURS]), len(problems))]
-    return 0 if print_report(tables, args.json) else 1
+    return print_report(tables, args.json)
 
 
 def _measure(folder: Path, times: Table, turn_count: int, seed: int) -> list[str]:
-    """Fill ``times``; what is wrong with our job in the end."""
+    """Fill ``times``; the problems found in our job's history."""
     with ExitStack() as stack:
         contestants = {}
         for name, job in ((OURS, _ours(folder / OURS)), (_PEER, _torchrun(folder / _PEER))):
@@ -134,7 +135,7 @@ def _torchrun(folder: Path) -> WatchedJob:
     limits = ["--nproc-per-node", str(_RANK_COUNT), "--max-restarts", "1000000"]
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", *limits]
     training = [str(_BENCHMARKS / "recovery_ddp.py"), str(folder)]
-    # Or new workers find addresses of dead ones there, and it restarts them several times.
+    # Otherwise new workers find addresses of dead ones, and are restarted several times.
     settings = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return WatchedJob(folder, [*torchrun, *training], settings)
 
@@ -147,17 +148,16 @@ def _worst(times: Table) -> Table:
 
 
 def _faults(kill_count: int, problem_count: int) -> Table:
-    title = f"{kill_count} kills in one job: what is wrong with the history of all samples"
+    title = f"{kill_count} kills in one job: problems in the history of all samples"
     table = Table(title, [OURS], format_count, (Bar(_WRONG, None, 0),))
     table.rows[_WRONG] = {OURS: [problem_count]}
     return table
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=10, help="of 10 kills of ours, 2 of the other")
-    parser.add_argument("--seed", type=int, default=1, help="of who is killed")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser = make_parser(__doc__)
+    parser.add_argument("--turns", type=int, default=10, help="each has 10 kills of ours")
+    parser.add_argument("--seed", type=int, default=1, help="chooses the killed ranks")
     return parser.parse_args()
 
 

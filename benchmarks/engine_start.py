@@ -1,18 +1,17 @@
 """From a call to the first allreduce: ``horovod.spark.run`` and ``RayExecutor``, two processes.
 
-Beside them what no job on such an engine can avoid: Spark's own barrier stage with two empty tasks,
-and two actors of Ray's, until whoever asked for them has their answer (for its first one an actor
-takes Ray 0.15 s, in which it imports NumPy). They take turns in one process; a figure is the median
-over rounds. Spark's executors are JVMs of their own (``local-cluster``), and what a session does
-first, when the engines start what they keep, is a row apart: Spark looks again at a stage that does
-not fit, since executors are yet to come, after 15 s. Spark keeps the Python processes of its tasks
-from stage to stage; each job of ours starts new ones. Engines rest between starts: Ray goes on for
-a while to end the processes of one and to start what the next one takes.
+The peers are what every job on such an engine needs: a Spark barrier stage with two empty tasks,
+and two Ray actors until the caller has their answers (the first answer of an actor takes 0.15 s, in
+which Ray imports NumPy). They run in turns in one process; a figure is the median over rounds.
+Spark's executors are separate JVMs (``local-cluster``). The first start of a session has its own
+row, because the engines then start processes that they keep; Spark retries a stage that does not
+fit yet after 15 s. Spark keeps the Python processes of its tasks from stage to stage; each job of
+ours starts new ones. There is a pause between starts, because Ray ends and starts processes in the
+background for a while.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -20,8 +19,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from command_line import make_parser
 from report import OURS, Bar, Table, format_time, print_report
 
 _FIRST, _LATER = "first of a session", "in a running session"
@@ -31,7 +30,7 @@ Starter = Callable[[], list[float]]
 
 
 def main() -> int:
-    args = _parse_arguments()
+    args = make_parser(__doc__, "fewer rounds").parse_args()
     tables = []
     for title, engine, peer, later in (
         ("Spark: start of 2 processes to the first allreduce", _spark, _STAGE, 3.0),
@@ -40,29 +39,29 @@ def main() -> int:
         bars = Bar(_FIRST, peer, 1.5), Bar(_LATER, peer, later)
         table = Table(title, [OURS, peer], format_time, bars)
         table.rows = {row: {OURS: [], peer: []} for row in (_FIRST, _LATER)}
-        with engine():  # the first one of a process starts Spark's driver, too
+        with engine():  # the first one also starts Spark's driver
             pass
         for session in range(4 if args.quick else 8):
             with engine() as starters:
                 _measure(table, starters, session, 2 if args.quick else 4)
         tables.append(table)
-    return 0 if print_report(tables, args.json) else 1
+    return print_report(tables, args.json)
 
 
 def _measure(table: Table, starters: dict[str, Starter], session: int, rounds: int) -> None:
-    """In every session another one is the first."""
+    """The two alternate as the first of a session."""
     names = list(starters) if session % 2 else list(reversed(starters))
     table.rows[_FIRST][names[0]].append(_seconds(starters[names[0]]))
     _seconds(starters[names[1]])
     for turn in range(rounds):
-        # Each comes as often behind itself as behind the other: an engine has processes left over.
+        # Each follows itself as often as the other: an engine has processes left over.
         for name in names if turn % 2 else reversed(names):
             time.sleep(_REST_S)
             table.rows[_LATER][name].append(_seconds(starters[name]))
 
 
 def _seconds(starter: Starter) -> float:
-    """Until the last process says that it is there; the clock is the machine's."""
+    """Time until the last process has its result, on the machine's clock."""
     start = time.monotonic()
     return max(starter()) - start
 
@@ -132,7 +131,7 @@ def _ray() -> Iterator[dict[str, Starter]]:
 
     ray.init(
         address="local",
-        num_cpus=8,  # room for those that are about to end
+        num_cpus=8,  # includes actors that are about to end
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
@@ -141,13 +140,6 @@ def _ray() -> Iterator[dict[str, Starter]]:
         yield {OURS: run, _ACTORS: actors}
     finally:
         ray.shutdown()
-
-
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 scikit-learn's digits a hundred times, 179 700 rows of 64 numbers; two processes of
 ``horovod.spark.run``, one compute thread each, batches of 64, the same small network and optimizer.
-The estimator reads the Parquet files that Spark has written, shuffles, and keeps its history and
-checkpoints; its peer draws batches out of tensors that it holds. Both train in turns; a figure is
-the median over epochs, without each job's first one.
+The estimator reads the Parquet files that Spark has written, shuffles, and writes its history and
+checkpoints; its peer takes batches from tensors in memory. Both train in turns; a figure is the
+median over epochs, without the first epoch of each job.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from command_line import make_parser
 from pyspark.sql import SparkSession
 from report import OURS, Bar, Table, print_report
 from sklearn.datasets import load_digits
@@ -39,7 +40,7 @@ def main() -> int:
     args = _parse_arguments()
     copies = _COPIES_QUICK if args.quick else _COPIES
     row = f"digits x {copies}"
-    table = Table("training on 2 processes: rows in a second", [OURS, _MEMORY], "{:.4g}".format)
+    table = Table("training on 2 processes: rows per second", [OURS, _MEMORY], "{:.4g}".format)
     table.is_more_better = True
     table.bars = [Bar(row, _MEMORY, 0.8)]
     found: dict[str, list[float]] = {OURS: [], _MEMORY: []}
@@ -61,7 +62,7 @@ def main() -> int:
         finally:
             spark.stop()
     table.rows[row] = found
-    return 0 if print_report([table], args.json) else 1
+    return print_report([table], args.json)
 
 
 def _fit(store: Store, number: int, folder: str, epochs: int) -> list[float]:
@@ -161,9 +162,7 @@ def _session() -> SparkSession:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rows, one round")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser = make_parser(__doc__, "fewer rows, one round")
     args = parser.parse_args()
     args.rounds, args.epochs = (1, 2) if args.quick else (3, 3)
     return args

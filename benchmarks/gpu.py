@@ -1,11 +1,10 @@
 """Collectives and training on one CUDA GPU: one rank over NCCL, and two ranks on the same card.
 
-First the floor: how fast this card copies. One rank has nothing to exchange, so its sums are what
-the way through the engine and NCCL costs, beside a loop that does nothing. Two ranks on one card
-go through host memory: every byte is copied to the host and back, on each rank, over one
-connection, which takes at least the bytes divided by the measured bandwidth. Then steps of a model
-of ResNet-50's size, beside DistributedDataParallel on the same card. Without a GPU it measures
-nothing and says so.
+First the floor: the card's copy speed. One rank exchanges nothing, so its sums show the cost of
+the engine and NCCL, compared with a loop that does nothing. Two ranks on one card use CUDA IPC, or
+host memory: then each rank copies every byte to the host and back over one connection, which takes
+at least the bytes divided by the measured bandwidth. Then steps of a model of ResNet-50's size,
+against DistributedDataParallel on the same card. Without a GPU it says so and measures nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from command_line import make_parser, numbers
 from gpu_loop import COPIES
 from report import OURS, Bar, Table, format_bytes, format_percent, format_time, print_report
 from worker_groups import (
     Commands,
     GroupSpec,
     WorkerGroup,
+    check_equal,
     commands_here,
-    measure_in_turns,
+    measure_and_release,
     open_groups,
 )
 
@@ -50,16 +50,15 @@ def main() -> int:
     if reason := _missing():
         print(f"gpu.py: nothing is measured: {reason}", file=sys.stderr)
         return 0
-    rounds = 3 if args.quick else 9
-    copies = _measure_copies(rounds)
+    copies = _measure_copies(args.quick)
     tables = [
         copies,
-        _measure_one_rank(args.sizes_mb, rounds),
-        _measure_two_ranks(args.sizes_mb, rounds, copies),
-        _measure_steps(1, ("nccl", "alone"), rounds),
-        _measure_steps(2, ("gloo", "alone"), rounds),
+        _measure_one_rank(args.sizes_mb, args.quick),
+        _measure_two_ranks(args.sizes_mb, args.quick, copies),
+        _measure_steps(1, ("nccl", "alone"), args.quick),
+        _measure_steps(2, ("gloo", "alone"), args.quick),
     ]
-    return 0 if print_report(tables, args.json) else 1
+    return print_report(tables, args.json)
 
 
 def _missing() -> str:
@@ -70,30 +69,30 @@ def _missing() -> str:
     return "" if torch.cuda.is_available() else "PyTorch finds no CUDA GPU"
 
 
-def _measure_copies(rounds: int) -> Table:
+def _measure_copies(is_quick: bool) -> Table:
     title = f"copies of {format_bytes(_COPIED_BYTES)}: time"
     table = Table(title, [_FLOOR], format_time)
     with open_groups([GroupSpec(_FLOOR, "processes", "idle")], 1, "gpu_loop:CopyLoop") as groups:
         for copy in COPIES:
             groups[0].call("prepare", copy=copy, size_bytes=_COPIED_BYTES)
-            table.rows[copy] = _measure(groups, copy, rounds)
+            table.rows[copy] = _measure(groups, copy, is_quick)
     return table
 
 
-def _measure_one_rank(sizes_mb: Sequence[int], rounds: int) -> Table:
+def _measure_one_rank(sizes_mb: Sequence[int], is_quick: bool) -> Table:
     table = Table("sum on 1 rank: time", [spec.name for spec in _ONE], format_time)
     with open_groups(_ONE, 1, "gpu_loop:SumLoop") as groups:
-        _measure_sums(table, groups, sizes_mb, rounds)
+        _measure_sums(table, groups, sizes_mb, is_quick)
     table.bars = [Bar(row, "nccl", 1.5, is_aim=True) for row in table.rows]
     return table
 
 
-def _measure_two_ranks(sizes_mb: Sequence[int], rounds: int, copies: Table) -> Table:
+def _measure_two_ranks(sizes_mb: Sequence[int], is_quick: bool, copies: Table) -> Table:
     names = [spec.name for spec in _TWO]
     title = "sum, 2 ranks on one card: time"
     table = Table(title, [*names, _FLOOR, _STAGED_FLOOR], format_time)
     with open_groups(_TWO, 2, "gpu_loop:SumLoop", _start) as groups:
-        _measure_sums(table, groups, sizes_mb, rounds)
+        _measure_sums(table, groups, sizes_mb, is_quick)
     on_card, *ways = (copies.median(copy, _FLOOR) or 0.0 for copy in COPIES)
     for size_mb in sizes_mb:
         row = table.rows[f"{size_mb}MB"]
@@ -109,7 +108,7 @@ def _measure_two_ranks(sizes_mb: Sequence[int], rounds: int, copies: Table) -> T
 
 
 def _start(launcher: str, rank_count: int, words: Sequence[str], store: str) -> Commands:
-    """As on this machine; a staged job does without CUDA IPC."""
+    """As ``commands_here``; a staged job does not use CUDA IPC."""
     name, _, way = launcher.partition(" ")
     settings = {"HOROVOD_GPU_OPERATIONS": "host"} if way == "staged" else {}
     commands = commands_here(name, rank_count, words, store)
@@ -117,15 +116,15 @@ def _start(launcher: str, rank_count: int, words: Sequence[str], store: str) -> 
 
 
 def _measure_sums(
-    table: Table, groups: Sequence[WorkerGroup], sizes_mb: Sequence[int], rounds: int
+    table: Table, groups: Sequence[WorkerGroup], sizes_mb: Sequence[int], is_quick: bool
 ) -> None:
     for size_mb in sizes_mb:
         for group in groups:
             group.call("prepare", element_count=size_mb << 18)
-        table.rows[f"{size_mb}MB"] = _measure(groups, f"{size_mb}MB", rounds)
+        table.rows[f"{size_mb}MB"] = _measure(groups, f"{size_mb}MB", is_quick)
 
 
-def _measure_steps(ranks: int, others: Sequence[str], rounds: int) -> Table:
+def _measure_steps(ranks: int, others: Sequence[str], is_quick: bool) -> Table:
     names = {"alone": _ALONE, "nccl": "ddp on nccl", "gloo": "ddp on gloo"}
     specs = [GroupSpec(OURS, "horovodrun", "horovod")]
     specs += [GroupSpec(names[other], "processes", other) for other in others]
@@ -134,9 +133,9 @@ def _measure_steps(ranks: int, others: Sequence[str], rounds: int) -> Table:
     with open_groups(specs, ranks, "gpu_loop:StepLoop") as groups:
         for group in groups:
             sums = group.call("prepare")
-            if group.name != _ALONE and len(set(sums)) != 1:
-                raise RuntimeError(f"{group.name}: the ranks' weights differ: {sums}")
-        table.rows["step"] = _measure(groups, f"steps of {ranks} ranks", rounds)
+            if group.name != _ALONE:
+                check_equal(group, sums)
+        table.rows["step"] = _measure(groups, f"steps of {ranks} ranks", is_quick)
     table.bars = [Bar("step", names[others[0]], 1.0)]
     alone, ours = (table.median("step", name) for name in (_ALONE, OURS))
     if alone and ours:
@@ -144,21 +143,14 @@ def _measure_steps(ranks: int, others: Sequence[str], rounds: int) -> Table:
     return table
 
 
-def _measure(groups: Sequence[WorkerGroup], label: str, rounds: int) -> dict[str, list[float]]:
+def _measure(groups: Sequence[WorkerGroup], label: str, is_quick: bool) -> dict[str, list[float]]:
     print(f"measuring {label}", file=sys.stderr, flush=True)
-    times = measure_in_turns(groups, rounds=rounds, loop_s=0.3)
-    for group in groups:
-        group.call("release")
-    return times
+    return measure_and_release(groups, is_quick, 0.3, 0.3)
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sizes-mb", type=lambda text: [int(n) for n in text.split(",")], default=_SIZES_MB
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser = make_parser(__doc__, "fewer rounds")
+    parser.add_argument("--sizes-mb", type=numbers, default=_SIZES_MB)
     return parser.parse_args()
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from loop import Loop
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -17,33 +16,23 @@ COPIES = ("on the card", "to the host", "to the card")
 _IMAGES = 32
 
 
-class _Loop:
-    """Iterations of one operation, all of whose work on the GPU counts."""
+class _Loop(Loop):
+    """Iterations of one operation, including all its work on the GPU."""
 
     def __init__(self, contestant: Any) -> None:
-        torch.cuda.set_device(0)  # all ranks on one card
-        self._contestant = contestant
-        self._run: Callable[[], Any] = lambda: None
-
-    def measure(self, *, iterations: int) -> float:
-        """Seconds per iteration on this rank, all ranks having started together."""
-        self._contestant.barrier()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(iterations):
-            self._run()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - start) / iterations
+        super().__init__(contestant)
+        torch.cuda.set_device(0)  # all ranks use one card
 
     def release(self) -> None:
-        """Give the memory back before something else is measured."""
-        self._run = lambda: None
-        gc.collect()
+        super().release()
         torch.cuda.empty_cache()
+
+    def _wait(self) -> None:
+        torch.cuda.synchronize()
 
 
 class CopyLoop(_Loop):
-    """Copies as the driver makes them: what no collective can undercut."""
+    """Copies by the driver: no collective can be faster."""
 
     def prepare(self, *, copy: str, size_bytes: int) -> None:
         there = torch.zeros(size_bytes, dtype=torch.uint8, device="cuda")
@@ -65,7 +54,7 @@ class SumLoop(_Loop):
         self._run()
         if not bool((tensor == self._contestant.size).all()):
             raise RuntimeError("wrong sums")
-        tensor.zero_()  # stays finite however often it is summed
+        tensor.zero_()  # stays finite when it is summed many times
         torch.cuda.synchronize()
 
 
@@ -73,7 +62,7 @@ class StepLoop(_Loop):
     """Steps of SGD with momentum of a model of ResNet-50's size, in mixed precision."""
 
     def prepare(self) -> float:
-        """Build everything and make two steps; a sum over the weights, to compare the ranks."""
+        """Build the model and make two steps; the sum of the weights, to compare the ranks."""
         torch.manual_seed(0)
         model = make_model().to("cuda", memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)

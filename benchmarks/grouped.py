@@ -1,19 +1,19 @@
-"""Many tensors against one tensor of the same bytes: what starting and naming each of them costs.
+"""Many tensors against one tensor of the same bytes: the cost per tensor.
 
-Two ranks, in-place sums of float32. The same bytes travel as one tensor and as many of 4 KB or
-64 KB: by one ``grouped_allreduce_``, by one ``allreduce_async_`` each, started together and then
-waited for, and in one batch, as ``DistributedOptimizer`` submits its gradients. The forms are
-measured in turns, round after round; a figure is the median over rounds of the slower rank's time,
-and "ours/it" is what cutting up costs.
+Two ranks, in-place sums of float32. The same bytes are sent as one tensor and as many of 4 KB or
+64 KB: by one ``grouped_allreduce_``, by one ``allreduce_async_`` each, all started before the first
+wait, and in one batch, as ``DistributedOptimizer`` submits its gradients. The forms are measured in
+turns, round after round; a figure is the median over rounds of the slower rank's time, and
+"ours/it" is the cost of cutting.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
+from command_line import make_parser, numbers
 from grouped_loop import FORMS, WHOLE
 from report import OURS, Bar, Table, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
@@ -21,11 +21,11 @@ from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
 _RANK_COUNT = 2
 _SIZES_MB = (1, 16, 64)
 _PARTS_KB = (4, 64)
-_FACTOR = 1.2  # demanded of more than 1 MB
+_FACTOR = 1.2  # required above 1 MB
 
 
 class _Form:
-    """One way to reduce the bytes, ``Measured`` like a group of workers of its own."""
+    """One way to reduce the bytes, measured like a group of workers."""
 
     def __init__(self, name: str, group: WorkerGroup) -> None:
         self.name = name
@@ -45,7 +45,7 @@ def main() -> int:
             for part_kb in _PARTS_KB:
                 _measure(table, group, size_mb, part_kb, args.quick)
     table.bars = [Bar(row, WHOLE, _FACTOR, is_aim=row.startswith("1MB:")) for row in table.rows]
-    return 0 if print_report([table], args.json) else 1
+    return print_report([table], args.json)
 
 
 def _measure(table: Table, group: WorkerGroup, size_mb: int, part_kb: int, is_quick: bool) -> None:
@@ -63,12 +63,8 @@ def _measure(table: Table, group: WorkerGroup, size_mb: int, part_kb: int, is_qu
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sizes-mb", type=lambda text: [int(n) for n in text.split(",")], default=_SIZES_MB
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser = make_parser(__doc__, "fewer and shorter rounds")
+    parser.add_argument("--sizes-mb", type=numbers, default=_SIZES_MB)
     return parser.parse_args()
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from contestants import Horovod, Operation
+from loop import Loop
 
 __all__ = ["FORMS", "WHOLE", "GroupedLoop"]
 
@@ -12,11 +11,11 @@ WHOLE = "one tensor"
 FORMS = ("grouped", "asynchronous", "batch of DistributedOptimizer")
 
 
-class GroupedLoop:
+class GroupedLoop(Loop):
     """In-place sums of the same bytes as one tensor and, in several forms, as many tensors."""
 
     def __init__(self, contestant: Horovod) -> None:
-        self._contestant = contestant
+        super().__init__(contestant)
         self._operations: dict[str, Operation] = {}
 
     def prepare(self, *, element_count: int, tensor_count: int) -> None:
@@ -35,18 +34,14 @@ class GroupedLoop:
             if any(tensor[0] != contestant.size for tensor in tensors):
                 raise RuntimeError(f"{form}: wrong sums")
             for tensor in tensors:
-                tensor[:] = 0  # stays finite however often it is summed
+                tensor[:] = 0  # stays finite when it is summed many times
         contestant.barrier()
 
-    def measure(self, *, form: str, iterations: int) -> float:
-        """Seconds per iteration on this rank, all ranks having started together."""
-        operation = self._operations[form]
-        self._contestant.barrier()
-        start = time.perf_counter()
-        for _ in range(iterations):
-            operation()
-        return (time.perf_counter() - start) / iterations
+    def measure(self, *, iterations: int, form: str = WHOLE) -> float:
+        """Seconds per iteration of this form on this rank; all ranks start together."""
+        self._run = self._operations[form]
+        return super().measure(iterations=iterations)
 
     def release(self) -> None:
-        """Give the tensors' memory back before other sizes are measured."""
         self._operations = {}
+        super().release()

@@ -6,17 +6,15 @@ Runs in the worker processes, with one compute thread per rank.
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from contestants import Gloo, Mpi
+from rendezvous_files import free_address, publish, read_published
 
 __all__ = ["AloneOnJax", "HorovodOnJax", "JaxDistributed", "MpiOnJax"]
 
-_MEET_TIMEOUT_S = 60
 _MANY_TENSORS = 64
 
 
@@ -32,7 +30,7 @@ class _OnJax:
     jax: Any
 
     def optimizer(self, transformation: Any) -> Any:
-        """What makes updates of this rank's gradients."""
+        """The transformation of gradients into updates."""
         return transformation
 
     def replicated(self, tree: Any) -> Any:
@@ -71,8 +69,10 @@ class JaxDistributed(_OnJax):
         self.jax = _import_jax()
         self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
         self.jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        address = _address(Path(os.environ["BENCH_STORE"]), self.rank)
-        self.jax.distributed.initialize(address, self.size, self.rank)
+        store = Path(os.environ["BENCH_STORE"])
+        if self.rank == 0:
+            publish(store, free_address())
+        self.jax.distributed.initialize(read_published(store), self.size, self.rank)
         from jax.experimental import multihost_utils
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -90,9 +90,9 @@ class JaxDistributed(_OnJax):
 
 
 class MpiOnJax(_OnJax, Mpi):
-    """mpi4jax: MPI's allreduce as a call in the program, the next one after the one before.
+    """mpi4jax: calls of MPI's allreduce in the program, one after the other.
 
-    Gradients go as is quickest: many as one array, a few each by itself.
+    Gradients use the fastest way: many are joined to one array, a few are sent separately.
     """
 
     def __init__(self) -> None:
@@ -117,20 +117,3 @@ class MpiOnJax(_OnJax, Mpi):
 
         joined, unravel = ravel_pytree(gradients)
         return unravel(self._sum(joined) / self.size)
-
-
-def _address(store: Path, rank: int) -> str:
-    """Where the ranks meet: rank 0 tells a port that was free a moment ago by a file."""
-    if rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-        unfinished = store.with_suffix(".new")
-        unfinished.write_text(address)
-        unfinished.rename(store)
-    deadline = time.monotonic() + _MEET_TIMEOUT_S
-    while not store.exists():
-        if time.monotonic() > deadline:
-            raise RuntimeError("rank 0 did not come")
-        time.sleep(0.05)
-    return store.read_text()

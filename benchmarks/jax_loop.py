@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from loop import Loop
 
 __all__ = ["JaxLoop"]
 
 _MOMENTUM, _LEARNING_RATE = 0.9, 1e-3
 
 
-class JaxLoop:
+class JaxLoop(Loop):
     """One compiled training step at a time, called again and again."""
-
-    def __init__(self, contestant: Any) -> None:
-        self._contestant = contestant
-        self._run: Callable[[], Any] = lambda: None
 
     def prepare_training(self, *, width: int, layer_count: int, batch_size: int) -> float:
         """A step of a dense network, called twice; a sum over the weights, to compare ranks."""
@@ -55,15 +50,6 @@ class JaxLoop:
         for _ in range(2):
             run()
         return float(sum(float(np.asarray(weight).sum()) for weight, _ in current[0]))
-
-    def measure(self, *, iterations: int) -> float:
-        """Seconds per call on this rank, all ranks having started together."""
-        run = self._run
-        self._contestant.barrier()
-        start = time.perf_counter()
-        for _ in range(iterations):
-            run()
-        return (time.perf_counter() - start) / iterations
 
 
 def _loss(params: Any, inputs: Any, targets: Any) -> Any:

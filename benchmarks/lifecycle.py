@@ -1,17 +1,17 @@
-"""init and shutdown over and over in one process: how long each takes, and what is left behind.
+"""Many calls of init and shutdown in one process: their times, and resources left behind.
 
 Two ranks, each in one process that joins and leaves a hundred worlds, ours and torch's Gloo in
-turns. In every world the ranks sum 4 bytes, so that all connections are really made. A time is the
-median over worlds of the slower rank's. Left behind: open descriptors, threads and resident
-memory after the last world less those after a few worlds to warm up, on the worse rank.
+turns. In every world the ranks sum 4 bytes, so that all connections are made. A time is the median
+over worlds of the slower rank's. Left behind: open descriptors, threads and resident memory after
+the last world minus those after a few worlds of warm-up, on the worse rank.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
+from command_line import make_parser
 from report import OURS, Bar, Table, format_bytes, format_count, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, open_groups
 
@@ -47,21 +47,20 @@ def main() -> int:
             for table, row in ((counts, _DESCRIPTORS), (counts, _THREADS), (memory, _RESIDENT)):
                 worst = max(rank[row] for rank in added)
                 table.rows.setdefault(row, {})[group.name] = [worst]
-    return 0 if print_report([times, counts, memory], args.json) else 1
+    return print_report([times, counts, memory], args.json)
 
 
 def _add_times(times: Table, group: WorkerGroup, world_count: int) -> None:
     """One figure per world: that of the slower rank."""
-    by_rank = group.call("live_and_leave", world_count=world_count)
+    by_rank = group.call("join_and_leave", world_count=world_count)
     for row, index in ((_INIT, 0), (_SHUTDOWN, 1)):
         worlds = zip(*by_rank, strict=True)
         times.rows[row][group.name] += [max(rank[index] for rank in world) for world in worlds]
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--worlds", type=int, default=100, help="a multiple of 5")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
 

@@ -1,14 +1,13 @@
-"""The rank of ``lifecycle.py``, reading Linux's /proc; runs in the workers."""
+"""A rank of ``lifecycle.py``; reads Linux's /proc; runs in the workers."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
+from memory_probe import memory_bytes
 
 __all__ = ["LifecycleProbe"]
 
@@ -16,7 +15,7 @@ _WARM_UP = 5
 
 
 class LifecycleProbe:
-    """A process that joins worlds and leaves them again."""
+    """A process that joins and leaves worlds."""
 
     def __init__(self, _contestant: None) -> None:
         torch.set_num_threads(1)
@@ -24,20 +23,20 @@ class LifecycleProbe:
         self._before: dict[str, int] = {}
 
     def prepare(self, *, library: str) -> None:
-        """Import ``library``, live in a few worlds, and take stock."""
+        """Import ``library``, join and leave a few worlds, and count resources."""
         self._world = {"horovod": _Horovod, "gloo": _Gloo}[library]()
-        self.live_and_leave(world_count=_WARM_UP)
-        self._before = _stock()
+        self.join_and_leave(world_count=_WARM_UP)
+        self._before = _resources()
 
-    def live_and_leave(self, *, world_count: int) -> list[tuple[float, float]]:
-        """Seconds of joining and of leaving, for each world."""
-        return [self._live_in_one() for _ in range(world_count)]
+    def join_and_leave(self, *, world_count: int) -> list[tuple[float, float]]:
+        """Seconds to join and to leave each world."""
+        return [self._visit() for _ in range(world_count)]
 
     def added(self) -> dict[str, int]:
-        """What there is more of than after ``prepare``."""
-        return {key: count - self._before[key] for key, count in _stock().items()}
+        """The resources added since ``prepare``."""
+        return {key: count - self._before[key] for key, count in _resources().items()}
 
-    def _live_in_one(self) -> tuple[float, float]:
+    def _visit(self) -> tuple[float, float]:
         start = time.perf_counter()
         self._world.join()
         joined = time.perf_counter()
@@ -59,7 +58,7 @@ class _Horovod:
 
 
 class _Gloo:
-    """Each world's ranks meet in a file of its own."""
+    """The ranks of each world find each other through a separate file."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -75,13 +74,9 @@ class _Gloo:
         self._dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
 
 
-def _stock() -> dict[str, int]:
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
-    if not found:
-        raise RuntimeError("no VmRSS in /proc/self/status")
+def _resources() -> dict[str, int]:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
-        "resident memory": int(found[1]) * 1024,
+        "resident memory": memory_bytes("status", "VmRSS"),
     }

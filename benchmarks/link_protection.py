@@ -1,27 +1,26 @@
-"""What it costs to protect the links between two hosts, and what the cipher alone costs.
+"""The cost of link protection between two hosts, and of the cipher alone.
 
 The hosts are namespaces of this machine with one rank each, joined by virtual cables without a
-limit, so that processors are all there is to wait for. The ranks of three jobs, one for each
+limit, so only processors limit the speed. The ranks of three jobs, one for each
 HOROVOD_LINK_PROTECTION, are alive at once and measured in turns, round after round. A figure is the
 median over rounds of the slower rank's time per call.
 
 "+ GMAC" and "+ AES-GCM" are floors: the ranks of "control" do the same and then run the cipher
-alone over as many bytes as each sends and receives. The second table is what sealing and opening
-the control messages of a step takes, two of them one after the other; ranks of one host have none.
+over the number of bytes that each sends and receives. The second table is the time to seal and
+open the control messages of a step, two of them one after the other; one host has none.
 Needs root.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from collectives import Work
+from collectives import Work, prepare
+from command_line import make_parser
 from on_hosts import RanksOnHosts, open_hosts
 from report import Bar, Table, format_time, print_report
 from worker_groups import Commands, GroupSpec, WorkerGroup, measure_in_turns, open_groups
@@ -32,7 +31,7 @@ from horovod.settings import LINK_PROTECTIONS
 _CONTROL, _INTEGRITY, _ENCRYPTED = LINK_PROTECTIONS
 _SPECS = tuple(GroupSpec(level, level, "horovod") for level in LINK_PROTECTIONS)
 _FLOORS = {_INTEGRITY: "+ GMAC", _ENCRYPTED: "+ AES-GCM"}
-# Of the time under "control"; where that is less than the floor, so much of the floor.
+# Limits as a factor of the time under "control"; if that is below the floor, of the floor.
 _MOST = {_INTEGRITY: 1.25, _ENCRYPTED: 1.6}
 _MOST_OF_FLOOR = 1.2
 _LARGE = Work.parse("64MB")
@@ -43,7 +42,7 @@ _MOST_FOR_A_STEP_S = 2e-6
 
 
 def main() -> int:
-    args = _parse_arguments()
+    args = make_parser(__doc__, "fewer rounds").parse_args()
     cipher = find_cipher()
     if isinstance(cipher, str):
         raise RuntimeError(cipher)
@@ -70,11 +69,11 @@ def main() -> int:
         "time": [2 * cipher.time_record(_FIRST_BYTES, True, 500) for _ in range(20 * rounds)]
     }
     messages.bars = [Bar(_STEP, None, _MOST_FOR_A_STEP_S, contestant="time")]
-    return 0 if print_report([times, messages], args.json) else 1
+    return print_report([times, messages], args.json)
 
 
 class _Floor:
-    """The group without protection, which runs the cipher too, for ``measure_in_turns``."""
+    """The group without protection, followed by the cipher, for ``measure_in_turns``."""
 
     def __init__(self, level: str, control: WorkerGroup, size_bytes: int) -> None:
         self.name = _FLOORS[level]
@@ -88,11 +87,7 @@ class _Floor:
 def _measured(work: Work, groups: Sequence[WorkerGroup], rounds: int) -> dict[str, list[float]]:
     print(f"measuring {work.label}", file=sys.stderr, flush=True)
     for group in groups:
-        results = group.call(
-            "prepare_sum", element_count=work.element_count, tensor_count=work.tensor_count
-        )
-        if any(result != work.expected(2) for result in results):
-            raise RuntimeError(f"{group.name}: {work.label} gave {results}, not {work.expected(2)}")
+        prepare(group, work, 2)
     floors = []
     if work is _LARGE:
         floors = [_Floor(level, groups[0], 4 * work.element_count) for level in _FLOORS]
@@ -103,20 +98,13 @@ def _measured(work: Work, groups: Sequence[WorkerGroup], rounds: int) -> dict[st
 
 
 def _bar_for(level: str, times: Table) -> Bar:
-    """Against what is more: the wanted part of "control", or the floor."""
+    """A bar against the larger one: the limit from "control", or from the floor."""
     row = times.rows[_LARGE.label]
     control_s = statistics.median(row[_CONTROL])
     floor_s = statistics.median(row[_FLOORS[level]])
     if _MOST[level] * control_s >= floor_s:
         return Bar(_LARGE.label, _CONTROL, _MOST[level], contestant=level)
     return Bar(_LARGE.label, _FLOORS[level], _MOST_OF_FLOOR, contestant=level)
-
-
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Allreduce between two hosts: torch's Gloo, Open MPI by mpi4py, and what the wire itself needs.
+"""Allreduce between two hosts, against torch's Gloo, Open MPI by mpi4py, and the wire itself.
 
 The hosts are namespaces of this machine, joined by virtual cables and a switch, with one or two
 ranks each; every host can send as fast as the cores allow, or 1 Gbit/s. Congestion control is reno
 on all of them. "wire" is one TCP connection between each rank and the same local rank of the other
 host, which carries, both ways at once and without a sum, the bytes that a hierarchical allreduce
-must exchange: nothing can be much faster. Upstream Horovod is not measured.
+must exchange: no allreduce can be much faster. Upstream Horovod is not measured.
 
 All contestants' ranks are alive at once, with one compute thread each, and are measured in turns,
 round after round. A figure is the median over rounds of the slowest rank's time per call; in the
@@ -18,12 +18,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
-from collectives import Work
+from collectives import Work, prepare
+from command_line import add_contestants, make_parser
 from on_hosts import Network, RanksOnHosts, open_hosts
 from report import OURS, Bar, Table, format_bytes, format_time, print_report
-from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from worker_groups import GroupSpec, WorkerGroup, measure_and_release, open_groups
 
 _SPECS = (
     GroupSpec(OURS, "horovodrun", "horovod"),
@@ -92,7 +92,7 @@ def main() -> int:
                         times.rows[row.label] = _measured(row, network, groups, args.quick)
                 if ranks_per_host == 2:
                     traffic.rows[label] = _counted(network, groups)
-    return 0 if print_report([times, traffic], args.json) else 1
+    return print_report([times, traffic], args.json)
 
 
 def _measured(
@@ -102,10 +102,8 @@ def _measured(
     if row.mbit_per_s:
         for host in network.hosts:
             host.limit_rate(row.mbit_per_s)
-    _prepare(row.work, groups)
-    rounds, loop_s = (3, 0.05) if is_quick else (9, 0.3)
-    figures = measure_in_turns(groups, rounds=rounds, loop_s=loop_s)
-    _release(groups)
+    _prepare(row.work, groups, row.ranks_per_host * _HOST_COUNT)
+    figures = measure_and_release(groups, is_quick, 0.3, 0.05)
     if row.mbit_per_s:
         for host in network.hosts:
             host.limit_rate(None)
@@ -113,44 +111,29 @@ def _measured(
 
 
 def _counted(network: Network, groups: Sequence[WorkerGroup]) -> dict[str, list[float]]:
-    """Bytes that the busiest host sends per call of each group, and the least that can be."""
+    """Bytes that the busiest host sends per call of each group, and the lower bound."""
     calls = 4
     size_bytes = _COUNTED.element_count * 4
     counts = {_BOUND: [(_HOST_COUNT - 1) / _HOST_COUNT * 2 * size_bytes]}
-    _prepare(_COUNTED, groups)
+    _prepare(_COUNTED, groups, 2 * _HOST_COUNT)
     for group in groups:
         before = [host.traffic().sent_bytes for host in network.hosts]
         group.call("measure", iterations=calls)
         after = [host.traffic().sent_bytes for host in network.hosts]
         counts[group.name] = [max(b - a for a, b in zip(before, after, strict=True)) / calls]
-    _release(groups)
+    for group in groups:
+        group.call("release")
     return counts
 
 
-def _prepare(work: Work, groups: Sequence[WorkerGroup]) -> None:
-    """Set the ranks up for ``work``; raises ``RuntimeError`` if a result is wrong."""
+def _prepare(work: Work, groups: Sequence[WorkerGroup], size: int) -> None:
     for group in groups:
-        results = group.call(
-            "prepare_sum", element_count=work.element_count, tensor_count=work.tensor_count
-        )
-        expected = work.expected(1 if group.name == "wire" else len(results))
-        if any(result != expected for result in results):
-            raise RuntimeError(f"{group.name}: {work.label} gave {results}, not {expected}")
-
-
-def _release(groups: Sequence[WorkerGroup]) -> None:
-    for group in groups:
-        group.call("release")
+        prepare(group, work, 1 if group.name == "wire" else size)
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [spec.name for spec in _SPECS]
-    parser.add_argument(
-        "--contestants", type=lambda text: text.split(","), default=names, help=",".join(names)
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser = make_parser(__doc__, "fewer and shorter rounds")
+    add_contestants(parser, [spec.name for spec in _SPECS])
     return parser.parse_args()
 
 

@@ -1,18 +1,17 @@
-"""What Horovod costs a rank besides its work: memory, and wake-ups when nothing is submitted.
+"""The idle cost of Horovod: memory, and wake-ups when nothing is submitted.
 
-Two ranks. Memory: proportional set size after allreduces of 64 MB tensors less that before
-``import horovod.torch``, with torch and the tensors already there both times. Idle: while the
-rank's main thread computes and submits nothing for some seconds, the context switches of all its
-other threads, and their time on a core. The worst rank counts; one run, since there is no noise
-to average.
+Two ranks. Memory: proportional set size after allreduces of 64 MB tensors minus that before
+``import horovod.torch``; torch and the tensors are loaded both times. Idle: the main thread
+computes and submits nothing for some seconds; counted are the context switches of all other
+threads, and their time on a core. The worst rank counts, in one run, because there is no noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
+from command_line import make_parser
 from report import OURS, Bar, Table, format_bytes, format_count, print_report
 from worker_groups import GroupSpec, open_groups
 
@@ -38,15 +37,14 @@ def main() -> int:
     activity = Table(title, [OURS], format_count, _IDLE_BARS)
     activity.rows[_SWITCHES] = {OURS: [max(rank["switches"] for rank in idle)]}
     activity.rows[_ON_CORE] = {OURS: [max(rank["on_core_us"] for rank in idle)]}
-    return 0 if print_report([memory, activity], args.json) else 1
+    return print_report([memory, activity], args.json)
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--idle-s", type=float, default=5.0, help="how long to watch the idle engine"
     )
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
 

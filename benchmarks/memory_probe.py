@@ -1,4 +1,4 @@
-"""The probes of ``memory.py``, reading Linux's /proc; runs in the workers."""
+"""The probes of ``memory.py``; reads Linux's /proc; runs in the workers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from contestants import Horovod
 
-__all__ = ["MemoryProbe"]
+__all__ = ["MemoryProbe", "memory_bytes"]
 
 _TASKS = Path("/proc/self/task")
-_SETTLING_S = 0.1  # the engine looks once more, some milliseconds after the last collective
+_SETTLING_S = 0.1  # the engine wakes once more, some milliseconds after the last collective
 
 
 class MemoryProbe:
@@ -40,15 +40,11 @@ class MemoryProbe:
             together()
 
     def pss_bytes(self) -> int:
-        """Memory of this process; pages shared by several count in equal parts for each."""
-        text = Path("/proc/self/smaps_rollup").read_text()
-        found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
-        if not found:
-            raise RuntimeError("no Pss in /proc/self/smaps_rollup")
-        return int(found[1]) * 1024
+        """Memory of this process; a shared page counts in equal parts for each process."""
+        return memory_bytes("smaps_rollup", "Pss")
 
     def idle(self, *, seconds: float) -> dict[str, float]:
-        """Compute without submitting anything; what all threads but this one did meanwhile."""
+        """Compute without submitting; the activity of all other threads in that time."""
         self._compute(_SETTLING_S)
         before = _background_activity()
         self._compute(seconds)
@@ -59,6 +55,14 @@ class MemoryProbe:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._tensors[0].mul_(1.0)
+
+
+def memory_bytes(file: str, field: str) -> int:
+    """A number of KiB in a file of /proc/self, in bytes."""
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self", file).read_text(), re.MULTILINE)
+    if not found:
+        raise RuntimeError(f"no {field} in /proc/self/{file}")
+    return int(found[1]) * 1024
 
 
 def _background_activity() -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The virtual environment of the MPICH peer, made once and reused.
 
-It is separate because the Open MPI and MPICH wheels both bring a library named libmpi.
+It is separate because the wheels of Open MPI and MPICH both contain a library named libmpi.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONSTRAINTS = _ROOT / "requirements" / "constraints.txt"
 
 
 def ensure_mpich_venv() -> Path:
-    """The folder of its programs, after having installed what ``requirements`` now says."""
+    """The folder of its programs; installs the current ``requirements`` first."""
     wanted = _REQUIREMENTS.read_text() + _CONSTRAINTS.read_text()
     stamp = _VENV / ".installed"
     if not stamp.exists() or stamp.read_text() != wanted:

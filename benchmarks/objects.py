@@ -1,8 +1,8 @@
-"""What it costs to send Python objects: a small dictionary, and one of 100 MB.
+"""The time to send Python objects: a small dictionary, and an array of 100 MB.
 
     horovodrun -np 2 python benchmarks/objects.py
 
-Prints one line of JSON: medians in microseconds and milliseconds, over all ranks the slowest.
+Prints one line of JSON: medians of the slowest rank, in microseconds and milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LARGE_BYTES = 100_000_000
 
 
 def median_s(action: Callable[[], object], rounds: int) -> float:
-    """Of the time that ``action`` takes on the slowest rank; ranks begin each round together."""
+    """The median time of ``action`` on the slowest rank; ranks begin each round together."""
     times = []
     for number in range(rounds):
         hvd.barrier()

@@ -1,34 +1,34 @@
-"""What looking inside costs: the flight recorder, a timeline, metrics, a report.
+"""The cost of the flight recorder, a timeline, metrics and a report.
 
-Two ranks train the four models of ``training.py``, and sum 1000 tensors of 4 KB in place: a "step"
-that does nothing but start operations, so that a model's is never as dear. The same two processes
-go from one world to the next, which differ in what is switched on, so that a tensor lies where it
-lay; a figure is the median over rounds of the slower rank's time per step over that of the same
-round's world whose recorder is switched off.
+Two ranks train the four models of ``training.py``, and sum 1000 tensors of 4 KB in place, a step
+that only starts operations and is the worst case. The same two processes go through worlds with
+different settings, so that tensors keep their addresses. A figure is the median over rounds of the
+slower rank's time per step, divided by that of the same round without the recorder.
 """
 
 from __future__ import annotations
 
 import argparse
-import socket
 import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from command_line import add_labels, make_parser
 from observed_loop import FORMS
+from rendezvous_files import free_address
 from report import OURS, Bar, Table, format_time, print_report
 from training_loop import MODELS
-from worker_groups import Commands, GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from worker_groups import Commands, GroupSpec, Way, WorkerGroup, measure_in_turns, open_groups
 
 _RANK_COUNT = 2
 _OFF = "recorder off"
 _ON = OURS
 _ALL = "timeline, metrics, report"
-# The most that a step may take, of its time without: what is always on, and everything.
+# Limits of a step, relative to one without: what is always on, and everything.
 _LIMITS = {_ON: 1.005, _ALL: 1.02}
-_IDLE_ROUNDS = 2  # in which processes come to be what they stay
+_IDLE_ROUNDS = 2  # until the processes have settled
 _REPORT = "_HOROVOD_REPORT"  # what --report sets
 
 
@@ -58,11 +58,11 @@ def main() -> int:
         for row in steps.rows
         for name, limit in _LIMITS.items()
     ]
-    return 0 if print_report([operations, steps], args.json) else 1
+    return print_report([operations, steps], args.json)
 
 
 def _worlds(folder: Path) -> dict[str, dict[str, str | None]]:
-    """What of a world's environment makes the difference."""
+    """The variables in which the worlds differ."""
     nothing: dict[str, str | None] = {
         "HOROVOD_RECORDER_EVENTS": None,
         "HOROVOD_TIMELINE": None,
@@ -73,7 +73,7 @@ def _worlds(folder: Path) -> dict[str, dict[str, str | None]]:
     everything = {
         "HOROVOD_TIMELINE": str(folder / "timeline.json"),
         "HOROVOD_TIMELINE_MARK_CYCLES": "1",
-        "HOROVOD_METRICS_PORT": str(_free_port()),
+        "HOROVOD_METRICS_PORT": free_address().rpartition(":")[2],
         _REPORT: "1",
     }
     return {
@@ -88,33 +88,11 @@ def _table(what: str) -> Table:
     return Table(title, tuple(_LIMITS), "{:.3f}".format)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _in_worlds(group: WorkerGroup, worlds: Mapping[str, Mapping[str, str | None]]) -> list[Way]:
+    return [Way(name, group, environment=environment) for name, environment in worlds.items()]
 
 
-class _InWorld:
-    """The group in worlds of one kind, for ``measure_in_turns``."""
-
-    def __init__(self, group: WorkerGroup, name: str, environment: Mapping[str, str | None]):
-        self.name = name
-        self._group = group
-        self._environment = environment
-
-    def call(self, method: str, **arguments: object) -> list[float]:
-        self._group.call("use", environment=self._environment)
-        return self._group.call(method, **arguments)
-
-
-def _in_worlds(
-    group: WorkerGroup, worlds: Mapping[str, Mapping[str, str | None]]
-) -> list[_InWorld]:
-    return [_InWorld(group, name, environment) for name, environment in worlds.items()]
-
-
-def _add_row(table: Table, row: str, worlds: Sequence[_InWorld], rounds: int) -> None:
+def _add_row(table: Table, row: str, worlds: Sequence[Way], rounds: int) -> None:
     print(f"measuring {row}", file=sys.stderr, flush=True)
     times = measure_in_turns(worlds, rounds=rounds + _IDLE_ROUNDS, loop_s=0.3)
     row = f"{row} ({format_time(statistics.median(times[_OFF]))})"
@@ -125,22 +103,15 @@ def _add_row(table: Table, row: str, worlds: Sequence[_InWorld], rounds: int) ->
 
 
 def _ratios(times: dict[str, list[float]], name: str) -> list[float]:
-    """Each round's time over that without a recorder in the same round."""
+    """Each round's time divided by that without a recorder in the same round."""
     pairs = zip(times[name], times[_OFF], strict=True)
     return [one / off for one, off in list(pairs)[_IDLE_ROUNDS:]]
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    labels = list(MODELS)
-    parser.add_argument(
-        "--model",
-        type=lambda text: [labels[int(n) - 1] for n in text.split(",") if n],
-        default=labels,
-        help="; ".join(f"{n}: {label}" for n, label in enumerate(labels, 1)),
-    )
+    parser = make_parser(__doc__)
+    add_labels(parser, "--model", list(MODELS))
     parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What ``observability.py`` measures, in worlds that follow each other; runs in the workers."""
+"""The loop of ``observability.py``, in one world after another; runs in the workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SETTLING = 3  # iterations at the beginning of a world
 
 
 class ObservedLoop(TrainingLoop):
-    """Steps of training, or a thousand operations without any, in the same process and memory."""
+    """Training steps, or a thousand operations, in the same process and memory."""
 
     def __init__(self, contestant: Horovod) -> None:
         super().__init__(contestant)
@@ -31,10 +31,10 @@ class ObservedLoop(TrainingLoop):
 
     def choose(self, *, form: str) -> None:
         """Measure these operations instead of a model's step."""
-        self._step = self._operations[form]
+        self._run = self._operations[form]
 
     def use(self, *, environment: Mapping[str, str | None]) -> None:
-        """End the world, and begin another one with these variables; None for without."""
+        """Start a new world with these variables; None unsets one."""
         hvd.shutdown()
         _warm_memory()
         for name, value in environment.items():
@@ -43,14 +43,14 @@ class ObservedLoop(TrainingLoop):
                 os.environ[name] = value
         hvd.init()
         for _ in range(_SETTLING):
-            self._step()
+            self._run()
 
 
 def _warm_memory() -> None:
-    """Have the machine's free memory at hand.
+    """Make the machine's free memory available.
 
-    A virtual machine gets what it has not used for some seconds from its host again, page by page,
-    which costs many times what writing a page of a file does, and would be all that is measured.
+    After some seconds a virtual machine has to get unused memory from its host again, page by
+    page. This takes so long that it would hide everything else.
     """
     with mmap.mmap(-1, _WARM_BYTES) as memory:
         for page in range(0, _WARM_BYTES, mmap.PAGESIZE):

@@ -1,4 +1,4 @@
-"""What ``elastic_recovery.py`` needs of ``tests/elastic/support``."""
+"""The parts of ``tests/elastic/support`` that ``elastic_recovery.py`` uses."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _BIN = Path(sys.executable).parent
 
 @contextmanager
 def open_hosts(count: int) -> Iterator[tuple[Network, SshServers]]:
-    """Hosts that reach each other by ssh; ``RuntimeError`` where there can be none."""
+    """Hosts that reach each other by ssh; ``RuntimeError`` if they cannot be made."""
     if reason := missing() or missing_ssh():
         raise RuntimeError(reason)
     with Network(plain_cabling(count)) as network, SshServers(network) as servers:
@@ -58,7 +58,7 @@ class RanksOnHosts:
         raise ValueError(f"no launcher {launcher!r} on hosts")
 
     def close(self) -> None:
-        """End what the workers' jobs share."""
+        """Close the stores of the workers' jobs."""
         self._stores.close()
 
     def _processes(self, words: Sequence[str], store: str) -> Commands:
@@ -89,7 +89,7 @@ class RanksOnHosts:
         counts = ",".join(f"{host.name}:{self._ranks_per_host}" for host in self._hosts)
         settings = {"btl_tcp_if_include": first.interfaces[0].name}
         if self._ranks_per_host * len(self._hosts) > (os.cpu_count() or 1):
-            settings["mpi_yield_when_idle"] = "1"  # no host knows that it shares its cores
+            settings["mpi_yield_when_idle"] = "1"  # the hosts share cores and do not know it
         command = [str(mpiexec), "--allow-run-as-root", "--prefix", str(_BIN.parent)]
         command += ["--prtemca", "plm_ssh_agent", " ".join(["ssh", *self._servers.options])]
         command += ["--host", counts, "--map-by", "slot"]

@@ -1,8 +1,8 @@
-"""What ``elastic_recovery.py`` trains under torchrun: plain DDP that goes on from its checkpoint.
+"""The torchrun job of ``elastic_recovery.py``: plain DDP that continues from its checkpoint.
 
 recovery_ddp.py FOLDER: as often as the elastic script commits, rank 0 writes weights, optimizer and
-progress to a file and puts it in the place of the one before; every start reads it. Says what it
-does in FOLDER/history, ends after FOLDER/stop is there, stands still as long as FOLDER/hold is.
+progress to a file and replaces the previous one; every start reads it. The job logs its steps to
+FOLDER/history, ends when FOLDER/stop exists, and pauses while FOLDER/hold exists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Training:
-    """Model, optimizer and how far they are: epochs, and batches in this one and in all."""
+    """Model, optimizer and progress: epochs, batches in this epoch, and steps in all."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "checkpoint"

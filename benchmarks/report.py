@@ -1,4 +1,4 @@
-"""What the benchmarks print and write: medians, ratios to peers, bars met or missed, JSON."""
+"""The output of the benchmarks: medians, ratios to peers, bars met or missed, JSON."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = [
     "OURS",
     "Bar",
     "Table",
+    "efficiency_table",
     "format_bytes",
     "format_count",
     "format_percent",
@@ -30,7 +31,7 @@ OURS = "horovod"
 class Bar:
     """Ours must be at most ``factor`` times the peer's median, or ``factor`` itself if no peer.
 
-    At least, in a table where more is better. ``contestant`` says which one is ours.
+    In a table where more is better: at least. ``contestant`` says which column is ours.
     """
 
     row: str
@@ -42,7 +43,7 @@ class Bar:
 
 @dataclass
 class Table:
-    """One benchmark: a number per row, contestant and round; less is better if not said."""
+    """One benchmark: a number per row, contestant and round; by default less is better."""
 
     title: str
     contestants: Sequence[str]
@@ -57,28 +58,40 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _Verdict:
+class _Result:
     bar: Bar
     value: float
     limit: float
     is_met: bool
 
 
-def print_report(tables: Sequence[Table], json_path: Path | None) -> bool:
-    """Print the tables and their bars, write ``json_path``; whether every bar was met."""
+def print_report(tables: Sequence[Table], json_path: Path | None) -> int:
+    """Print the tables and their bars and write ``json_path``; exit status 1 for a missed bar."""
     is_met = True
     for table in tables:
-        verdicts = _verdicts(table)
+        results = _results(table)
         print(f"\n{table.title}")
         _print_columns(_table_lines(table))
-        if verdicts:
+        if results:
             print()
-            _print_columns([_verdict_line(table, verdict) for verdict in verdicts])
-        is_met &= all(v.is_met or v.bar.is_aim for v in verdicts)
+            _print_columns([_result_line(table, result) for result in results])
+        is_met &= all(each.is_met or each.bar.is_aim for each in results)
     if json_path:
         document = {"machine": _machine(), "tables": [_as_json(table) for table in tables]}
         json_path.write_text(json.dumps(document, indent=1) + "\n")
-    return is_met
+    return 0 if is_met else 1
+
+
+def efficiency_table(steps: Table, alone: str, bars: Sequence[Bar]) -> Table:
+    """The time of a step without communication, the column ``alone``, over each other one."""
+    names = [name for name in steps.contestants if name != alone]
+    title = "efficiency: step without communication / step"
+    table = Table(title, names, format_percent, bars, is_more_better=True)
+    for row in steps.rows:
+        medians = {name: steps.median(row, name) for name in names}
+        if base := steps.median(row, alone):
+            table.rows[row] = {name: [base / step] for name, step in medians.items() if step}
+    return table
 
 
 def format_time(seconds: float) -> str:
@@ -100,17 +113,17 @@ def format_count(count: float) -> str:
     return f"{count:g}"
 
 
-def _verdicts(table: Table) -> list[_Verdict]:
+def _results(table: Table) -> list[_Result]:
     """One per bar whose row and peer were measured."""
-    verdicts = []
+    results = []
     for bar in table.bars:
         value = table.median(bar.row, bar.contestant)
         peer = 1.0 if bar.peer is None else table.median(bar.row, bar.peer)
         if value is not None and peer is not None:
             limit = bar.factor * peer
             is_met = value >= limit if table.is_more_better else value <= limit
-            verdicts.append(_Verdict(bar, value, limit, is_met))
-    return verdicts
+            results.append(_Result(bar, value, limit, is_met))
+    return results
 
 
 def _table_lines(table: Table) -> list[list[str]]:
@@ -143,13 +156,13 @@ def _ratio(ratio: float) -> str:
     return f"{ratio:.3g}" if ratio < 1000 else f"{ratio:.0f}"
 
 
-def _verdict_line(table: Table, verdict: _Verdict) -> list[str]:
-    bar = verdict.bar
-    word = "met" if verdict.is_met else "missed" if bar.is_aim else "FAILED"
+def _result_line(table: Table, result: _Result) -> list[str]:
+    bar = result.bar
+    word = "met" if result.is_met else "missed" if bar.is_aim else "FAILED"
     against = f" = {bar.factor:.3g} x {bar.peer}" if bar.peer else ""
     sign = ">=" if table.is_more_better else "<="
-    limit = f"{sign} {table.format_value(verdict.limit)}{against}"
-    value = table.format_value(verdict.value)
+    limit = f"{sign} {table.format_value(result.limit)}{against}"
+    value = table.format_value(result.value)
     whose = bar.row if bar.contestant == OURS else f"{bar.row}: {bar.contestant}"
     return ["aim" if bar.is_aim else "bar", whose, value, limit, word]
 
@@ -168,15 +181,10 @@ def _as_json(table: Table) -> dict[str, Any]:
     }
     bars = [
         {
-            "row": v.bar.row,
-            "peer": v.bar.peer,
-            "factor": v.bar.factor,
-            "is_aim": v.bar.is_aim,
-            "value": v.value,
-            "limit": v.limit,
-            "is_met": v.is_met,
+            **{name: getattr(each.bar, name) for name in ("row", "peer", "factor", "is_aim")},
+            **{name: getattr(each, name) for name in ("value", "limit", "is_met")},
         }
-        for v in _verdicts(table)
+        for each in _results(table)
     ]
     return {"title": table.title, "medians": medians, "rounds": table.rows, "bars": bars}
 

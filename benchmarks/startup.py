@@ -1,19 +1,19 @@
-"""From the command line to the first allreduce: horovodrun and torchrun on the same script.
+"""Time from the command to the first allreduce: horovodrun and torchrun on the same script.
 
 Two ranks import torch, join and sum 4 bytes. Measured from the start of the command: until the
 last rank has its sum, and until the command has ended. ``import torch`` alone, in one process,
-is the part that no launcher can avoid. Commands take turns; figures are medians over rounds.
+is the part that all launchers need. Commands run in turns; figures are medians over rounds.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from command_line import make_parser
 from report import OURS, Bar, Table, format_time, print_report
 
 _BIN = Path(sys.executable).parent
@@ -29,7 +29,7 @@ _TIMEOUT_S = 120
 
 
 def main() -> int:
-    args = _parse_arguments()
+    args = make_parser(__doc__, "fewer rounds").parse_args()
     table = Table("start-up, 2 ranks", list(_COMMANDS), format_time, _BARS)
     table.rows = {row: {name: [] for name in _COMMANDS} for row in (_FIRST, _WHOLE)}
     for name in _COMMANDS:
@@ -39,7 +39,7 @@ def main() -> int:
             first_s, whole_s = _run(name)
             table.rows[_FIRST][name].append(first_s)
             table.rows[_WHOLE][name].append(whole_s)
-    return 0 if print_report([table], args.json) else 1
+    return print_report([table], args.json)
 
 
 def _run(name: str) -> tuple[float, float]:
@@ -52,13 +52,6 @@ def _run(name: str) -> tuple[float, float]:
     if job.returncode != 0 or len(times) != rank_count:
         raise RuntimeError(f"{name} failed with {job.returncode}:\n{job.stdout}{job.stderr}")
     return max(times) - start, end - start
-
-
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

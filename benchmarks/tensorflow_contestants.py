@@ -1,4 +1,4 @@
-"""TensorFlow's contestants: the same few methods over Horovod, TensorFlow's own strategy, or none.
+"""TensorFlow's contestants: the same methods with Horovod, TensorFlow's own strategy, or nothing.
 
 Runs in the worker processes, with one compute thread per rank.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contestants import Gloo
+from contestants import Gloo, Operation
+from rendezvous_files import free_address, publish, read_published
 
 __all__ = [
     "AloneOnTensorFlow",
@@ -22,10 +21,6 @@ __all__ = [
     "HorovodOnXla",
     "MultiWorkerStrategy",
 ]
-
-Operation = Callable[[], Any]
-
-_MEET_TIMEOUT_S = 60
 
 
 def _import_tensorflow() -> Any:
@@ -38,7 +33,16 @@ def _import_tensorflow() -> Any:
     return tf
 
 
-class HorovodOnTensorFlow:
+class _OnTensorFlow:
+    tf: Any
+    jit_compile: bool | None = None
+
+    def function(self, body: Operation) -> Operation:
+        """``body`` as a compiled graph."""
+        return self.tf.function(body, jit_compile=self.jit_compile)  # type: ignore[no-any-return]
+
+
+class HorovodOnTensorFlow(_OnTensorFlow):
     """Ours, as a script uses it."""
 
     def __init__(self) -> None:
@@ -51,12 +55,8 @@ class HorovodOnTensorFlow:
         self.rank, self.size = hvd.rank(), hvd.size()
         self.barrier = horovod.numpy.barrier  # the same world; TensorFlow's interface has none
 
-    def function(self, body: Operation) -> Operation:
-        """``body`` as a compiled graph."""
-        return self.tf.function(body)  # type: ignore[no-any-return]
-
     def sums(self, tensors: Sequence[Any]) -> list[Any]:
-        """The sum over ranks of each tensor, as so many operations; inside of a ``function``."""
+        """The sum over ranks of each tensor, one operation each; inside a ``function``."""
         hvd = self._hvd
         return [
             hvd.allreduce(tensor, op=hvd.Sum, name=f"sum.{index}")
@@ -64,30 +64,26 @@ class HorovodOnTensorFlow:
         ]
 
     def gradients(self, tape: Any, loss: Any, variables: Sequence[Any]) -> list[Any]:
-        """The mean over ranks of the gradients; inside of a ``function``."""
+        """The mean over ranks of the gradients; inside a ``function``."""
         return list(self._hvd.DistributedGradientTape(tape).gradient(loss, variables))
 
 
 class HorovodOnXla(HorovodOnTensorFlow):
     """Ours in functions that XLA compiles whole."""
 
+    jit_compile = True
+
     def __init__(self) -> None:
         os.environ["HOROVOD_ENABLE_XLA_OPS"] = "1"
         super().__init__()
 
-    def function(self, body: Operation) -> Operation:
-        return self.tf.function(body, jit_compile=True)  # type: ignore[no-any-return]
 
-
-class AloneOnTensorFlow(Gloo):
+class AloneOnTensorFlow(_OnTensorFlow, Gloo):
     """No communication: ranks compute by themselves, and start each loop together."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tf = _import_tensorflow()
-
-    def function(self, body: Operation) -> Operation:
-        return self.tf.function(body)  # type: ignore[no-any-return]
 
     def sums(self, tensors: Sequence[Any]) -> list[Any]:
         return [tensor + tensor for tensor in tensors]
@@ -99,17 +95,18 @@ class AloneOnTensorFlow(Gloo):
 class AloneOnXla(AloneOnTensorFlow):
     """The same in functions that XLA compiles whole."""
 
-    def function(self, body: Operation) -> Operation:
-        return self.tf.function(body, jit_compile=True)  # type: ignore[no-any-return]
+    jit_compile = True
 
 
 class MultiWorkerStrategy:
-    """``tf.distribute.MultiWorkerMirroredStrategy``; ranks tell their ports by files."""
+    """``tf.distribute.MultiWorkerMirroredStrategy``; ranks publish their ports in files."""
 
     def __init__(self) -> None:
         self.tf = _import_tensorflow()
         self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
-        workers = _addresses(Path(os.environ["BENCH_STORE"]), self.rank, self.size)
+        store = os.environ["BENCH_STORE"]
+        publish(Path(f"{store}.{self.rank}"), free_address())
+        workers = [read_published(Path(f"{store}.{rank}")) for rank in range(self.size)]
         task = {"type": "worker", "index": self.rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
         self._strategy = self.tf.distribute.MultiWorkerMirroredStrategy()
@@ -127,20 +124,3 @@ class MultiWorkerStrategy:
         context = self.tf.distribute.get_replica_context()
         gradients = tape.gradient(loss, variables)
         return list(context.all_reduce(self.tf.distribute.ReduceOp.MEAN, gradients))
-
-
-def _addresses(store: Path, rank: int, size: int) -> list[str]:
-    """Every rank's address, its own on a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    files = [store.with_suffix(f".{each}") for each in range(size)]
-    unfinished = store.with_suffix(f".new{rank}")
-    unfinished.write_text(address)
-    unfinished.rename(files[rank])
-    deadline = time.monotonic() + _MEET_TIMEOUT_S
-    while not all(file.exists() for file in files):
-        if time.monotonic() > deadline:
-            raise RuntimeError("the other ranks did not come")
-        time.sleep(0.05)
-    return [file.read_text() for file in files]

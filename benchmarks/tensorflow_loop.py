@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable
 from typing import Any
+
+from loop import Loop
 
 __all__ = ["TensorFlowLoop"]
 
@@ -15,22 +15,18 @@ _BLOCK_COUNT, _SMALL_LAYER_COUNT = 150, 301  # 602 gradients
 _MOMENTUM, _LEARNING_RATE = 0.9, 1e-3
 
 
-class TensorFlowLoop:
+class TensorFlowLoop(Loop):
     """One compiled function at a time, called again and again."""
 
-    def __init__(self, contestant: Any) -> None:
-        self._contestant = contestant
-        self._run: Callable[[], Any] = lambda: None
-
     def prepare_sums(self, *, tensor_count: int, element_count: int) -> float:
-        """A function that sums so many tensors; one of the results, to check it."""
+        """A function that sums ``tensor_count`` tensors of ones; one of the results."""
         tf = self._contestant.tf
         tensors = [tf.ones([element_count]) for _ in range(tensor_count)]
         self._run = self._contestant.function(lambda: self._contestant.sums(tensors))
         return float(self._run()[-1][-1])
 
     def prepare_training(self) -> float:
-        """A function that makes a training step, called twice; a sum over the weights."""
+        """A training step of a dense model with 25 M parameters."""
         tf = self._contestant.tf
         tf.random.set_seed(0)
         shape = [_WIDTH, _WIDTH]
@@ -50,13 +46,10 @@ class TensorFlowLoop:
                 hidden = hidden if index == _LAYER_COUNT - 1 else tf.nn.relu(hidden)
             return tf.reduce_mean(tf.math.squared_difference(hidden, targets))
 
-        self._run = self._contestant.function(self._training_step(loss_of, [*weights, *biases]))
-        for _ in range(2):
-            self._run()
-        return sum(float(tf.reduce_sum(tf.cast(weight, tf.float64))) for weight in weights)
+        return self._prepare_step(loss_of, [*weights, *biases])
 
     def prepare_many_gradients(self, *, model: str) -> float:
-        """The same of a deep model with 602 small variables: see ``_blocks`` and ``_layers``."""
+        """A training step of a deep model with 602 small variables: ``_blocks`` or ``_layers``."""
         tf = self._contestant.tf
         tf.random.set_seed(0)
         variables, output_of = (_blocks if model == "blocks" else _layers)(tf)
@@ -67,27 +60,18 @@ class TensorFlowLoop:
         def loss_of() -> Any:
             return tf.reduce_mean(tf.math.squared_difference(output_of(inputs), targets))
 
+        return self._prepare_step(loss_of, variables)
+
+    def _prepare_step(self, loss_of: Callable[[], Any], variables: list[Any]) -> float:
+        """Compile a training step and make two; the sum of the variables, to compare ranks."""
+        tf = self._contestant.tf
         self._run = self._contestant.function(self._training_step(loss_of, variables))
         for _ in range(2):
             self._run()
         return sum(float(tf.reduce_sum(tf.cast(each, tf.float64))) for each in variables)
 
-    def measure(self, *, iterations: int) -> float:
-        """Seconds per call on this rank, all ranks having started together."""
-        run = self._run
-        self._contestant.barrier()
-        start = time.perf_counter()
-        for _ in range(iterations):
-            run()
-        return (time.perf_counter() - start) / iterations
-
-    def release(self) -> None:
-        """Give the memory back before the next function is prepared."""
-        self._run = lambda: None
-        gc.collect()
-
     def _training_step(self, loss_of: Callable[[], Any], variables: list[Any]) -> Any:
-        """Gradients of all ranks, applied with momentum by one operation per variable."""
+        """Average the gradients and apply them with momentum, one operation per variable."""
         contestant, tf = self._contestant, self._contestant.tf
         velocities = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
 

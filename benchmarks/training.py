@@ -1,8 +1,8 @@
-"""Training steps of four models: Horovod, DistributedDataParallel, and no communication at all.
+"""Training steps of four models: Horovod, DistributedDataParallel, and no communication.
 
 Two ranks with one compute thread each, SGD with momentum, random data. The same step without
-communication runs on as many busy cores, in the same run: efficiency is its time divided by the
-step's time. All contestants' ranks are alive at once and are measured in turns, round after
+communication runs on the same number of busy cores, in the same run: efficiency is its time divided
+by the step's time. All contestants' ranks are alive at once and are measured in turns, round after
 round; a figure is the median over rounds of the slowest rank's time per step.
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from report import OURS, Bar, Table, format_percent, format_time, print_report
+from command_line import add_contestants, add_labels, make_parser
+from report import OURS, Bar, Table, efficiency_table, format_time, print_report
 from training_loop import MODELS
-from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from worker_groups import GroupSpec, WorkerGroup, check_equal, measure_and_release, open_groups
 
 _ALONE = "no communication"
 _SPECS = (
@@ -35,8 +35,7 @@ def main() -> int:
     with open_groups(specs, _RANK_COUNT, "training_loop:TrainingLoop") as groups:
         for model in args.model:
             steps.rows[model] = _measure(groups, model, args.quick)
-    efficiencies = _efficiencies(steps)
-    return 0 if print_report([steps, efficiencies], args.json) else 1
+    return print_report([steps, efficiency_table(steps, _ALONE, _bars())], args.json)
 
 
 def _bars() -> list[Bar]:
@@ -52,41 +51,15 @@ def _measure(groups: Sequence[WorkerGroup], model: str, is_quick: bool) -> dict[
     print(f"measuring {model}", file=sys.stderr, flush=True)
     for group in groups:
         sums = group.call("prepare", model=model)
-        if group.name != _ALONE and len(set(sums)) != 1:
-            raise RuntimeError(f"{group.name}: the ranks' weights differ after two steps: {sums}")
-    times = measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.4 if is_quick else 1.0)
-    for group in groups:
-        group.call("release")
-    return times
-
-
-def _efficiencies(steps: Table) -> Table:
-    names = [name for name in steps.contestants if name != _ALONE]
-    title = "efficiency: step without communication / step"
-    table = Table(title, names, format_percent, _bars(), is_more_better=True)
-    for row in steps.rows:
-        alone = steps.median(row, _ALONE)
-        medians = {name: steps.median(row, name) for name in names}
-        if alone is not None:
-            table.rows[row] = {name: [alone / step] for name, step in medians.items() if step}
-    return table
+        if group.name != _ALONE:
+            check_equal(group, sums)
+    return measure_and_release(groups, is_quick, 1.0, 0.4)
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    labels = list(MODELS)
-    parser.add_argument(
-        "--model",
-        type=lambda text: [labels[int(n) - 1] for n in text.split(",")],
-        default=labels,
-        help="; ".join(f"{n}: {label}" for n, label in enumerate(labels, 1)),
-    )
-    names = [spec.name for spec in _SPECS]
-    parser.add_argument(
-        "--contestants", type=lambda text: text.split(","), default=names, help=",".join(names)
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser = make_parser(__doc__, "fewer and shorter rounds")
+    add_labels(parser, "--model", list(MODELS))
+    add_contestants(parser, [spec.name for spec in _SPECS])
     return parser.parse_args()
 
 

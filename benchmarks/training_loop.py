@@ -1,13 +1,11 @@
-"""The measured training step of ``training.py`` and its four models; runs in the workers."""
+"""The training step of ``training.py`` and its four models; runs in the workers."""
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from loop import Loop
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -53,15 +51,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 }
 
 
-class TrainingLoop:
+class TrainingLoop(Loop):
     """Steps of SGD with momentum on random data, distributed in the contestant's way."""
 
-    def __init__(self, contestant: Any) -> None:
-        self._contestant = contestant
-        self._step: Callable[[], None] = lambda: None
-
     def prepare(self, *, model: str) -> float:
-        """Build everything and make two steps; a sum over the weights, to compare the ranks."""
+        """Build a model and make two steps; the sum of the weights, to compare the ranks."""
         build, sample_shape, batch_size = MODELS[model]
         torch.manual_seed(0)
         network = build()
@@ -69,24 +63,10 @@ class TrainingLoop:
         wrapped, optimizer = self._contestant.distribute(network, optimizer)
         torch.manual_seed(1 + self._contestant.rank)
         inputs = torch.randn(batch_size, *sample_shape)
-        self._step = _training_step(wrapped, optimizer, inputs)
+        self._run = _training_step(wrapped, optimizer, inputs)
         for _ in range(2):
-            self._step()
+            self._run()
         return sum(float(p.detach().double().sum()) for p in network.parameters())
-
-    def measure(self, *, iterations: int) -> float:
-        """Seconds per step on this rank, all ranks having started together."""
-        step = self._step
-        self._contestant.barrier()
-        start = time.perf_counter()
-        for _ in range(iterations):
-            step()
-        return (time.perf_counter() - start) / iterations
-
-    def release(self) -> None:
-        """Give the model's memory back before the next one is built."""
-        self._step = lambda: None
-        gc.collect()
 
 
 def _training_step(

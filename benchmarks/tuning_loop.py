@@ -1,4 +1,4 @@
-"""The training step of ``autotune.py``, whose settings change under way; runs in the workers."""
+"""The training step of ``autotune.py`` with settings that change; runs in the workers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SETTLING = 2  # steps
 
 
 class TuningLoop(TrainingLoop):
-    """Steps of training of a job that has tuned itself, or not yet."""
+    """Training steps during and after autotuning."""
 
     def use(self, *, values: Mapping[str, Any]) -> None:
-        """From here on train with these settings, by their names, and the defaults of others."""
+        """Set these settings; the others get their defaults."""
         if world.rank() == 0:
             world.engine().tune(tuning_of(replace(world.settings(), **values)))
         self._contestant.barrier()
         for _ in range(_SETTLING):
-            self._step()
+            self._run()

@@ -1,22 +1,23 @@
-"""JAX: training steps with optax through one compiled program, against its collectives and MPI's.
+"""JAX: training steps with optax in one compiled program, against JAX's own collectives and MPI.
 
 Two ranks with one compute thread each, one jitted step with donated parameters: a deep network
-whose gradients are 602 tensors of 0.6 M elements, and a wide one with 25 M parameters in 8. Ours is
+with 602 gradients of 0.6 M elements, and a wide one with 25 M parameters in 8. Ours is
 ``DistributedOptimizer``. One peer is ``jax.distributed`` with its CPU collectives (Gloo), where XLA
-sums the gradients of one program over both processes; the other ``mpi4jax`` on Open MPI, where it
+sums the gradients of one program over both processes. The other is ``mpi4jax`` on Open MPI, if it
 is installed: it has no wheels, ``make bench`` compiles it. Efficiency is the time of the same step
-without communication, on as many busy cores, divided by the step's. All contestants are alive at
+without communication, on the same busy cores, divided by the step's. All contestants are alive at
 once and measured in turns; a figure is the median over rounds of the slowest rank's time.
 
-XLA allocates its temporaries anew in every step, and glibc gets large ones from the system, which
-clears their pages: a tenth of the wide network's step, and more with communication, where all
-gradients are there at once. So all contestants run that network with the settings of docs/jax.md
-that make glibc keep such memory; ``--default-malloc`` measures without them. The deep network runs
-with glibc's own ones: the threads of a process would wait for each other in the one arena.
+XLA allocates temporary arrays in every step, and glibc gets large ones from the system, which
+clears their pages. This takes a tenth of the wide network's step, and more with communication,
+when all gradients exist at the same time. So all contestants run that network with the settings of
+docs/jax.md that make glibc keep such memory; ``--default-malloc`` measures without them. The deep
+network runs with glibc's defaults: with one arena the threads of a process would wait for each
+other.
 
-Each rank has a core of its own, as Open MPI binds processes by default: XLA's threads hand work to
-each other, and Linux otherwise wakes threads of both ranks on one core for a millisecond now and
-then, while the other core is idle. ``--unbound`` measures without that.
+Each rank has its own core, as Open MPI binds processes by default: XLA's threads hand work to each
+other, and Linux otherwise sometimes wakes threads of both ranks on one core while the other core
+is idle. ``--unbound`` measures without binding.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from report import OURS, Bar, Table, format_percent, format_time, print_report
+from command_line import make_parser
+from report import OURS, Bar, Table, efficiency_table, format_time, print_report
 from worker import BOUND
-from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from worker_groups import GroupSpec, WorkerGroup, check_equal, measure_and_release, open_groups
 
 _GLOO, _MPI, _ALONE = "jax.distributed Gloo", "mpi4jax", "no communication"
 _SPECS = (
@@ -68,7 +69,7 @@ def main() -> int:
             os.environ.update(_KEPT_MEMORY)
         with open_groups(specs, _RANK_COUNT, "jax_loop:JaxLoop") as groups:
             steps.rows[row] = _measure(groups, network, args.quick)
-    return 0 if print_report([steps, _efficiency(steps)], args.json) else 1
+    return print_report([steps, efficiency_table(steps, _ALONE, _bars())], args.json)
 
 
 def _measure(
@@ -76,34 +77,23 @@ def _measure(
 ) -> dict[str, list[float]]:
     for group in groups:
         sums = group.call("prepare_training", **network)
-        if group.name != _ALONE and len(set(sums)) != 1:
-            raise RuntimeError(f"{group.name}: the ranks' weights differ after two steps: {sums}")
-    return measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.4 if is_quick else 1.0)
+        if group.name != _ALONE:
+            check_equal(group, sums)
+    return measure_and_release(groups, is_quick, 1.0, 0.4)
 
 
-def _efficiency(steps: Table) -> Table:
-    bars = [
+def _bars() -> list[Bar]:
+    return [
         Bar(_MANY, None, 0.85),
         Bar(_LARGE, None, 0.90),
         *(Bar(row, peer, 1) for row in _NETWORKS for peer in (_GLOO, _MPI)),
     ]
-    title = "efficiency: step without communication / step"
-    communicating = [name for name in steps.contestants if name != _ALONE]
-    table = Table(title, communicating, format_percent, bars, is_more_better=True)
-    for row in _NETWORKS:
-        alone = steps.median(row, _ALONE)
-        medians = {name: steps.median(row, name) for name in table.contestants}
-        if alone is not None:
-            table.rows[row] = {name: [alone / step] for name, step in medians.items() if step}
-    return table
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser = make_parser(__doc__, "fewer and shorter rounds")
     parser.add_argument("--unbound", action="store_true", help="ranks on any core")
     parser.add_argument("--default-malloc", action="store_true", help="memory as glibc manages it")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
 

@@ -3,7 +3,7 @@
 Two ranks with one compute thread each. Sums: 1000 tensors of 4 KB in one ``tf.function``, as 1000
 operations. Training: a dense model of 25 M parameters, gradients by ``DistributedGradientTape`` or
 reduced by ``MultiWorkerMirroredStrategy``; efficiency is the time of the same step without
-communication, on as many busy cores, divided by the step's. XLA: steps with 602 small gradients
+communication, on the same busy cores, divided by the step's. XLA: steps with 602 small gradients
 that XLA compiles whole, against the same steps without XLA, and both without communication. All
 contestants are alive at once and measured in turns; a figure is the median over rounds of the
 slowest rank's time. Import: what ``import horovod.tensorflow`` adds to ``import tensorflow``,
@@ -12,14 +12,13 @@ median over new processes.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from report import OURS, Bar, Table, format_percent, format_time, print_report
-from worker_groups import GroupSpec, WorkerGroup, measure_in_turns, open_groups
+from command_line import make_parser
+from report import OURS, Bar, Table, efficiency_table, format_time, print_report
+from worker_groups import GroupSpec, WorkerGroup, check_equal, measure_and_release, open_groups
 
 _STRATEGY, _ALONE = "multi-worker strategy", "no communication"
 _SPECS = (
@@ -48,7 +47,7 @@ print(time.perf_counter() - start)
 
 
 def main() -> int:
-    args = _parse_arguments()
+    args = make_parser(__doc__, "fewer and shorter rounds").parse_args()
     names = [spec.name for spec in _SPECS]
     sums = Table("sums in one tf.function, 2 ranks: time", names, format_time)
     sums.bars = [Bar(_SUMS, _STRATEGY, 0.25)]
@@ -60,8 +59,9 @@ def main() -> int:
     imports = Table("on top of import tensorflow: time", [OURS], format_time)
     imports.rows[_IMPORT] = {OURS: [_import_s() for _ in range(3 if args.quick else 9)]}
     imports.bars = [Bar(_IMPORT, None, 0.3)]
-    tables = [sums, steps, _efficiency(steps), compiled, imports]
-    return 0 if print_report(tables, args.json) else 1
+    bars = [Bar(_STEP, None, 0.85), Bar(_STEP, _STRATEGY, 1)]
+    tables = [sums, steps, efficiency_table(steps, _ALONE, bars), compiled, imports]
+    return print_report(tables, args.json)
 
 
 def _measure_sums(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:
@@ -70,23 +70,23 @@ def _measure_sums(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, li
         results = group.call("prepare_sums", tensor_count=1000, element_count=1024)
         if results != [_RANK_COUNT] * _RANK_COUNT:
             raise RuntimeError(f"{group.name}: the sums are {results}")
-    return _measure(groups, is_quick)
+    return measure_and_release(groups, is_quick, 1.0, 0.4)
 
 
 def _measure_training(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:
     print(f"measuring {_STEP}", file=sys.stderr, flush=True)
     for group in groups:
         sums = group.call("prepare_training")
-        if group.name != _ALONE and len(set(sums)) != 1:
-            raise RuntimeError(f"{group.name}: the ranks' weights differ after two steps: {sums}")
-    return _measure(groups, is_quick)
+        if group.name != _ALONE:
+            check_equal(group, sums)
+    return measure_and_release(groups, is_quick, 1.0, 0.4)
 
 
 def _measure_compiled(is_quick: bool) -> Table:
-    """The step that XLA compiles whole against the same step uncompiled.
+    """A step compiled by XLA against the same step without XLA.
 
-    Of dense layers XLA on a CPU makes a slower program than TensorFlow without it: the columns
-    without communication show it. So the bar is for the other model.
+    For dense layers on a CPU, XLA's program is slower than TensorFlow's own, as the columns
+    without communication show. So the bar is for the other model.
     """
     bars = [Bar(_BLOCKS, OURS, 1, contestant=_COMPILED)]
     names = [spec.name for spec in _XLA_SPECS]
@@ -96,27 +96,9 @@ def _measure_compiled(is_quick: bool) -> Table:
             print(f"measuring {row}", file=sys.stderr, flush=True)
             for group in groups:
                 sums = group.call("prepare_many_gradients", model=model)
-                if group.name in (OURS, _COMPILED) and len(set(sums)) != 1:
-                    raise RuntimeError(f"{group.name}: the ranks' weights differ: {sums}")
-            table.rows[row] = _measure(groups, is_quick)
-    return table
-
-
-def _measure(groups: Sequence[WorkerGroup], is_quick: bool) -> dict[str, list[float]]:
-    times = measure_in_turns(groups, rounds=3 if is_quick else 9, loop_s=0.4 if is_quick else 1.0)
-    for group in groups:
-        group.call("release")
-    return times
-
-
-def _efficiency(steps: Table) -> Table:
-    bars = [Bar(_STEP, None, 0.85), Bar(_STEP, _STRATEGY, 1)]
-    title = "efficiency: step without communication / step"
-    table = Table(title, [OURS, _STRATEGY], format_percent, bars, is_more_better=True)
-    alone = steps.median(_STEP, _ALONE)
-    medians = {name: steps.median(_STEP, name) for name in table.contestants}
-    if alone is not None:
-        table.rows[_STEP] = {name: [alone / step] for name, step in medians.items() if step}
+                if group.name in (OURS, _COMPILED):
+                    check_equal(group, sums)
+            table.rows[row] = measure_and_release(groups, is_quick, 1.0, 0.4)
     return table
 
 
@@ -127,13 +109,6 @@ def _import_s() -> float:
     if job.returncode:
         raise RuntimeError(job.stderr)
     return float(job.stdout)
-
-
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

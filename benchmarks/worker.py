@@ -1,8 +1,8 @@
-"""A worker process: joins its peers, then does what the driver says, blocked in a read in between.
+"""A worker process: joins its peers, then runs the driver's calls; blocks in a read in between.
 
     python worker.py SOCKET CONTESTANT MODULE:CLASS
 
-Started by ``worker_groups.WorkerGroup``, by way of the contestant's own launcher.
+``worker_groups.WorkerGroup`` starts it through the contestant's own launcher.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 from contestants import CONTESTANTS
 
-BOUND = "BENCH_BOUND"  # in the environment, not empty: each rank has a core of its own
+BOUND = "BENCH_BOUND"  # an environment variable; if not empty, each rank has its own core
 _RANK_NAMES = ("BENCH_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
 

@@ -1,8 +1,8 @@
 """Groups of worker processes that stay alive together and are measured in turns.
 
-The driver has a socket to every worker. A group that is not being measured is blocked in a read
-on it, not inside its library, so it takes no core from the group that is: that is what makes peers
-in one run comparable.
+The driver has a socket to every worker. Workers that are not measured block in a read on it, not
+inside their library, so they take no core from the measured group. This makes peers in one run
+comparable.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ __all__ = [
     "GroupSpec",
     "Measured",
     "Starter",
+    "Way",
     "WorkerGroup",
+    "check_equal",
     "commands_here",
+    "measure_and_release",
     "measure_in_turns",
     "open_groups",
 ]
@@ -42,15 +45,15 @@ _START_TIMEOUT_S = 120.0
 _CALL_TIMEOUT_S = 600.0
 
 
-# Commands that start a group's workers together, each with what it adds to the environment.
+# Commands that start the workers of a group, each with additions to the environment.
 Commands = list[tuple[list[str], dict[str, str]]]
-# They are those of a launcher for a number of ranks, the words of a worker, and a file to meet in.
+# Makes them from a launcher, a number of ranks, the words of a worker, and a path for a store.
 Starter = Callable[[str, int, Sequence[str], str], Commands]
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """A contestant: its name in tables, what starts it, and its adapter in ``contestants``."""
+    """A contestant: its name in tables, its launcher, and its adapter in ``contestants``."""
 
     name: str
     launcher: str
@@ -89,12 +92,12 @@ class WorkerGroup:
         return [self._receive(worker, method) for worker in self._workers]
 
     def close(self) -> None:
-        """End the workers, by force where asking does not help; leaves nothing behind."""
+        """End the workers, by a signal if they do not end themselves, and remove their files."""
         for worker in self._workers:
             with worker, contextlib.suppress(OSError):  # it may have died
                 worker.send(None)
         for process in self._processes:
-            _end(process, patience_s=20 if self._workers else 0)
+            _end(process, timeout_s=20 if self._workers else 0)
         self._folder.cleanup()
 
     def _accept(self, listener: socket.socket, rank_count: int) -> None:
@@ -123,14 +126,14 @@ class WorkerGroup:
         return result
 
 
-def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     for signum in (signal.SIGTERM, signal.SIGKILL):
         try:
-            process.wait(timeout=patience_s)
+            process.wait(timeout=timeout_s)
             return
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signum)
-            patience_s = 20
+            timeout_s = 20
     process.wait(timeout=20)
 
 
@@ -138,7 +141,7 @@ def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
 def open_groups(
     specs: Sequence[GroupSpec], rank_count: int, bench_path: str, start: Starter | None = None
 ) -> Iterator[list[WorkerGroup]]:
-    """All groups alive together, closed at the end; on this machine without a ``start``."""
+    """All groups, alive together and closed at the end; by default on this machine."""
     with ExitStack() as stack:
         groups = []
         for spec in specs:
@@ -149,7 +152,7 @@ def open_groups(
 
 
 class Measured(Protocol):
-    """What ``measure_in_turns`` needs of a group of workers, or of one way to use a group."""
+    """A group of workers, or one way to use a group."""
 
     name: str
 
@@ -161,8 +164,8 @@ def measure_in_turns(
 ) -> dict[str, list[float]]:
     """Seconds per iteration of each group's ``measure``, one figure per round.
 
-    Every round measures each group once, the first one being another each time. A loop has as
-    many iterations as fill about ``loop_s``; its figure is that of the slowest rank.
+    Every round measures each group once, starting with another group each time. A loop takes
+    about ``loop_s``; its figure is that of the slowest rank.
     """
     iterations = {group.name: _iterations(group, loop_s) for group in groups}
     times: dict[str, list[float]] = {group.name: [] for group in groups}
@@ -172,6 +175,36 @@ def measure_in_turns(
             seconds = group.call("measure", iterations=iterations[group.name])
             times[group.name].append(max(seconds))
     return times
+
+
+def measure_and_release(
+    groups: Sequence[WorkerGroup], is_quick: bool, loop_s: float, quick_loop_s: float
+) -> dict[str, list[float]]:
+    """``measure_in_turns`` with 9 rounds, or 3 if ``is_quick``; then ``release`` on each group."""
+    rounds, seconds = (3, quick_loop_s) if is_quick else (9, loop_s)
+    times = measure_in_turns(groups, rounds=rounds, loop_s=seconds)
+    for group in groups:
+        group.call("release")
+    return times
+
+
+def check_equal(group: WorkerGroup, sums: Sequence[float]) -> None:
+    """``RuntimeError`` if the ranks' weights differ: they were not reduced."""
+    if len(set(sums)) != 1:
+        raise RuntimeError(f"{group.name}: the ranks' weights differ: {sums}")
+
+
+class Way:
+    """One way to use a group: ``use`` gets ``settings`` before each call."""
+
+    def __init__(self, name: str, group: WorkerGroup, **settings: Any) -> None:
+        self.name = name
+        self._group = group
+        self._settings = settings
+
+    def call(self, method: str, **arguments: Any) -> list[Any]:
+        self._group.call("use", **self._settings)
+        return self._group.call(method, **arguments)
 
 
 def _iterations(group: Measured, loop_s: float) -> int:
@@ -200,7 +233,7 @@ def commands_here(launcher: str, rank_count: int, words: Sequence[str], store: s
 
 
 def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """``command`` in a session of its own, with one compute thread per rank."""
+    """Start ``command`` in its own session, with one compute thread per rank."""
     if shutil.which(command[0]) is None:
         raise RuntimeError(f"{command[0]} is missing: `make bench` installs what it needs")
     return subprocess.Popen(

@@ -1,5 +1,8 @@
-"""Runs the bodies in tests/parallel under our launcher: torch's and NumPy's alone and on three
-ranks, which is also what two could show, those of other bindings alone and on two."""
+"""Runs the bodies in tests/parallel under our launcher.
+
+Torch's and NumPy's run on one rank and on three, which also shows what two would. Those of other
+bindings run on two, and a part of them on one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ TENSORFLOW = PARALLEL / "tensorflow"
 JAX = PARALLEL / "jax"
 MXNET = PARALLEL / "mxnet"
 NUMPY_AND_TORCH = [PARALLEL, *(f"--ignore={folder}" for folder in (TENSORFLOW, JAX, MXNET))]
-# Enough to see that Python operations do what the native ones do.
+# Enough to see that Python operations do what the native ones do, and that one rank is a world.
 BOTH_WAYS = "not (int or bool or float64 or factors)"
 
 needs_tensorflow = pytest.mark.skipif(
@@ -50,7 +53,7 @@ def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
 def test_on_one_rank():
     """Two jobs at a time: one rank has little to do for a second core."""
     bindings = {"jax": JAX, "tensorflow": TENSORFLOW}
-    installed = [[folder] for name, folder in bindings.items() if find_spec(name)]
+    installed = [[folder, "-k", BOTH_WAYS] for name, folder in bindings.items() if find_spec(name)]
     with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(run_on, 1, *bodies) for bodies in [*installed, NUMPY_AND_TORCH]]
     for job in jobs:

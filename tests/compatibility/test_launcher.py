@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from horovod.launch.cli import main as cli
-from horovod.launch.jobs.outcomes import JobOutcome
-from horovod.launch.model.job_plan import JobPlan
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.settings import SETTINGS, environment_of
 
 LAUNCHER = facts.launcher()
@@ -80,7 +79,7 @@ def test_what_differs_is_explained(name: str) -> None:
 def test_nothing_left_over_ends_a_job() -> None:
     script = (
         "import numpy, horovod.numpy as hvd; hvd.init(); "
-        "print(hvd.allreduce(numpy.ones(1), op=hvd.Sum)); from horovod import world; "
+        "print(hvd.allreduce(numpy.ones(1), op=hvd.Sum)); from horovod.core import world; "
         "print(world.settings().debug); import os; "
         f"print([name for name in {LAUNCHER['worker_variables']} if name not in os.environ])"
     )

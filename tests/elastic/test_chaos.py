@@ -78,6 +78,6 @@ def test_when_nobody_is_left_who_has_the_state_the_end_of_each_is_told(tmp_path:
         with pytest.raises(JobError, match="has ended with 1"):
             job.wait_until(lambda: False, "killed")
         told = job.told()
-    assert "nobody is left who has the state: all workers of world 1 that had it" in told
+    assert "no worker with the state is left: all workers of world 1 that had it" in told
     for member in members:
         assert f"(rank {member.rank}, {member.hostname}), pid {member.pid}, was ended by" in told

@@ -24,19 +24,19 @@ import pytest
 from horovod.core import process_sets
 from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields
 from horovod.core.base.own_files import OwnFolder
+from horovod.core.base.rank_info import RankInfo
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
-from horovod.launch.kubernetes import pod_rendezvous as meeting
+from horovod.launch.kubernetes import pod_rendezvous
 from horovod.launch.model.host_plan import (
     HostPlan,
-    Place,
+    WorkerSpec,
     fields_of,
-    place_fields,
-    place_of,
     plan_of,
+    spec_fields,
+    spec_of,
 )
-from horovod.launch.model.hosts import Slot
 from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
 from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake
 from horovod.metrics import exchange
@@ -49,7 +49,13 @@ from horovod.rendezvous.capabilities import RankCapabilities
 from horovod.rendezvous.host import handshake
 from horovod.rendezvous.identity import mpi as mpi_identity
 from horovod.rendezvous.identity import slurm
-from horovod.rendezvous.identity.elastic_messages import Ready, Seat, StateVersion, Update, read_key
+from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
+    Ready,
+    StateVersion,
+    Update,
+    read_key,
+)
 from horovod.rendezvous.identity.host_id import HostId as Where
 from horovod.rendezvous.links import handshake as link_handshake
 from horovod.rendezvous.links import round as link_round
@@ -80,7 +86,7 @@ def of(value: bytes, *more: bytes) -> Callable[[], list[bytes]]:
     return lambda: [value, *more]
 
 
-SLOT = Slot("node", 1, 4, 1, 2, 0, 2)
+SLOT = RankInfo(1, 4, 1, 2, 0, 2, "node")
 PLAN = HostPlan("node", ("python", "a.py"), {"PATH": "/bin"}, (("10.0.0.1", 4000),), SECRET)
 CAPABILITIES = RankCapabilities(1, 4, 4096, 77, "node", "node", Where("h", "n"))
 REPORT = Report(0, [1], {2: Unreached([(1, 0)], [("10.0.0.1:1", "refused")])})
@@ -100,7 +106,7 @@ def frames(data: bytes, _: Path) -> None:
         elif frame.kind == Kind.PLAN:
             plan_of(frame.fields)
         elif frame.kind == Kind.START:
-            frame.fields.each("places", place_of)
+            frame.fields.each("places", spec_of)
 
 
 def sides(protocol: Protocol, statement: bytes) -> tuple[Listener, Dialer]:
@@ -234,7 +240,7 @@ def process_sets_agree(data: bytes, _: Path) -> None:
     process_sets._groups_in(1, data, 2)
 
 
-def guest(data: bytes, _: Path) -> None:
+def agent(data: bytes, _: Path) -> None:
     AgentHandshake(SECRET).feed(data)
 
 
@@ -258,18 +264,21 @@ PARSERS: Mapping[str, Parser] = {
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [place_fields(Place(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"places": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
         (FrameError, BadMessageError),
     ),
     "ready": Parser(
-        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").encoded()),
-        lambda data, _: Ready.decoded(data),
+        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").to_bytes()),
+        lambda data, _: Ready.from_bytes(data),
     ),
-    "seat": Parser(of(Seat(2, 1, 2, members=(4, 5)).encoded()), lambda data, _: Seat.decoded(data)),
-    "update": Parser(of(Update(17, 3).encoded()), lambda data, _: Update.decoded(data)),
+    "seat": Parser(
+        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).to_bytes()),
+        lambda data, _: RankAssignment.from_bytes(data),
+    ),
+    "update": Parser(of(Update(17, 3).to_bytes()), lambda data, _: Update.from_bytes(data)),
     "key": Parser(
         of(b"elastic/worker/3/ready/2"),
         lambda data, _: read_key(data[:255].decode(errors="replace")),
@@ -296,14 +305,14 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "places of MPI": Parser(
         of(struct.pack("=8i", 0, 0, 0, 1, 2, 0, 2, 1)),
-        lambda data, _: mpi_identity._check_places(struct.unpack("=8i", data[:32].ljust(32)), 4),
+        lambda data, _: mpi_identity._check_positions(struct.unpack("=8i", data[:32].ljust(32)), 4),
     ),
     "tasks of Slurm": Parser(
         of(b"2(x3),1"),
         lambda data, _: slurm._tasks_per_node({slurm._PER_NODE: data.decode(errors="replace")}, 7),
         (InitError,),
     ),
-    "guest": Parser(of(bytes(2 * PROOF_BYTES)), guest, (ProtocolError,)),
+    "guest": Parser(of(bytes(2 * PROOF_BYTES)), agent, (ProtocolError,)),
     "launcher of a guest": Parser(
         of(AgentHandshake(SECRET).opening + bytes(PROOF_BYTES)),
         launcher_of_guest,
@@ -322,7 +331,7 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "checkpoint": Parser(checkpoint_seeds, checkpoint, (ValueError, OSError)),
     "store of a pod": Parser(
-        of(b"10.0.0.5 4000"), lambda data, _: meeting._address_in(data), (InitError,)
+        of(b"10.0.0.5 4000"), lambda data, _: pod_rendezvous._address_in(data), (InitError,)
     ),
     "process sets": Parser(
         of(b'[{"add": [0, 1]}, null]', b"[[0, 1], null]"),
@@ -334,7 +343,7 @@ PARSERS: Mapping[str, Parser] = {
         lambda data, _: exchange._numbers_in(data),
     ),
     "numbers of a process": Parser(
-        lambda: [made_reports.chronicle(0, 2, 3).encoded()], reported, ()
+        lambda: [made_reports.process_record(0, 2, 3).to_bytes()], reported, ()
     ),
 }
 
@@ -466,7 +475,7 @@ def test_a_frame_says_what_is_wrong_with_it() -> None:
         _ = Frame(Kind.STARTED, payload=b"ab").number
     with pytest.raises(FrameError, match="stream 7"):
         list(FrameReader().feed(encode(Kind.OUTPUT, b"x", stream=7)))
-    fields = place_fields(Place(3, SLOT, {}))
-    fields["slot"]["rank"] = 4
-    with pytest.raises(BadMessageError, match=r"field slot\.rank; expected 0 to 3"):
-        place_of(Fields("START", fields))
+    fields = spec_fields(WorkerSpec(3, SLOT, {}))
+    fields["rank_info"]["rank"] = 4
+    with pytest.raises(BadMessageError, match=r"field rank_info\.rank; expected 0 to 3"):
+        spec_of(Fields("START", fields))

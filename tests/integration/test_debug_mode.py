@@ -1,4 +1,4 @@
-"""``HOROVOD_DEBUG_COLLECTIVES=1`` in a job: errors that say who, where and what."""
+"""``HOROVOD_DEBUG_COLLECTIVES=1`` in a job: errors that name rank, line and tensor."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from launching import run
+
+import horovod
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 WORKER = str(Path(__file__).with_name("workers") / "debugged.py")
@@ -26,4 +28,4 @@ def test_errors_name_rank_position_and_line() -> None:
         assert text.count("This rank submitted it here:") == 2
         assert f'File "{WORKER}", line 12, in submit_uneven' in text
         assert 'hvd.allreduce_(gradient, name="gradient")' in text
-        assert f"horovod{os.sep}flights.py" not in text
+        assert f"{Path(horovod.__file__).parent}{os.sep}" not in text

@@ -1,4 +1,4 @@
-"""The Python examples of the documentation, run as they stand on two ranks; what pages lead to."""
+"""The Python examples of the pages, run unchanged on two ranks; links and commands of the pages."""
 
 import os
 import re
@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "docs" / "clusters.md"
+COMMAND_LINE = ROOT / "benchmarks" / "command_line.py"
 STARTS_PROCESSES = re.compile(
     r"horovod\.run\(|horovod\.(ray|spark)\b|\b(ray|pyspark)\b|RendezvousServer"
 )
@@ -38,9 +39,11 @@ def test_readme_leads_to_every_page():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_commands_and_links_of_a_page_lead_somewhere(page):
     text = page.read_text()
-    for script, words in COMMAND.findall(text):
+    for script, arguments in COMMAND.findall(text):
         code = (ROOT / script).read_text()
-        assert [option for option in OPTION.findall(words) if f'"{option}"' not in code] == []
+        if "from command_line import" in code:
+            code += COMMAND_LINE.read_text()
+        assert [option for option in OPTION.findall(arguments) if f'"{option}"' not in code] == []
     for name, anchor in LINK.findall(text):
         target = page.parent / name if name else page
         assert target.exists(), name
@@ -48,7 +51,7 @@ def test_commands_and_links_of_a_page_lead_somewhere(page):
 
 
 def anchors(page):
-    """The names that the headings of a page have in links."""
+    """The anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 

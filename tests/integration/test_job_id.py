@@ -42,7 +42,11 @@ class World:
     def cut(self, hostname: str) -> None:
         """End what is connected with a host."""
         for process, words in self.hosts.command_lines().items():
-            if hostname in words and "import main; main()" in words[2] and "bridge" in words[2]:
+            if (
+                hostname in words
+                and "import main; main()" in words[2]
+                and "remote.proxy" in words[2]
+            ):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
 

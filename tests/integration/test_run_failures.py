@@ -87,7 +87,7 @@ def test_an_exception_is_the_cause_with_its_traceback() -> None:
     assert type(caught.value.__cause__) is OddError
     assert caught.value.__cause__.args == ("deep down", 7)
     assert "in inner\n" in str(caught.value)
-    assert "function_worker" not in str(caught.value)
+    assert "calls.worker" not in str(caught.value)
 
 
 def test_an_exception_that_cannot_travel_is_told_in_words() -> None:

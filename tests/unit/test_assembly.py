@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from horovod.core.assembly import World
-from horovod.rendezvous.bootstrap import Identity
+from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.settings import Settings
 
 
 def world_of(rank: int) -> World:
-    identity = Identity(rank, 12, rank, 12, 0, 1, "here", "horovodrun")
+    identity = ProcessInfo(rank, 12, rank, 12, 0, 1, "here", "horovodrun")
     return World(identity, cast("Any", None), "native", Settings(), b"key")
 
 

@@ -1,4 +1,4 @@
-"""What of autotuning runs in a world: nothing, unless it is wanted; and then on rank 0 alone."""
+"""Starts and ends the autotuning of each world: on rank 0 alone, and only if it is enabled."""
 
 from __future__ import annotations
 
@@ -6,39 +6,25 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from horovod.autotune.knobs import Surroundings, Values, knobs_for, values_of
 from horovod.autotune.log import SampleLog
 from horovod.autotune.steps import StepMeter
 from horovod.autotune.tuner import Progress, Tuner
-from horovod.errors import SettingError
 from horovod.settings import Settings, names_given
 
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["Autotuning", "check_autotune"]
-
-
-def check_autotune(settings: Settings) -> None:
-    """Refuse autotuning that cannot be; on every rank, before they meet.
-
-    Raises:
-        SettingError: optuna is missing.
-    """
-    if settings.autotune and find_spec("optuna") is None:
-        raise SettingError(
-            "HOROVOD_AUTOTUNE=1: optuna is not installed; pip install 'horovod[autotune]'"
-        )
+__all__ = ["Autotuning"]
 
 
 class Autotuning:
-    """Of a process, through all its worlds: each goes on with the search of the one before."""
+    """The autotuning of a process; each world continues the search of the world before it."""
 
     def __init__(self, tuning_of: Callable[[Settings], _native.Tuning]) -> None:
-        """``tuning_of`` says what settings are to an engine."""
+        """``tuning_of`` converts settings to what an engine takes."""
         self._tuning_of = tuning_of
         self._progress: Progress | None = None
         self._around: Surroundings | None = None
@@ -52,7 +38,7 @@ class Autotuning:
         around: Surroundings,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Tune the world of ``engine``, which is rank 0's; does nothing where it is not wanted."""
+        """Tune the world of ``engine``, rank 0's; does nothing if autotuning is not enabled."""
         if not settings.autotune:
             return
 
@@ -68,20 +54,20 @@ class Autotuning:
         self._tuner = Tuner(settings, progress, StepMeter(engine, self._is_over), apply)
 
     def end(self) -> None:
-        """The world is over."""
+        """The world has ended."""
         self._is_over.set()
         if self._tuner is not None:
             self._tuner.close()
             self._tuner = None
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """Forget the thread, which a forked child does not have."""
         self._tuner = None
 
     def _progress_in(
         self, settings: Settings, around: Surroundings, environ: Mapping[str, str]
     ) -> Progress:
-        """That of the worlds before, if they had the same knobs."""
+        """The progress of the worlds before, if they had the same knobs."""
         if self._progress is None or self._around != around:
             knobs = knobs_for(settings, names_given(environ), around)
             log = SampleLog(settings.autotune_log, settings.cache_capacity > 0, around.spans_hosts)

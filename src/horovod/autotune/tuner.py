@@ -1,4 +1,4 @@
-"""The thread of rank 0 that tunes one world; it sleeps while steps are measured."""
+"""The thread of rank 0 that tunes one world. It sleeps while steps are measured."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _log = logging.getLogger("horovod")
 
 @dataclass
 class Progress:
-    """How far the search has come; goes on from one world to the next."""
+    """The state of the search, which the next world continues."""
 
     knobs: tuple[Knob, ...]
     defaults: Values
     log: SampleLog
     step_bytes: float = 0.0
-    search: Search | None = None  # None: what a step moves is not known yet
-    result: Values | None = None  # what it has ended with
+    search: Search | None = None  # None until ``step_bytes`` is known
+    result: Values | None = None  # the values it has ended with
 
 
 class Tuner:
-    """Tunes from its making until ``close``, or until there is nothing more to find."""
+    """Tunes from construction until ``close`` or until the search has ended."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Tuner:
         meter: StepMeter,
         apply: Callable[[Values], None],
     ) -> None:
-        """``apply`` makes values hold for all ranks."""
+        """``apply`` sets values for all ranks."""
         self._settings = settings
         self._progress = progress
         self._meter = meter
@@ -50,13 +50,13 @@ class Tuner:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait a moment for the thread, whose meter has ended."""
+        """Wait at most a second for the thread, whose meter has ended."""
         self._thread.join(1.0)
 
     def _run(self) -> None:
         try:
             self._tune()
-        except HorovodInternalError as error:  # the world is over
+        except HorovodInternalError as error:
             _log.debug("autotune: %s", error)
         except Exception:
             _log.exception("autotune ends without a result")
@@ -80,10 +80,10 @@ class Tuner:
         self._conclude(search)
 
     def _warm_up(self, steps: int) -> bool:
-        """Discard the first samples, but for what a step moves; false when the world ends."""
+        """Discard the first samples, but note a step's bytes; false if the world ends."""
         samples = self._settings.autotune_warmup_samples
         step_bytes = self._meter.step_bytes(max(samples, 1) * steps)
-        # Once, so that scores of one search compare.
+        # Set once, so that all scores of a search can be compared.
         self._progress.step_bytes = self._progress.step_bytes or step_bytes or 1.0
         return step_bytes is not None
 
@@ -97,19 +97,19 @@ class Tuner:
         )
 
     def _conclude(self, search: Search) -> None:
-        verdict, progress = search.verdict, self._progress
-        if verdict is None:
+        result, progress = search.result, self._progress
+        if result is None:
             return
-        self._apply(verdict.values)
-        step_ms = progress.step_bytes / verdict.score / 1e3
-        progress.log.write(Sample(verdict.values, verdict.score, step_ms, "result"))
-        progress.log.finish(verdict, progress.knobs, progress.defaults)
-        progress.result = verdict.values
+        self._apply(result.values)
+        step_ms = progress.step_bytes / result.score / 1e3
+        progress.log.write(Sample(result.values, result.score, step_ms, "result"))
+        progress.log.finish(result, progress.knobs, progress.defaults)
+        progress.result = result.values
 
     def _give_up(self) -> None:
         self._progress.result = self._progress.defaults
         self._apply(self._progress.defaults)
         _log.warning(
-            "autotune: ends without a result, since the program has called join: steps in which "
-            "some ranks take no part say nothing"
+            "autotune: ends without a result, since the program has called join: steps that "
+            "some ranks do not take part in cannot be measured"
         )

@@ -1,7 +1,7 @@
-"""What a world consists of, put together: the meeting, the data plane, the engine.
+"""Makes a world: the connections to other ranks, the data plane, the engine.
 
-``world.init`` has found out who this process is; from that and the settings ``assemble`` makes a
-``World``, or nothing. Which one is the current one is ``world``'s business.
+``world.init`` knows the rank of this process. From that and the settings ``assemble`` makes a
+``World``, or nothing. ``world`` keeps the current one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from horovod.core.gpus import device_plane
 from horovod.core.process_sets import ConnectSet
 from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.bootstrap import Identity, Mesh, job_store, meet
+from horovod.rendezvous.bootstrap import Mesh, ProcessInfo, job_store, meet
 from horovod.rendezvous.identity.mpi import is_started_by_mpi
 from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.folders import JOB_ID, job_name
@@ -41,7 +41,7 @@ MPI = "mpi"
 class World:
     """This process in a world. ``object_key`` is known to its ranks alone, for codes of objects."""
 
-    identity: Identity
+    identity: ProcessInfo
     engine: _native.Engine
     data_plane_name: str
     settings: Settings
@@ -80,7 +80,7 @@ def worlds_begun() -> int:
     return _generations.total()
 
 
-def assemble(identity: Identity, settings: Settings) -> World:
+def assemble(identity: ProcessInfo, settings: Settings) -> World:
     """Meet the others and start the engine; blocks for about the start timeout at most.
 
     Raises:
@@ -105,7 +105,7 @@ def assemble(identity: Identity, settings: Settings) -> World:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
             devices = device_plane(settings, identity.local_rank)
             engine = _engine_class(config)(config, devices=devices)
-            # There is no secret, and nobody to share a key with.
+            # There is no secret, and no other rank to share a key with.
             key = os.urandom(SECRET_BYTES)
             return World(identity, engine, plane_name, settings, key)
     mesh = meet(
@@ -129,7 +129,7 @@ def assemble(identity: Identity, settings: Settings) -> World:
 
 
 def _started(
-    identity: Identity,
+    identity: ProcessInfo,
     settings: Settings,
     mesh: Mesh,
     generation: int,
@@ -152,9 +152,9 @@ def _started(
     configure_trace(config, settings, traced)
     try:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            carrier = None if data_plane is None else data_plane.world
+            plane = None if data_plane is None else data_plane.world
             devices = device_plane(settings, identity.local_rank)
-            engine = _engine_of(config, mesh, identity.rank, carrier, devices)
+            engine = _engine_of(config, mesh, identity.rank, plane, devices)
     except BaseException:
         if data_plane is not None:
             data_plane.close()
@@ -175,7 +175,7 @@ def _engine_of(
     config: _native.Config,
     mesh: Mesh,
     rank: int,
-    carrier: EngineAdapter | None,
+    plane: EngineAdapter | None,
     devices: _native.DevicePlane | None,
 ) -> _native.Engine:
     """The engine takes over all descriptors of the mesh."""
@@ -186,7 +186,7 @@ def _engine_of(
             mesh.region_fd,
             list(mesh.pidfds),
             _pids_to_watch(mesh, rank),
-            carrier,
+            plane,
             hosts,
             list(mesh.bells),
             list(mesh.links.control),
@@ -213,7 +213,7 @@ def _engine_class(config: _native.Config) -> type[_native.Engine]:
     return WatchedEngine
 
 
-def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
+def _chosen_data_plane(identity: ProcessInfo, settings: Settings) -> str:
     started_by_mpi = identity.launcher == "mpirun"
     chosen = settings.cpu_operations.lower()
     if _is_left_over(identity, chosen):
@@ -221,7 +221,7 @@ def _chosen_data_plane(identity: Identity, settings: Settings) -> str:
     return chosen or (MPI if started_by_mpi else NATIVE)
 
 
-def _is_left_over(identity: Identity, chosen: str) -> bool:
+def _is_left_over(identity: ProcessInfo, chosen: str) -> bool:
     """Whether a launcher of others, or its image, says ``chosen`` of something that is not here.
 
     Such launchers always write ``gloo``, where the native engine stands now; MPI carries nothing
@@ -235,7 +235,7 @@ def _is_left_over(identity: Identity, chosen: str) -> bool:
 def _connect(
     name: str,
     backend: type[Backend],
-    identity: Identity,
+    identity: ProcessInfo,
     mesh: Mesh,
     settings: Settings,
     generation: int,
@@ -261,7 +261,7 @@ def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
 
 
 def _engine_config(
-    identity: Identity, settings: Settings, generation: int, names: Sequence[str]
+    identity: ProcessInfo, settings: Settings, generation: int, names: Sequence[str]
 ) -> _native.Config:
     from horovod import _native
 

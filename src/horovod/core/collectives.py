@@ -1,32 +1,23 @@
 """The collectives: one definition for all frameworks, written against a small tensor adapter.
 
-A binding supplies an ``Adapter`` and exports the methods of ``Collectives`` (grouped ones come from
-``grouped``). An operation is started by ``*_async`` and ended by ``synchronize``; the ``*_`` forms
-write into the tensor they are given. Every rank of the process set must start the same operations
-under the same names, in any order. Errors:
+A binding supplies an ``Adapter`` and exports the methods of ``Collectives``. An operation is
+started by ``*_async`` and ended by ``synchronize``; the ``*_`` forms write into the tensor they are
+given. Every rank of the process set must start the same operations under the same names, in any
+order. Errors:
 
-    ValueError             the call cannot be right (dtype, layout, root, splits, name in flight)
+    ValueError             the call cannot be right (dtype, layout, root, splits, name in use)
     MismatchError          ranks disagree; raised on every rank, the engine stays usable
     HorovodInternalError   a rank was lost or shut down; only a new ``init`` helps
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from horovod.core.handles import PendingOperations
-from horovod.core.operations import (
-    Average,
-    Dtype,
-    Intent,
-    Kind,
-    full_name,
-    make_allreduce,
-    make_broadcast,
-    make_operation,
-    make_reducescatter,
-    resolve_op,
-)
+from horovod.core.calls import Call, as_group, check_splits, exchange, full_name, reduction
+from horovod.core.handles import Adapter, PendingOperations
+from horovod.core.operations import Average, Dtype, Intent, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.core.world import engine
 
@@ -36,15 +27,26 @@ if TYPE_CHECKING:
 __all__ = ["Collectives", "barrier", "join"]
 
 T = TypeVar("T")
+_ALLREDUCE = Kind.ALLREDUCE  # looking up an enum's member takes half as long as making a call
 
 
-class Collectives(PendingOperations[T]):
-    """The collectives over one framework's tensors, one tensor at a time.
+class Collectives(Generic[T]):
+    """The collectives over one framework's tensors.
 
     Common arguments. ``name``: the same on all ranks, free again once synchronised; by default the
     n-th unnamed operations of a kind belong together. ``process_set``: the ranks that take part;
     this process must be a member.
+
+    A *group* is several tensors as one operation: it runs when all of them are ready on all ranks,
+    and if ranks disagree about one of them, none is touched. ``tensors``: at least one (else
+    ``IndexError``), in the same order on all ranks, each as for the operation on a single tensor;
+    dtypes and shapes may differ within the group.
     """
+
+    def __init__(self, adapter: Adapter[T]) -> None:
+        self._adapter = adapter
+        self._pending = pending = PendingOperations(adapter)
+        self._start, self.poll, self.synchronize = pending.start, pending.poll, pending.synchronize
 
     def allreduce_async(
         self,
@@ -68,11 +70,9 @@ class Collectives(PendingOperations[T]):
             prescale_factor: multiplies every input before the reduction.
             postscale_factor: multiplies the result.
         """
-        if average is not None:
-            op = resolve_op(average, op)
-        operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
         output = self._adapter.empty_like(tensor)
-        return self._start(operation, full_name("allreduce", name), tensor, output, None)
+        return self._start(call.operation, full_name("allreduce", name), tensor, output, None)
 
     def allreduce_async_(
         self,
@@ -85,27 +85,8 @@ class Collectives(PendingOperations[T]):
         process_set: ProcessSet = global_process_set,
     ) -> int:
         """Like ``allreduce_async``, with the result in ``tensor`` itself."""
-        if average is not None:
-            op = resolve_op(average, op)
-        operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
-        return self._start(operation, full_name("allreduce", name), tensor, tensor, None)
-
-    def allreduce_(
-        self,
-        tensor: T,
-        average: bool | None = None,
-        name: str | None = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> T:
-        """Reduce ``tensor`` over all ranks in place, and return it; see ``allreduce_async``."""
-        if average is not None:
-            op = resolve_op(average, op)
-        operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
-        self._adapter.run(engine(), operation, full_name("allreduce", name), tensor, tensor)
-        return tensor
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        return self._start(call.operation, full_name("allreduce", name), tensor, tensor, None)
 
     def allreduce(
         self,
@@ -118,12 +99,87 @@ class Collectives(PendingOperations[T]):
         process_set: ProcessSet = global_process_set,
     ) -> T:
         """Reduce ``tensor`` over all ranks into a new tensor; see ``allreduce_async``."""
-        if average is not None:
-            op = resolve_op(average, op)
-        operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
         output = self._adapter.empty_like(tensor)
-        self._adapter.run(engine(), operation, full_name("allreduce", name), tensor, output)
+        self._adapter.run(engine(), call.operation, full_name("allreduce", name), tensor, output)
         return output
+
+    def allreduce_(
+        self,
+        tensor: T,
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> T:
+        """Reduce ``tensor`` over all ranks in place, and return it; see ``allreduce_async``."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        self._adapter.run(engine(), call.operation, full_name("allreduce", name), tensor, tensor)
+        return tensor
+
+    def grouped_allreduce_async(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Like ``allreduce_async`` of every tensor; the result is a tuple of new tensors."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        outputs = [self._adapter.empty_like(tensor) for tensor in inputs]
+        return self._start_group(call, name, inputs, outputs)
+
+    def grouped_allreduce_async_(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Like ``grouped_allreduce_async``, with the results in the tensors themselves."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        return self._start_group(call, name, inputs, inputs)
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[T]:
+        """New tensors with the reduced values; see ``grouped_allreduce_async``."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        outputs = [self._adapter.empty_like(tensor) for tensor in inputs]
+        return list(self._run_group(call, name, inputs, outputs))
+
+    def grouped_allreduce_(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[T]:
+        """Reduce the tensors in place, and return them; see ``grouped_allreduce_async``."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        return list(self._run_group(call, name, inputs, inputs))
 
     def allreduce_batch_async_(
         self,
@@ -141,8 +197,9 @@ class Collectives(PendingOperations[T]):
         Each tensor is an operation of its own, under its full name (``allreduce.<name>``), so ranks
         may batch differently. ``intent`` says what the caller does next.
         """
-        operation = make_allreduce(op, prescale_factor, postscale_factor, process_set)
-        return self._start_batch(operation, names, tensors, None, intent)
+        call = reduction(_ALLREDUCE, None, op, prescale_factor, postscale_factor, process_set)
+        args = (call.operation, names, tensors, intent)
+        return self._pending.start_many(self._adapter.submit_batch, args, tensors, tensors, None)
 
     def allgather_async(
         self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -152,16 +209,40 @@ class Collectives(PendingOperations[T]):
         Args:
             tensor: [n, ...], contiguous; n may differ between ranks and be 0, the rest not.
         """
-        operation = make_operation(Kind.ALLGATHER, process_set)
-        return self._start(operation, full_name("allgather", name), tensor, None, self._allocated)
+        call = exchange(Kind.ALLGATHER, process_set)
+        return self._start(
+            call.operation, full_name("allgather", name), tensor, None, self._allocated
+        )
 
     def allgather(
         self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
     ) -> T:
         """All ranks' tensors joined along the first dimension; see ``allgather_async``."""
-        operation = make_operation(Kind.ALLGATHER, process_set)
-        outputs = self._adapter.run(engine(), operation, full_name("allgather", name), tensor, None)
+        call = exchange(Kind.ALLGATHER, process_set)
+        outputs = self._adapter.run(
+            engine(), call.operation, full_name("allgather", name), tensor, None
+        )
         return self._allocated(outputs, tensor, None)
+
+    def grouped_allgather_async(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Like ``allgather_async`` of every tensor; the result is a tuple."""
+        call = exchange(Kind.ALLGATHER, process_set)
+        return self._start_group(call, name, as_group(tensors), None)
+
+    def grouped_allgather(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> tuple[T, ...]:
+        """Each tensor joined over all ranks; see ``allgather_async``."""
+        call = exchange(Kind.ALLGATHER, process_set)
+        return self._run_group(call, name, as_group(tensors), None)
 
     def broadcast_async(
         self,
@@ -176,9 +257,9 @@ class Collectives(PendingOperations[T]):
             tensor: any shape and dtype, the same on all ranks, contiguous.
             root_rank: a rank of the world that is in the set; the same on all ranks.
         """
-        operation = make_broadcast(root_rank, process_set)
+        call = exchange(Kind.BROADCAST, process_set, root_rank)
         output = self._adapter.empty_like(tensor)
-        return self._start(operation, full_name("broadcast", name), tensor, output, None)
+        return self._start(call.operation, full_name("broadcast", name), tensor, output, None)
 
     def broadcast_async_(
         self,
@@ -188,20 +269,8 @@ class Collectives(PendingOperations[T]):
         process_set: ProcessSet = global_process_set,
     ) -> int:
         """Like ``broadcast_async``, with the result in ``tensor`` itself."""
-        operation = make_broadcast(root_rank, process_set)
-        return self._start(operation, full_name("broadcast", name), tensor, tensor, None)
-
-    def broadcast_(
-        self,
-        tensor: T,
-        root_rank: int,
-        name: str | None = None,
-        process_set: ProcessSet = global_process_set,
-    ) -> T:
-        """Overwrite ``tensor`` with ``root_rank``'s, and return it; see ``broadcast_async``."""
-        operation = make_broadcast(root_rank, process_set)
-        self._adapter.run(engine(), operation, full_name("broadcast", name), tensor, tensor)
-        return tensor
+        call = exchange(Kind.BROADCAST, process_set, root_rank)
+        return self._start(call.operation, full_name("broadcast", name), tensor, tensor, None)
 
     def broadcast(
         self,
@@ -211,10 +280,22 @@ class Collectives(PendingOperations[T]):
         process_set: ProcessSet = global_process_set,
     ) -> T:
         """A new tensor with ``root_rank``'s values; see ``broadcast_async``."""
-        operation = make_broadcast(root_rank, process_set)
+        call = exchange(Kind.BROADCAST, process_set, root_rank)
         output = self._adapter.empty_like(tensor)
-        self._adapter.run(engine(), operation, full_name("broadcast", name), tensor, output)
+        self._adapter.run(engine(), call.operation, full_name("broadcast", name), tensor, output)
         return output
+
+    def broadcast_(
+        self,
+        tensor: T,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> T:
+        """Overwrite ``tensor`` with ``root_rank``'s, and return it; see ``broadcast_async``."""
+        call = exchange(Kind.BROADCAST, process_set, root_rank)
+        self._adapter.run(engine(), call.operation, full_name("broadcast", name), tensor, tensor)
+        return tensor
 
     def alltoall_async(
         self,
@@ -233,10 +314,10 @@ class Collectives(PendingOperations[T]):
             splits: int32 vector or list: rows for each rank of the set, 0 allowed, n in all at
                 most; None: equal parts, where n must be a multiple of the number of ranks.
         """
-        rows = () if splits is None else self._rows(splits)
-        operation = make_operation(Kind.ALLTOALL, process_set)
+        rows = () if splits is None else check_splits(self._adapter.split_list(splits))
+        call = exchange(Kind.ALLTOALL, process_set)
         name = full_name("alltoall", name)
-        return self._start(operation, name, tensor, None, self._exchanged, rows)
+        return self._start(call.operation, name, tensor, None, self._exchanged, rows)
 
     def alltoall(
         self,
@@ -249,10 +330,10 @@ class Collectives(PendingOperations[T]):
 
         See ``alltoall_async``.
         """
-        rows = () if splits is None else self._rows(splits)
-        operation = make_operation(Kind.ALLTOALL, process_set)
+        rows = () if splits is None else check_splits(self._adapter.split_list(splits))
+        call = exchange(Kind.ALLTOALL, process_set)
         outputs = self._adapter.run(
-            engine(), operation, full_name("alltoall", name), tensor, None, rows
+            engine(), call.operation, full_name("alltoall", name), tensor, None, rows
         )
         received = self._exchanged(outputs, tensor, None)
         return received[0] if splits is None else received
@@ -275,9 +356,10 @@ class Collectives(PendingOperations[T]):
             prescale_factor: multiplies every input before the reduction.
             postscale_factor: multiplies the result.
         """
-        operation = make_reducescatter(op, prescale_factor, postscale_factor, process_set)
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
         name = full_name("reducescatter", name)
-        return self._start(operation, name, tensor, None, self._allocated)
+        return self._start(call.operation, name, tensor, None, self._allocated)
 
     def reducescatter(
         self,
@@ -289,26 +371,75 @@ class Collectives(PendingOperations[T]):
         postscale_factor: float = 1.0,
     ) -> T:
         """This rank's part of the rows of the reduced tensor; see ``reducescatter_async``."""
-        operation = make_reducescatter(op, prescale_factor, postscale_factor, process_set)
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
         outputs = self._adapter.run(
-            engine(), operation, full_name("reducescatter", name), tensor, None
+            engine(), call.operation, full_name("reducescatter", name), tensor, None
         )
         return self._allocated(outputs, tensor, None)
 
-    def _rows(self, splits: Any) -> list[int]:
-        try:
-            rows = self._adapter.split_list(splits)
-        except TypeError:
-            raise ValueError(
-                f"alltoall: splits must be an int32 vector or a list of integers, found {splits!r}"
-            ) from None
-        if not rows:  # to the engine the same as none given
-            raise ValueError("alltoall: splits is empty; it needs one entry for each rank")
-        return rows
+    def grouped_reducescatter_async(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> int:
+        """Like ``reducescatter_async`` of every tensor; the result is a tuple."""
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+        return self._start_group(call, name, as_group(tensors), None)
+
+    def grouped_reducescatter(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> list[T]:
+        """This rank's rows of each reduced tensor; see ``reducescatter_async``."""
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+        return list(self._run_group(call, name, as_group(tensors), None))
+
+    def _start_group(
+        self,
+        call: Call,
+        name: str | None,
+        tensors: list[T],
+        outputs: list[T] | None,
+        intent: Intent = Intent.COMPUTE,
+    ) -> int:
+        name = full_name(f"grouped_{call.title}", name)
+        args = (call.operation, name, tensors, outputs, intent)
+        finish = self._allocated_all if outputs is None else _given_all
+        return self._pending.start_many(self._adapter.submit_group, args, tensors, outputs, finish)
+
+    def _run_group(
+        self, call: Call, name: str | None, tensors: list[T], outputs: list[T] | None
+    ) -> tuple[T, ...]:
+        handle = self._start_group(call, name, tensors, outputs, Intent.WAIT)
+        result: tuple[T, ...] = self.synchronize(handle)
+        return result
+
+    def _allocated(self, outputs: list[_native.Output], tensor: T, _: Any) -> T:
+        return self._adapter.from_output(outputs[0], self._adapter.dtype_of(tensor))
+
+    def _allocated_all(self, outputs: list[_native.Output], tensors: list[T], _: Any) -> Any:
+        pairs = zip(outputs, tensors, strict=True)
+        return tuple(self._allocated([output], tensor, None) for output, tensor in pairs)
 
     def _exchanged(self, outputs: list[_native.Output], tensor: T, _: Any) -> tuple[T, T]:
         received = self._adapter.from_output(outputs[1], Dtype.INT32)
         return self._allocated(outputs, tensor, None), received
+
+
+def _given_all(_outputs: list[_native.Output], _tensors: Any, outputs: Any) -> Any:
+    return tuple(outputs)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -318,7 +449,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: this process is not in the set, or ``init`` was not called.
         HorovodInternalError: a rank was lost.
     """
-    _run_without_tensor(make_operation(Kind.BARRIER, process_set))
+    _run_without_tensor(exchange(Kind.BARRIER, process_set))
 
 
 def join(device: int = -1) -> int:
@@ -339,10 +470,10 @@ def join(device: int = -1) -> int:
     Raises:
         HorovodInternalError: a rank was lost.
     """
-    outputs = _run_without_tensor(make_operation(Kind.JOIN, global_process_set))
+    outputs = _run_without_tensor(exchange(Kind.JOIN, global_process_set))
     return int(outputs[0].as_numpy(Dtype.INT32))
 
 
-def _run_without_tensor(operation: _native.Operation) -> list[_native.Output]:
+def _run_without_tensor(call: Call) -> list[_native.Output]:
     current = engine()
-    return current.wait(current.submit(operation, None, 0, 0, [], Dtype.UINT8, Intent.WAIT))
+    return current.wait(current.submit(call.operation, None, 0, 0, [], Dtype.UINT8, Intent.WAIT))

@@ -1,8 +1,8 @@
-"""Operations in flight: what they keep alive, how they start and how they end.
+"""Pending operations: what stays alive until they are done, how they start and how they end.
 
-``PendingOperations`` is the lower half of ``collectives.Collectives``: it hands a framework's
-tensors to the engine through an ``Adapter``, holds them until the operation is done, and makes its
-result. It is where a wait that is interrupted leaves everything valid.
+``PendingOperations`` belongs to ``collectives.Collectives``. It gives a framework's tensors to the
+engine through an ``Adapter``, holds them until the operation is done, and returns its result. After
+an interrupted wait all buffers are still valid.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from horovod.errors import HorovodInternalError
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["Adapter", "PendingOperations", "integers", "submit_and_wait"]
+__all__ = ["Adapter", "Finish", "PendingOperations", "integers", "submit_and_wait"]
 
 T = TypeVar("T")
 
 
 class Adapter(Protocol[T]):
-    """What a framework must say about its tensors."""
+    """What a framework knows of its tensors."""
 
     def submit(
         self,
@@ -36,7 +36,7 @@ class Adapter(Protocol[T]):
         intent: Intent,
         splits: Sequence[int] = (),
     ) -> int:
-        """Hand ``tensor`` to the engine without a copy; ``output`` None: the engine allocates."""
+        """Give ``tensor`` to the engine without a copy; ``output`` None: the engine allocates."""
 
     def run(
         self,
@@ -85,15 +85,16 @@ class Adapter(Protocol[T]):
 
 _COMPUTE = Intent.COMPUTE  # to look it up takes longer than to pass it
 
-# What must stay alive until an operation is done, and how its result is made: the engine that runs
-# it, its input, its output (None: allocated by the engine), and a function of the engine's outputs
-# and those two (None: the result is the output). A plain tuple, made per call.
-_Finish = Callable[["list[_native.Output]", Any, Any], Any]
-_Flight = tuple["_native.Engine | _Finished", Any, Any, _Finish | None]
+# Makes the result of an operation of the engine's outputs, the input and the output. None: the
+# output is the result.
+Finish = Callable[["list[_native.Output]", Any, Any], Any]
+# The engine that runs an operation, its input, its output (None: allocated by the engine) and its
+# ``Finish``. A plain tuple, because one is made for each call.
+_Pending = tuple["_native.Engine | _Finished", Any, Any, Finish | None]
 
-# Flights that a signal handler's exception cut off from their handle: the engine may still read and
-# write these tensors, so they stay for good.
-_cut_off: list[tuple[_native.Engine, Any, Any]] = []
+# Operations whose handle was lost to a signal handler's exception. The engine may still read and
+# write these tensors, so they are never released.
+_without_handle: list[tuple[_native.Engine, Any, Any]] = []
 
 
 class _Finished:
@@ -117,14 +118,14 @@ class PendingOperations(Generic[T]):
 
     def __init__(self, adapter: Adapter[T]) -> None:
         self._adapter = adapter
-        self._flights: dict[int, _Flight] = {}
-        self._errors: dict[int, Exception] = {}  # of flights that ended with their world
-        at_end(self._land_all)
+        self._pending: dict[int, _Pending] = {}
+        self._errors: dict[int, Exception] = {}  # of operations that ended with their world
+        at_end(self._keep_results)
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done, so that ``synchronize`` does not block."""
-        flight = self._flights.get(handle)
-        return flight is None or flight[0].poll(handle)
+        pending = self._pending.get(handle)
+        return pending is None or pending[0].poll(handle)
 
     def synchronize(self, handle: int) -> Any:
         """Wait for the operation and return its result; None for a handle that was used before.
@@ -133,113 +134,79 @@ class PendingOperations(Generic[T]):
             MismatchError: ranks disagree about this operation.
             HorovodInternalError: a rank was lost, or the engine shut down.
         """
-        flight = self._flights.get(handle)
-        if flight is None:
+        pending = self._pending.get(handle)
+        if pending is None:
             if handle in self._errors:
                 raise self._errors.pop(handle)
             return None
-        current, tensor, output, finish = flight
+        current, tensor, output, finish = pending
         try:
             outputs = current.wait(handle)
         except BaseException:
-            # After Ctrl-C, or what another signal handler raised, the operation is still under way
-            # and its buffers must stay.
+            # After Ctrl-C or another exception of a signal handler the operation is still under
+            # way, and its buffers must stay.
             if not current.contains(handle):
-                self._flights.pop(handle, None)
+                self._pending.pop(handle, None)
             raise
-        self._flights.pop(handle, None)
+        self._pending.pop(handle, None)
         return output if finish is None else finish(outputs, tensor, output)
 
-    def _land_all(self, ended: _native.Engine) -> None:
-        """Take results and errors out of a world that is over, for who may still ask for them."""
-        for handle, flight in list(self._flights.items()):
-            if flight[0] is not ended or not ended.poll(handle):
-                continue
-            try:
-                outputs = ended.wait(handle)
-            except (ValueError, HorovodInternalError) as error:
-                self._errors[handle] = error.with_traceback(None)
-                self._flights.pop(handle, None)  # another thread may have been first
-            else:
-                self._flights[handle] = (_Finished(outputs), *flight[1:])
-
-    def _start(
+    def start(
         self,
         operation: _native.Operation,
         full_name: str | None,
         tensor: T,
         output: T | None,
-        finish: _Finish | None,
+        finish: Finish | None,
         splits: Sequence[int] = (),
     ) -> int:
-        # ``_start_many`` spelled out: a fifth of the time that submitting one tensor takes.
+        """Submit one tensor."""
+        # ``start_many`` spelled out: a fifth of the time that submitting one tensor takes.
         current = engine()
         try:
             handle = self._adapter.submit(
                 current, operation, full_name, tensor, output, _COMPUTE, splits
             )
-            self._flights[handle] = (current, tensor, output, finish)
+            self._pending[handle] = (current, tensor, output, finish)
         except (ValueError, HorovodInternalError):
             raise  # refused: nothing is under way
         except BaseException:
-            _cut_off.append((current, tensor, output))
+            _without_handle.append((current, tensor, output))
             raise
         return handle
 
-    def _start_group(
-        self,
-        operation: _native.Operation,
-        full_name: str | None,
-        tensors: list[T],
-        outputs: list[T] | None,
-        finish: _Finish | None,
-        intent: Intent = Intent.COMPUTE,
-    ) -> int:
-        args = (operation, full_name, tensors, outputs, intent)
-        return self._start_many(self._adapter.submit_group, args, tensors, outputs, finish)
-
-    def _start_batch(
-        self,
-        operation: _native.Operation,
-        full_names: list[str],
-        tensors: list[T],
-        finish: _Finish | None,
-        intent: Intent,
-    ) -> int:
-        args = (operation, full_names, tensors, intent)
-        return self._start_many(self._adapter.submit_batch, args, tensors, tensors, finish)
-
-    def _start_many(
+    def start_many(
         self,
         submit: Callable[..., int],
         args: tuple[Any, ...],
         tensors: list[T],
         outputs: list[T] | None,
-        finish: _Finish | None,
+        finish: Finish | None,
     ) -> int:
+        """Submit several tensors under one handle, by ``submit(engine, *args)``."""
         current = engine()
         try:
             handle = submit(current, *args)
-            self._flights[handle] = (current, tensors, outputs, finish)
+            self._pending[handle] = (current, tensors, outputs, finish)
         except (ValueError, HorovodInternalError):
             raise
         except BaseException:
-            _cut_off.append((current, tensors, outputs))
+            _without_handle.append((current, tensors, outputs))
             raise
         return handle
 
-    def _given_all(self, _outputs: list[_native.Output], _tensors: Any, outputs: Any) -> Any:
-        return tuple(outputs)
-
-    def _allocated(self, outputs: list[_native.Output], tensor: T, _: Any) -> T:
-        return self._adapter.from_output(outputs[0], self._adapter.dtype_of(tensor))
-
-    def _allocated_all(self, outputs: list[_native.Output], tensors: list[T], _: Any) -> Any:
-        adapter = self._adapter
-        return tuple(
-            adapter.from_output(output, adapter.dtype_of(tensor))
-            for output, tensor in zip(outputs, tensors, strict=True)
-        )
+    def _keep_results(self, ended: _native.Engine) -> None:
+        """Keep results and errors of a world that has ended: ``synchronize`` may ask for them."""
+        for handle, pending in list(self._pending.items()):
+            if pending[0] is not ended or not ended.poll(handle):
+                continue
+            try:
+                outputs = ended.wait(handle)
+            except (ValueError, HorovodInternalError) as error:
+                self._errors[handle] = error.with_traceback(None)
+                self._pending.pop(handle, None)  # another thread may have been first
+            else:
+                self._pending[handle] = (_Finished(outputs), *pending[1:])
 
 
 def submit_and_wait(
@@ -260,7 +227,7 @@ def submit_and_wait(
         raise
     except BaseException:
         if handle is None or engine.contains(handle):
-            _cut_off.append((engine, tensor, output))
+            _without_handle.append((engine, tensor, output))
         raise
 
 

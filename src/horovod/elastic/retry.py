@@ -1,7 +1,7 @@
 """The loop around a training function: call, and after a failure or a change reset and call again.
 
-It runs on the caller's thread. What a reset is (end the engine, start it, meet the others) comes
-from the framework binding.
+It runs on the caller's thread. The framework binding defines a reset: end the engine, and start it
+in a new world.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from horovod.elastic.driver_client import DriverClient
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
-from horovod.rendezvous.bootstrap import this_member
+from horovod.rendezvous.bootstrap import this_client
 
 __all__ = ["run_fn"]
 
@@ -32,8 +32,8 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
     Before each call the state becomes equal on all ranks (``state.sync``). When ``func`` returns,
     its value is returned. A ``HorovodInternalError`` takes the state back to its last commit, a
     ``HostsUpdatedInterrupt`` keeps it as it is; then ``reset`` runs, ``state.on_reset``, and
-    ``func`` is called again. How often is up to the launcher, which in an elastic job also says who
-    is in the new world; rank 0 has the newest commit there.
+    ``func`` is called again. The launcher decides how often. In an elastic job it also assigns the
+    ranks of the new world, where rank 0 has the newest commit.
 
     Args:
         func: ``func(state, *args, **kwargs)``; the same on every rank.
@@ -41,86 +41,75 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 
     Raises:
         MismatchError: ranks disagree about a collective; a bug would only come again.
-        InitError: the new world could not be made, for example because a rank is gone, or goes on
+        InitError: there is no new world, for example because a rank is gone, or the job goes on
             without this process.
         Exception: anything else that ``func`` raises.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> R:
-        # All else is elsewhere: a script's function travels to workers by value, this one with it.
-        return _employed(func, reset, state, args, kwargs)
+        # Short, since it is pickled by value with a script's function.
+        return _run_as_client(functools.partial(func, state, *args, **kwargs), reset, state)
 
     return wrapper
 
 
-def _employed(
-    func: Callable[..., R],
-    reset: Callable[[], None],
-    state: State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> R:
-    """Call ``func`` until it is done, as a member of the job if this process is one."""
-    employment = DriverClient(this_member(os.environ))
-    employment.watch_updates(notification_manager)
+def _run_as_client(func: Callable[[], R], reset: Callable[[], None], state: State) -> R:
+    """Call ``func`` until it is done, as a worker of an elastic job if this process is one."""
+    client = DriverClient(this_client(os.environ))
+    client.watch_updates(notification_manager)
     notification_manager.init()
     notification_manager.register_listener(state)
     try:
-        result = _call_until_done(func, reset, employment, state, args, kwargs)
+        result = _call_until_done(func, reset, client, state)
     except MismatchError as error:
-        employment.end_job(str(error))
+        client.end_job(str(error))
         raise
     finally:
         notification_manager.remove_listener(state)
-    employment.end()
+    client.end()
     return result
 
 
 def _call_until_done(
-    func: Callable[..., R],
-    reset: Callable[[], None],
-    employment: DriverClient,
-    state: State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    func: Callable[[], R], reset: Callable[[], None], client: DriverClient, state: State
 ) -> R:
-    is_reset = employment.begin()
+    is_reset = client.begin()
     should_sync = True
     while True:
         try:
             # Another rank can be lost in here as well as in func.
             if is_reset:
                 state.on_reset()
-                employment.repeat_news(state)
+                client.repeat_news(state)
             if should_sync:
                 state.sync()
-                employment.note_sync(state)
-            return func(state, *args, **kwargs)
+                client.note_sync(state)
+            return func()
         except MismatchError:
             raise
         except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
-            should_sync = _leave(reason, employment, state)
+            should_sync = _leave(reason, client, state)
         reset()
-        should_sync = employment.must_sync(should_sync)
+        should_sync = client.must_sync(should_sync)
         is_reset = True
 
 
 def _leave(
-    reason: HorovodInternalError | HostsUpdatedInterrupt, employment: DriverClient, state: State
+    reason: HorovodInternalError | HostsUpdatedInterrupt, client: DriverClient, state: State
 ) -> bool:
-    """Make ``state`` what the next call begins with; whether it has to be sent then."""
+    """Prepare ``state`` for the next call. Returns whether rank 0 has to send it."""
     if isinstance(reason, HostsUpdatedInterrupt):
         try:
-            # What was not committed stays valid: sync sends what was saved.
+            # Values that were not committed stay valid: sync sends what was saved.
             confirm()
             state.save()
         except HorovodInternalError as error:  # values that a lost rank still owed
             reason = error
         else:
-            employment.note_update(state, keeps_state=reason.skip_sync)
+            client.note_update(state, keeps_state=reason.skip_sync)
             return not reason.skip_sync
     _log.warning("going back to the last commit and starting again: %s", reason)
     state.restore()
-    employment.note_failure(state, reason)
+    client.note_failure(state, reason)
     return True

@@ -21,25 +21,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from horovod.core.compression import NoneCompressor, check_compressor
-from horovod.core.operations import (
-    Average,
-    Kind,
-    make_allreduce,
-    make_broadcast,
-    make_operation,
-    make_reducescatter,
-)
+from horovod.core.calls import as_group, check_splits, exchange, reduction
+from horovod.core.compression import NoneCompressor, compress_all, decompress_all
+from horovod.core.operations import Average, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager
-from horovod.jax.call import Call, call_on
+from horovod.jax.call import ProgramCall, call_on
 from horovod.jax.primitive import bind
 from horovod.numpy.adapter import NumpyAdapter
 
 __all__ = [
     "allgather",
     "allreduce",
-    "allreduce_batch",
     "alltoall",
     "broadcast",
     "grouped_allgather",
@@ -93,7 +86,7 @@ def grouped_allreduce(
     """Like ``allreduce`` of a list or another pytree, as one operation: whole or not at all."""
     _, arrays, structure = _flatten(tensors, None)
     factors = (prescale_factor, postscale_factor)
-    args = (_group(arrays), [name], op, *factors, compression, process_set, True)
+    args = (as_group(arrays), [name], op, *factors, compression, process_set, True)
     return structure.unflatten(allreduce_batch(*args))
 
 
@@ -108,21 +101,11 @@ def allreduce_batch(
     is_group: bool = False,
 ) -> list[Any]:
     """Reduce arrays in one call: one operation each, or with ``is_group`` one for all."""
-    make_allreduce(op, prescale_factor, postscale_factor, process_set)  # refuses what cannot be
-    check_compressor(compression)
-    call = call_on(
-        process_set,
-        Kind.ALLREDUCE,
-        names,
-        op=Average if op is None else op,
-        prescale=float(prescale_factor),
-        postscale=float(postscale_factor),
-        is_group=is_group,
-    )
-    compressed = [compression.compress(array) for array in arrays]
-    reduced = bind(call, [wire for wire, _ in compressed]) if compressed else []
-    pairs = zip(reduced, compressed, strict=True)
-    return [compression.decompress(wire, context) for wire, (_, context) in pairs]
+    factors = (prescale_factor, postscale_factor)
+    checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set)
+    call = call_on(process_set, checked, names, is_group)
+    wires, contexts = compress_all(compression, arrays)
+    return decompress_all(compression, bind(call, wires) if wires else [], contexts)
 
 
 def allgather(
@@ -134,14 +117,14 @@ def allgather(
         tensor: [n, ...]; n may differ between ranks and be 0, the rest not. Inside of ``jit`` n is
             the same on all ranks.
     """
-    return _each(tensor, name, _plain_call(Kind.ALLGATHER, process_set))
+    return _each(tensor, name, call_on(process_set, exchange(Kind.ALLGATHER, process_set), []))
 
 
 def grouped_allgather(
     tensors: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Like ``allgather`` of a list or another pytree, as one operation."""
-    return _whole(tensors, name, _plain_call(Kind.ALLGATHER, process_set))
+    return _whole(tensors, name, call_on(process_set, exchange(Kind.ALLGATHER, process_set), []))
 
 
 def broadcast(
@@ -155,10 +138,8 @@ def broadcast(
     Args:
         tensor: any shape, the same on all ranks.
     """
-    make_broadcast(root_rank, process_set)
-    names, arrays, structure = _flatten(tensor, name)
-    call = call_on(process_set, Kind.BROADCAST, names, root_rank=root_rank)
-    return structure.unflatten(bind(call, arrays) if arrays else [])
+    call = exchange(Kind.BROADCAST, process_set, root_rank)
+    return _each(tensor, name, call_on(process_set, call, []))
 
 
 def alltoall(
@@ -177,17 +158,14 @@ def alltoall(
     Returns:
         The rows received, in rank order; with ``splits`` also how many came from whom, int32.
     """
-    make_operation(Kind.ALLTOALL, process_set)
-    call = call_on(process_set, Kind.ALLTOALL, [name])
+    call = call_on(process_set, exchange(Kind.ALLTOALL, process_set), [name])
     array = _to_array(tensor)
     if splits is None:
         return bind(call, [array])[0]
     if isinstance(array, jax.core.Tracer) or isinstance(splits, jax.core.Tracer):
         raise ValueError("alltoall: inside of jit and grad there are equal parts only, no splits")
     parts = NumpyAdapter().split_list(jax.device_get(splits))
-    if not parts:
-        raise ValueError("alltoall: splits is empty; it needs one entry for each rank")
-    return eager.run_alltoall(call, array, parts)
+    return eager.run_alltoall(call, array, check_splits(parts))
 
 
 def reducescatter(
@@ -208,7 +186,8 @@ def reducescatter(
         postscale_factor: multiplies the result.
     """
     factors = (prescale_factor, postscale_factor)
-    return _each(tensor, name, _reducescatter_call(op, *factors, process_set))
+    call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+    return _each(tensor, name, call_on(process_set, call, []))
 
 
 def grouped_reducescatter(
@@ -221,32 +200,19 @@ def grouped_reducescatter(
 ) -> Any:
     """Like ``reducescatter`` of a list or another pytree, as one operation."""
     factors = (prescale_factor, postscale_factor)
-    return _whole(tensors, name, _reducescatter_call(op, *factors, process_set))
+    call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+    return _whole(tensors, name, call_on(process_set, call, []))
 
 
-def _plain_call(kind: Kind, process_set: ProcessSet) -> Call:
-    make_operation(kind, process_set)
-    return call_on(process_set, kind, [])
-
-
-def _reducescatter_call(
-    op: int, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
-) -> Call:
-    make_reducescatter(op, prescale_factor, postscale_factor, process_set)
-    factors = {"prescale": float(prescale_factor), "postscale": float(postscale_factor)}
-    op = Average if op is None else op
-    return call_on(process_set, Kind.REDUCESCATTER, [], op=op, **factors)
-
-
-def _each(tree: Any, name: str | None, call: Call) -> Any:
+def _each(tree: Any, name: str | None, call: ProgramCall) -> Any:
     names, arrays, structure = _flatten(tree, name)
     results = bind(replace(call, names=tuple(names)), arrays) if arrays else []
     return structure.unflatten(results)
 
 
-def _whole(tree: Any, name: str | None, call: Call) -> Any:
+def _whole(tree: Any, name: str | None, call: ProgramCall) -> Any:
     _, arrays, structure = _flatten(tree, None)
-    results = bind(replace(call, names=(name,), is_group=True), _group(arrays))
+    results = bind(replace(call, names=(name,), is_group=True), as_group(arrays))
     return structure.unflatten(results)
 
 
@@ -259,9 +225,3 @@ def _flatten(tree: Any, name: str | None) -> tuple[list[str | None], list[Any], 
 
 def _to_array(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-
-
-def _group(arrays: list[Any]) -> list[Any]:
-    if not arrays:
-        raise IndexError("a grouped operation needs at least one tensor")
-    return arrays

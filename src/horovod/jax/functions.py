@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.core.operations import Kind, make_broadcast
+from horovod.core.calls import exchange
+from horovod.core.operations import Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager
 from horovod.jax.call import call_on
@@ -46,14 +47,14 @@ def broadcast_parameters(
         ValueError: there is no such root, or ``params`` is being traced.
         HorovodInternalError: ranks disagree about an array, or a rank was lost.
     """
-    make_broadcast(root_rank, process_set)
+    checked = exchange(Kind.BROADCAST, process_set, root_rank)
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     if any(isinstance(leaf, jax.core.Tracer) for _, leaf in leaves):
         raise ValueError("broadcast_parameters: call it outside of jit; inside use broadcast")
     sent = [i for i, (_, leaf) in enumerate(leaves) if isinstance(leaf, (*_ARRAYS, *_NUMBERS))]
     names = [f"parameter{jax.tree_util.keystr(leaves[i][0])}" for i in sent]
     results = [leaf for _, leaf in leaves]
-    call = call_on(process_set, Kind.BROADCAST, names, root_rank=root_rank)
+    call = call_on(process_set, checked, names)
     arrays = [_to_host(leaves[i][1]) for i in sent]
     received = eager.run_on_host(call, [_to_wire(array) for array in arrays])
     for position, array, wire in zip(sent, arrays, received, strict=True):

@@ -1,7 +1,7 @@
 """Which collectives a collective's derivatives are; on the same process set, on all its ranks.
 
 As in ``horovod.torch``, the backward pass of an allreduce is the same allreduce, of an allgather
-and a broadcast the average of all ranks' gradients, for whoever gave the rows.
+and a broadcast the average of all ranks' gradients, on the rank that gave the rows.
 """
 
 from __future__ import annotations
@@ -9,24 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from horovod.core.calls import check_gradient
 from horovod.core.operations import Average, Kind, Sum
 from horovod.core.world import rank
-from horovod.jax.call import Call
+from horovod.jax.call import ProgramCall
 
 __all__ = ["derivative_of", "transpose_of"]
 
 
-def derivative_of(call: Call, positions: Sequence[int]) -> Call:
+def derivative_of(call: ProgramCall, positions: Sequence[int]) -> ProgramCall:
     """The collective that tangents of the arrays at these positions go through.
 
     Raises:
         NotImplementedError: the op is not linear.
     """
-    if call.kind == Kind.ALLREDUCE and call.op not in (Average, Sum):
-        raise NotImplementedError(
-            "allreduce: only Average and Sum have a gradient; use jax.lax.stop_gradient on the "
-            "array before reducing it with another op"
-        )
+    check_gradient(call.kind, call.op, "use jax.lax.stop_gradient on the array")
     chosen = call.following()
     if not call.is_group:
         chosen = replace(chosen, names=tuple(chosen.names[position] for position in positions))
@@ -35,7 +32,7 @@ def derivative_of(call: Call, positions: Sequence[int]) -> Call:
     return chosen
 
 
-def transpose_of(call: Call, rows: tuple[int, ...]) -> tuple[Call, float]:
+def transpose_of(call: ProgramCall, rows: tuple[int, ...]) -> tuple[ProgramCall, float]:
     """The collective that cotangents go through, and a factor for its results.
 
     ``rows``: of the arrays that the call was given.

@@ -14,8 +14,7 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
-from horovod.core.operations import Kind
-from horovod.jax.call import Call
+from horovod.jax.call import ProgramCall
 from horovod.jax.plugin import TARGET
 
 __all__ = ["lower_to_plugin"]
@@ -34,15 +33,14 @@ class _Positions:
         self.next = count().__next__
 
 
-def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: Call) -> Any:
+def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any:
     """The operations of a program that do a call.
 
     Raises:
         NotImplementedError: the program runs on several devices of this process.
     """
     _check_devices(ctx.module_context, call)
-    keeps_shape = call.kind in (Kind.ALLREDUCE, Kind.BROADCAST)
-    aliases = {position: position for position in range(len(operands))} if keeps_shape else {}
+    aliases = {position: position for position in range(len(operands))} if call.keeps_shape else {}
     # Else XLA removes a call whose result has no elements, which may be so on one rank only.
     options = {"operand_output_aliases": aliases, "has_side_effect": True}
     lower = jax.ffi.ffi_lowering(TARGET, **options)
@@ -63,7 +61,7 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: Call) -> Any:
     )
 
 
-def _names(program: mlir.ModuleContext, call: Call) -> list[str]:
+def _names(program: mlir.ModuleContext, call: ProgramCall) -> list[str]:
     return [
         f"{call.prefix}.{_program_name(program)}.{_positions(program).next()}"
         if name is None
@@ -85,13 +83,13 @@ def _positions(program: Any) -> _Positions:
     return positions
 
 
-def _check_devices(program: Any, call: Call) -> None:
+def _check_devices(program: Any, call: ProgramCall) -> None:
     context = program.axis_context  # of jit or of shard_map
     mesh_size: int = getattr(getattr(context, "mesh", None), "size", 1)
     devices = max(mesh_size, getattr(context, "num_devices", None) or 1)
     if devices > 1:
         raise NotImplementedError(
-            f"{call.kind.name.lower()}: the program runs on {devices} devices of this process; "
+            f"{call.title}: the program runs on {devices} devices of this process; "
             "inside of jit a collective needs a program on one device. Reduce sharded arrays "
             "outside of jit"
         )

@@ -1,9 +1,9 @@
 """Collectives as a primitive of JAX: what they are in ``jit``, ``grad`` and ``vmap``.
 
-One primitive stands for all collectives; its parameter is the ``Call``. Bound to arrays that are
-there it runs at once (``eager``). In a program it becomes an asynchronous call of the plugin, which
-begins when its inputs are there and ends when the engine is done: no thread waits, and any number
-is under way in any order. Where there is no plugin it becomes an ordered host callback.
+One primitive stands for all collectives; its parameter is the ``ProgramCall``. Bound to arrays that
+are there it runs at once (``eager``). In a program it becomes an asynchronous call of the plugin.
+The call begins when its inputs are there and ends when the engine is done: no thread waits, and any
+number is under way in any order. Where there is no plugin it becomes an ordered host callback.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from horovod.core.operations import Adasum, Kind
 from horovod.core.world import keep_failure
 from horovod.errors import HorovodInternalError
 from horovod.jax import eager
-from horovod.jax.call import Call, result_rows
+from horovod.jax.call import ProgramCall, result_rows
 from horovod.jax.gradients import derivative_of, transpose_of
 from horovod.jax.lowering import lower_to_plugin
 from horovod.jax.plugin import is_native
 
 __all__ = ["bind"]
 
-_KEEP_SHAPE = (Kind.ALLREDUCE, Kind.BROADCAST)
 _serials = count()
 
 
-def bind(call: Call, arrays: Sequence[Any]) -> list[Any]:
+def bind(call: ProgramCall, arrays: Sequence[Any]) -> list[Any]:
     """The results of a call on arrays; traced, if JAX is tracing."""
     return list(_collective.bind(*arrays, call=replace(call, serial=next(_serials))))
 
@@ -45,7 +44,7 @@ _collective.multiple_results = True
 _collective.def_impl(eager.run)
 
 
-def _abstract_eval(*arrays: Any, call: Call) -> tuple[list[Any], Any]:
+def _abstract_eval(*arrays: Any, call: ProgramCall) -> tuple[list[Any], Any]:
     _check_traceable(call, arrays)
     shapes = [_result_shape(call, i, array.shape) for i, array in enumerate(arrays)]
     results = [
@@ -55,18 +54,18 @@ def _abstract_eval(*arrays: Any, call: Call) -> tuple[list[Any], Any]:
     return results, frozenset() if is_native() else _callback_effects()
 
 
-def _result_shape(call: Call, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if call.kind in _KEEP_SHAPE:
+def _result_shape(call: ProgramCall, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if call.keeps_shape:
         return shape
     return result_rows(call, position, shape[0]), *shape[1:]
 
 
-def _check_traceable(call: Call, arrays: Sequence[Any]) -> None:
-    kind = call.kind.name.lower()
+def _check_traceable(call: ProgramCall, arrays: Sequence[Any]) -> None:
+    kind = call.title
     for name in call.names:
         if name is not None and "\n" in name:
             raise ValueError(f"{kind}: inside of jit a name is one line, found {name!r}")
-    if call.kind in _KEEP_SHAPE:
+    if call.keeps_shape:
         return
     for array in arrays:
         if not array.shape:
@@ -87,18 +86,18 @@ def _callback_effects() -> Any:
     return jax.make_jaxpr(call_nothing)().effects
 
 
-def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
+def _lower(ctx: Any, *operands: Any, call: ProgramCall) -> Any:
     if is_native():
         return lower_to_plugin(ctx, operands, call)
     return mlir.lower_fun(partial(_call_back, call, ctx.avals_out))(ctx, *operands)
 
 
-def _call_back(call: Call, results: Sequence[Any], *arrays: Any) -> Any:
+def _call_back(call: ProgramCall, results: Sequence[Any], *arrays: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(result.shape, result.dtype) for result in results]
     return io_callback(partial(_run_in_callback, call, shapes), shapes, *arrays, ordered=True)
 
 
-def _run_in_callback(call: Call, shapes: Sequence[Any], *arrays: Any) -> list[Any]:
+def _run_in_callback(call: ProgramCall, shapes: Sequence[Any], *arrays: Any) -> list[Any]:
     # As in the plugin: of an exception JAX passes on no more than its text.
     try:
         results = eager.run_on_host(call, arrays)
@@ -121,7 +120,7 @@ except TypeError:  # older versions lower every call anew anyway
     mlir.register_lowering(_collective, _lower)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tuple[Any, Any]:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: ProgramCall) -> tuple[Any, Any]:
     results = bind(call, primals)
     is_used = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     if call.is_group and any(is_used):  # a group runs whole
@@ -136,7 +135,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
     return results, derivatives
 
 
-def _transpose(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *arrays: Any, call: ProgramCall) -> list[Any]:
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in arrays]
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
@@ -162,10 +161,12 @@ def _undefined(array: Any) -> Any:
     return array if ad.is_undefined_primal(array) else _Known(array)
 
 
-def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, call: Call) -> tuple[list[Any], Any]:
+def _batch(
+    arrays: Sequence[Any], axes: Sequence[Any], *, call: ProgramCall
+) -> tuple[list[Any], Any]:
     if call.op == Adasum and call.kind == Kind.ALLREDUCE:
         raise NotImplementedError("allreduce: Adasum of a batch is not the batch of Adasums")
-    if call.kind in _KEEP_SHAPE:
+    if call.keeps_shape:
         return bind(call, arrays), axes
     moved = [
         array if axis is None else jnp.moveaxis(array, axis, 1)

@@ -1,8 +1,8 @@
-"""The HTTP server that Prometheus asks; on rank 0 alone.
+"""The HTTP server for Prometheus, on rank 0 alone.
 
-It answers a few questions at a time, each by a thread that lives for that long. Who has not asked
-within five seconds, however it spreads its bytes, is given up; where too many come the oldest of
-them go first. So nobody who reaches the port can take much from the training, or silence it.
+It serves a few requests at a time, each in a thread. A connection without a whole request within
+five seconds is closed; if there are too many, the oldest of these connections are closed first. So
+a client cannot take much from the training, or block other clients.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from horovod.rendezvous.base.admission import (
 
 __all__ = ["Endpoint"]
 
-_PATIENCE_S = 5.0
+_REQUEST_S = 5.0
 _MOST_AT_A_TIME = 64
-_REST_S = 0.1  # without descriptors, before it accepts again
+_PAUSE_S = 0.1  # before it accepts again without free descriptors
 _log = logging.getLogger("horovod")
 
 
 class Endpoint:
     """Answers ``GET /metrics`` at an address, from construction to ``close``.
 
-    ``token``: empty, or what a question must have as ``Authorization: Bearer <token>``.
+    ``token``: empty, or what a request must have as ``Authorization: Bearer <token>``.
 
     Raises:
         InitError: the address cannot be used, or the port is taken.
@@ -62,7 +62,7 @@ class Endpoint:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens at."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
@@ -73,11 +73,11 @@ class Endpoint:
         self._server.server_close()
 
     def abandon(self) -> None:
-        """In a forked child: the port is the parent's."""
+        """Close the parent's socket in a forked child."""
         self._server.socket.close()
 
     def _serve(self) -> None:
-        # Not serve_forever(), which looks around twice a second.
+        # Not serve_forever(), which wakes up twice a second.
         while not self._is_over:
             self._server.handle_request()
 
@@ -92,13 +92,12 @@ class _Server(ThreadingHTTPServer):
         self.address_family = found[0][0]
         self._lock = threading.Lock()
         self._open = 0
-        # Who has yet to ask.
         most = min(_MOST_AT_A_TIME, most_unauthenticated())
-        self._strangers: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most)
+        self._pending: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most)
         super().__init__((address, port), handler)
 
     def server_bind(self) -> None:
-        # Without the look-up of the host's name that HTTPServer makes.
+        # HTTPServer would look up the host's name.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.socket.setblocking(False)
@@ -113,22 +112,22 @@ class _Server(ThreadingHTTPServer):
             with self._lock:
                 has_room = self._make_room()
             if not has_room:
-                time.sleep(_REST_S)
+                time.sleep(_PAUSE_S)
             raise
-        raise BlockingIOError  # it has left already
+        raise BlockingIOError  # the client has closed the connection
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            has_room = self._open < self._strangers.most or self._make_room()
+            has_room = self._open < self._pending.most or self._make_room()
             if has_room:
                 self._open += 1
-                self._strangers.add(request, client_address[0])
+                self._pending.add(request, client_address[0])
         if not has_room:
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # the system has no more threads
+        except BaseException:  # no more threads are possible
             self._forget(request)
             raise
 
@@ -141,29 +140,29 @@ class _Server(ThreadingHTTPServer):
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
             self._open -= 1
-            self._strangers.remove(request)
+            self._pending.remove(request)
 
-    def note_question(self, request: socket.socket) -> None:
-        """It has been asked wholly, and is being answered: nobody takes its place."""
+    def note_whole_request(self, request: socket.socket) -> None:
+        """The request is whole and is being answered, so it is not closed for others."""
         with self._lock:
-            self._strangers.remove(request)
+            self._pending.remove(request)
 
     def _make_room(self) -> bool:
-        """End one who has yet to ask, if there is one; its thread follows."""
-        stranger = self._strangers.first_to_go()
-        if stranger is None:
+        """Close a connection without a whole request, if there is one; its thread then ends."""
+        waiting = self._pending.first_to_go()
+        if waiting is None:
             return False
-        self._strangers.remove(stranger)
+        self._pending.remove(waiting)
         with contextlib.suppress(OSError):
-            stranger.shutdown(socket.SHUT_RDWR)
+            waiting.shutdown(socket.SHUT_RDWR)
         return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("metrics: a question was broken off", exc_info=True)
+        _log.debug("metrics: a request was aborted", exc_info=True)
 
 
-class _Until(io.RawIOBase):
-    """What comes over a connection until a deadline; TimeoutError from then on."""
+class _TimedReader(io.RawIOBase):
+    """Reads from a connection until a deadline; raises TimeoutError after it."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected
@@ -184,11 +183,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = io.BufferedReader(_Until(self.connection, time.monotonic() + _PATIENCE_S))
+        self.rfile = io.BufferedReader(_TimedReader(self.connection, time.monotonic() + _REQUEST_S))
 
     def do_GET(self) -> None:
-        self.server.note_question(self.connection)
-        self.connection.settimeout(_PATIENCE_S)  # of one call that sends all
+        self.server.note_whole_request(self.connection)
+        self.connection.settimeout(_REQUEST_S)  # for one call that sends all
         if not self._is_authorised():
             self._answer(401, b"a bearer token is needed\n", ("WWW-Authenticate", "Bearer"))
         elif self.path.partition("?")[0] not in ("/", "/metrics"):

@@ -1,4 +1,4 @@
-"""The numbers of all ranks as families of Prometheus metrics; needs prometheus-client."""
+"""The metrics of all ranks as families of Prometheus metrics; needs prometheus-client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GAUGES = {
 
 
 class JobCollector(Collector):
-    """Makes metric families of what ``read`` returns for each rank, whenever somebody asks."""
+    """Makes metric families of the ranks' metrics that ``read`` returns, for each request."""
 
     def __init__(self, read: Callable[[], Mapping[int, Numbers]], size: int) -> None:
         self._read = read

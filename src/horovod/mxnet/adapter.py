@@ -15,13 +15,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from horovod.core.operations import Dtype, Kind
-from horovod.core.process_sets import ProcessSet
+from horovod.core.calls import Call
+from horovod.core.operations import Dtype
 from horovod.core.world import at_end, engine, shutdown
 from horovod.mxnet.arriving import Arrival
-from horovod.mxnet.plugin import Call, push
+from horovod.mxnet.plugin import PluginCall, push
 
-__all__ = ["check_arrays", "make_call", "start", "start_in_place", "start_sized"]
+__all__ = ["make_call", "start", "start_in_place", "start_sized"]
 
 # NDArrays say their dtype as a class, those of mx.np as a dtype.
 _DTYPES = {
@@ -55,8 +55,7 @@ at_end(_forget)
 
 
 def _end_quietly() -> None:
-    # Else MXNet complains at the exit about operations that end with the world, and that nobody
-    # waits for.
+    # Otherwise MXNet complains at the exit about operations that end with the world.
     shutdown()
     with contextlib.suppress(mx.MXNetError):
         mx.nd.waitall()
@@ -65,50 +64,40 @@ def _end_quietly() -> None:
 atexit.register(_end_quietly)
 
 
-def make_call(
-    kind: Kind,
-    name: str | None,
-    priority: int,
-    process_set: ProcessSet,
-    *,
-    is_group: bool = False,
-    op: int = 0,
-    root: int = 0,
-    factors: tuple[float, float] = (1.0, 1.0),
-) -> Call:
-    """A collective without its arrays; ``ValueError`` before ``init``."""
+def make_call(call: Call, arrays: Sequence[Any], name: str | None, priority: int = 0) -> PluginCall:
+    """A checked collective as the plugin takes it, without its arrays.
+
+    Raises:
+        ValueError: one of the arrays is no dense ``NDArray`` of a dtype that the engine knows, or
+            ``init`` was not called.
+    """
+    for array in arrays:
+        _check_array(call.title, array)
     engine()
-    prefix = f"grouped_{kind.name.lower()}" if is_group else kind.name.lower()
-    number = process_set.process_set_id
+    number, prefix = call.process_set, call.prefix
     full_name = f"{prefix}.{name}"
     if name is None:
         full_name = f"{prefix}.noname.{_unnamed[prefix, number]}"
         _unnamed[prefix, number] += 1
-    call = Call(full_name.encode(), kind, op, root, number, *factors, priority, is_group)
+    fields = (call.kind, call.op, call.root_rank, number, call.prescale, call.postscale)
+    plugin_call = PluginCall(full_name.encode(), *fields, priority, call.is_group)
     if name is not None:
         if (full_name, number) not in _orders:
             _orders[full_name, number] = _marker()
-        call.order = _orders[full_name, number]
-    return call
+        plugin_call.order = _orders[full_name, number]
+    return plugin_call
 
 
-def check_arrays(kind: Kind, arrays: Sequence[Any]) -> None:
-    """Refuse what the engine cannot read.
-
-    Raises:
-        ValueError: one of them is no dense ``NDArray`` of a dtype that the engine knows.
-    """
-    for array in arrays:
-        name = kind.name.lower()
-        if not isinstance(array, mx.nd.NDArray):
-            raise ValueError(f"{name}: expected an NDArray, found {type(array).__name__}")
-        if isinstance(array, mx.nd.sparse.BaseSparseNDArray):
-            raise ValueError(f"{name}: the array is sparse; use array.tostype('default')")
-        if array.dtype not in _DTYPES:
-            raise ValueError(f"{name}: the array's dtype {np.dtype(array.dtype)} is not supported")
+def _check_array(title: str, array: Any) -> None:
+    if not isinstance(array, mx.nd.NDArray):
+        raise ValueError(f"{title}: expected an NDArray, found {type(array).__name__}")
+    if isinstance(array, mx.nd.sparse.BaseSparseNDArray):
+        raise ValueError(f"{title}: the array is sparse; use array.tostype('default')")
+    if array.dtype not in _DTYPES:
+        raise ValueError(f"{title}: the array's dtype {np.dtype(array.dtype)} is not supported")
 
 
-def start(call: Call, arrays: Sequence[Any]) -> list[Any]:
+def start(call: PluginCall, arrays: Sequence[Any]) -> list[Any]:
     """New arrays of the same shapes, with the results of a call."""
     inputs = _on_host(arrays)
     outputs = [_empty_like(array) for array in inputs]
@@ -116,7 +105,7 @@ def start(call: Call, arrays: Sequence[Any]) -> list[Any]:
     return _beside(arrays, inputs, outputs)
 
 
-def start_in_place(call: Call, arrays: Sequence[Any]) -> None:
+def start_in_place(call: PluginCall, arrays: Sequence[Any]) -> None:
     """Results of a call in the arrays themselves."""
     inputs = _on_host(arrays)
     _push(call, inputs, inputs)
@@ -126,7 +115,7 @@ def start_in_place(call: Call, arrays: Sequence[Any]) -> None:
 
 
 def start_sized(
-    call: Call, arrays: Sequence[Any], extra: int = 0, splits: Sequence[int] = ()
+    call: PluginCall, arrays: Sequence[Any], extra: int = 0, splits: Sequence[int] = ()
 ) -> list[Any]:
     """New arrays of shapes that are known when the call is done.
 
@@ -145,7 +134,7 @@ def start_sized(
 
 
 def _push(
-    call: Call,
+    call: PluginCall,
     arrays: Sequence[Any],
     outputs: Sequence[Any] | None,
     written: Sequence[Any] = (),
@@ -175,7 +164,7 @@ def _beside(arrays: Sequence[Any], inputs: Sequence[Any], results: list[Any]) ->
 
 
 def _marker() -> Any:
-    """An array whose contents nobody looks at."""
+    """An array whose contents are not used."""
     return mx.nd.empty((1,), ctx=mx.cpu())
 
 

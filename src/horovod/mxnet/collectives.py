@@ -18,23 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
-import numpy as np
 
-from horovod.core.handles import integers
-from horovod.core.operations import (
-    Adasum,
-    Average,
-    Kind,
-    Sum,
-    make_allreduce,
-    make_broadcast,
-    make_operation,
-    make_reducescatter,
-    resolve_op,
-)
+from horovod.core.calls import check_splits, exchange, reduction
+from horovod.core.operations import Adasum, Average, Kind, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
-from horovod.mxnet.adapter import check_arrays, make_call, start, start_in_place, start_sized
-from horovod.mxnet.plugin import Call
+from horovod.errors import HorovodInternalError
+from horovod.mxnet.adapter import make_call, start, start_in_place, start_sized
+from horovod.mxnet.plugin import PluginCall
+from horovod.numpy.adapter import NumpyAdapter
 
 __all__ = [
     "allgather",
@@ -235,10 +226,8 @@ def alltoall(
     Raises:
         ValueError: an argument is unusable, or ``init`` was not called.
     """
-    make_operation(Kind.ALLTOALL, process_set)
-    check_arrays(Kind.ALLTOALL, [tensor])
     rows = [] if splits is None else _rows(splits)
-    call = make_call(Kind.ALLTOALL, name, priority, process_set)
+    call = make_call(exchange(Kind.ALLTOALL, process_set), [tensor], name, priority)
     received, counts = start_sized(call, [tensor], 1, rows)
     return received if splits is None else (received, counts)
 
@@ -300,33 +289,28 @@ def _allreduce_call(
     process_set: ProcessSet,
     op: int | None,
     is_group: bool = False,
-) -> Call:
-    op = resolve_op(average, op)
+) -> PluginCall:
+    op = resolve_op(average, op, 4)
     if op == Adasum:
-        raise AssertionError("allreduce: Adasum is not there for MXNet")
-    make_allreduce(op, prescale_factor, postscale_factor, process_set)  # refuses what cannot be
-    check_arrays(Kind.ALLREDUCE, arrays)
-    factors = (float(prescale_factor), float(postscale_factor))
-    options: dict[str, Any] = {"is_group": is_group, "op": op, "factors": factors}
-    return make_call(Kind.ALLREDUCE, name, priority, process_set, **options)
+        raise AssertionError("allreduce: MXNet has no Adasum")
+    factors = (prescale_factor, postscale_factor)
+    call = reduction(Kind.ALLREDUCE, None, op, *factors, process_set)
+    return make_call(call.grouped() if is_group else call, arrays, name, priority)
 
 
 def _allgather_call(
     arrays: Sequence[Any], name: str | None, priority: int, process_set: ProcessSet, is_group: bool
-) -> Call:
+) -> PluginCall:
     if not all(isinstance(array, mx.nd.NDArray) for array in arrays):
         raise AssertionError("allgather: expected an NDArray")
-    make_operation(Kind.ALLGATHER, process_set)
-    check_arrays(Kind.ALLGATHER, arrays)
-    return make_call(Kind.ALLGATHER, name, priority, process_set, is_group=is_group)
+    call = exchange(Kind.ALLGATHER, process_set)
+    return make_call(call.grouped() if is_group else call, arrays, name, priority)
 
 
 def _broadcast_call(
     array: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
-) -> Call:
-    make_broadcast(root_rank, process_set)
-    check_arrays(Kind.BROADCAST, [array])
-    return make_call(Kind.BROADCAST, name, priority, process_set, root=root_rank)
+) -> PluginCall:
+    return make_call(exchange(Kind.BROADCAST, process_set, root_rank), [array], name, priority)
 
 
 def _reducescatter_call(
@@ -337,26 +321,17 @@ def _reducescatter_call(
     process_set: ProcessSet,
     factors: tuple[float, float],
     is_group: bool,
-) -> Call:
-    if op not in (Average, Sum):
-        raise AssertionError("reducescatter: op must be Average or Sum")
-    make_reducescatter(op, *factors, process_set)
-    check_arrays(Kind.REDUCESCATTER, arrays)
-    if any(array.ndim == 0 for array in arrays):
+) -> PluginCall:
+    try:
+        call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+    except HorovodInternalError as error:
+        raise AssertionError(str(error)) from None
+    if any(getattr(array, "ndim", 1) == 0 for array in arrays):
         raise ValueError("reducescatter: an array needs at least one dimension")
-    options: dict[str, Any] = {"is_group": is_group, "op": op, "factors": factors}
-    return make_call(Kind.REDUCESCATTER, name, priority, process_set, **options)
+    return make_call(call.grouped() if is_group else call, arrays, name, priority)
 
 
 def _rows(splits: Any) -> list[int]:
     if isinstance(splits, mx.nd.NDArray):
-        if splits.dtype != np.int32 or splits.ndim != 1:
-            raise ValueError(
-                f"alltoall: splits must be an int32 vector, found {splits.ndim} dimensions of "
-                f"{np.dtype(splits.dtype)}"
-            )
         splits = splits.asnumpy()
-    rows = integers(splits)
-    if not rows:  # to the engine the same as none given
-        raise ValueError("alltoall: splits is empty; it needs one entry for each rank")
-    return rows
+    return check_splits(NumpyAdapter().split_list(splits))

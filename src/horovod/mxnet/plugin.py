@@ -16,13 +16,13 @@ import mxnet as mx
 
 from horovod.core.world import port_address
 
-__all__ = ["Call", "Results", "push"]
+__all__ = ["PluginCall", "Results", "push"]
 
 _LIBRARY = Path(__file__).parent.parent / "libhorovod_mxnet.so"
 _TRIED = (1, 9)  # the plugin knows layouts inside of MXNet that other versions may not have
 
 
-class Call(ctypes.Structure):
+class PluginCall(ctypes.Structure):
     """A collective for the plugin; ``bindings/mxnet/job.h`` declares it in the same way."""
 
     order: Any = None  # an array that all calls of this name write; here it is kept alive
@@ -92,7 +92,7 @@ class Results:
         self._release(self._address)
 
 
-def push(call: Call) -> Results | None:
+def push(call: PluginCall) -> Results | None:
     """Give a collective to MXNet's engine, and return at once.
 
     Returns:
@@ -129,7 +129,7 @@ def _plugin() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
         raise ImportError(f"horovod.mxnet: the plugin cannot be opened: {error}") from error
     pointer, reference = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
     library.horovod_mxnet_attach.argtypes = [pointer, pointer, reference]
-    library.horovod_mxnet_push.argtypes = [pointer, ctypes.POINTER(Call), reference]
+    library.horovod_mxnet_push.argtypes = [pointer, ctypes.POINTER(PluginCall), reference]
     library.horovod_mxnet_take.argtypes = [pointer, pointer, ctypes.c_int, reference]
     library.horovod_mxnet_release.argtypes = [pointer]
     library.horovod_mxnet_release.restype = None

@@ -1,4 +1,4 @@
-"""NumPy arrays for the engine. Whoever adds a framework starts by reading this file."""
+"""NumPy arrays for the engine: the smallest adapter, and the model for another framework's."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.core.grouped import GroupedCollectives
+from horovod.core.collectives import Collectives
 from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 
 if TYPE_CHECKING:
     from horovod import _native
 
+# What ``horovod.numpy`` exports. Other bindings use the adapter itself, too.
 __all__ = [
-    "DTYPES",
-    "NumpyAdapter",
     "allgather",
     "allgather_async",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
-    "allreduce_batch_async_",
     "alltoall",
     "alltoall_async",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "describe_all",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -63,7 +60,7 @@ DTYPES = {
 
 
 class NumpyAdapter:
-    """``flights.Adapter`` over array addresses."""
+    """``handles.Adapter`` over array addresses."""
 
     def submit(
         self,
@@ -170,7 +167,7 @@ def _writable(array: Array) -> int:
     return array.ctypes.data
 
 
-_collectives: GroupedCollectives[Array] = GroupedCollectives(NumpyAdapter())
+_collectives: Collectives[Array] = Collectives(NumpyAdapter())
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async

@@ -25,10 +25,9 @@ from horovod.rendezvous.identity import mpi as mpi_identity
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
-    identity_in,
-    this_member,
+    this_client,
 )
-from horovod.rendezvous.identity.environment import Identity, identify
+from horovod.rendezvous.identity.environment import ProcessInfo, identify
 from horovod.rendezvous.identity.secret_socket import ask_for_secret
 from horovod.rendezvous.store.client import Store, StoreClient
 
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ElasticClient",
-    "Identity",
     "Mesh",
+    "ProcessInfo",
     "RemovedError",
     "SetLinks",
     "identify",
@@ -49,7 +48,7 @@ __all__ = [
     "new_launcher_store",
     "recognise",
     "secret_in",
-    "this_member",
+    "this_client",
 ]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
@@ -83,8 +82,8 @@ def recognise(
     *,
     by_mpi: bool = False,
     mpi_threads: bool = True,
-) -> Identity:
-    """Which rank this process is. In an elastic job, or under MPI, it blocks until all ranks call.
+) -> ProcessInfo:
+    """Who this process is; blocks in an elastic job, and where MPI says it, until all ask.
 
     Args:
         comm: the argument of ``init``: ranks, an mpi4py communicator, or None for all.
@@ -98,7 +97,7 @@ def recognise(
     """
     is_communicator = mpi_library.is_communicator(comm)
     if is_communicator and comm.Get_size() == 1:
-        return Identity(0, 1, 0, 1, 0, 1, os.uname().nodename, "mpirun", comm=comm)
+        return ProcessInfo(hostname=os.uname().nodename, launcher="mpirun", comm=comm)
     is_ours = "HOROVOD_RANK" in environ or "TORCHELASTIC_RUN_ID" in environ
     # A process of mpirun in a Slurm job may have the variables of both.
     if not is_ours and (by_mpi or is_communicator or mpi_identity.is_started_by_mpi(environ)):
@@ -108,9 +107,9 @@ def recognise(
             "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
-    if (member := this_member(environ)) is not None:
-        seat = member.take_seat(lambda: launcher_store(environ, timeout_s))
-        identity = identity_in(seat, environ)
+    if (client := this_client(environ)) is not None:
+        assignment = client.request_assignment(lambda: launcher_store(environ, timeout_s))
+        identity = assignment.process_info(environ)
     elif not is_ours and _is_step(environ):
         from horovod.rendezvous.identity.slurm import identify_by_slurm
 
@@ -129,7 +128,7 @@ def _is_step(environ: Mapping[str, str]) -> bool:
 
 
 def meet(
-    identity: Identity,
+    identity: ProcessInfo,
     generation: int,
     region_bytes: int,
     timeout_s: float,
@@ -166,8 +165,8 @@ def meet(
         )
 
 
-def job_store(identity: Identity, environ: Mapping[str, str], timeout_s: float) -> Store:
-    """The store of this job, through which data planes connect.
+def job_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: float) -> Store:
+    """The store of this job, for what is to be said while data planes connect.
 
     Raises:
         InitError: it cannot be reached.
@@ -196,7 +195,9 @@ def new_launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
     return StoreClient(address, secret, timeout_s=timeout_s)
 
 
-def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> _Contact:
+def _find_contact(
+    identity: ProcessInfo, environ: Mapping[str, str], deadline: Deadline
+) -> _Contact:
     global _contact
     source = _source(identity, environ)
     if _contact is not None and (_contact.source != source or _contact.store.is_closed):
@@ -206,8 +207,8 @@ def _find_contact(identity: Identity, environ: Mapping[str, str], deadline: Dead
     return _contact
 
 
-def _source(identity: Identity, environ: Mapping[str, str]) -> tuple[object, ...]:
-    """What a contact depends on. A forked child must not use its parent's connection."""
+def _source(identity: ProcessInfo, environ: Mapping[str, str]) -> tuple[object, ...]:
+    """What a contact depends on; a forked child must not speak on its parent's connection."""
     names = (_ADDRESS, _PORT, _SECRET, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     # The rank of a worker of our launcher may change in an elastic job; its store does not.
     own = None if identity.launcher == "horovodrun" else identity
@@ -215,7 +216,7 @@ def _source(identity: Identity, environ: Mapping[str, str]) -> tuple[object, ...
 
 
 def _open_contact(
-    identity: Identity,
+    identity: ProcessInfo,
     environ: Mapping[str, str],
     deadline: Deadline,
     source: tuple[object, ...],
@@ -257,7 +258,7 @@ def _interfaces_of(environ: Mapping[str, str]) -> list[str]:
 
 
 def _launcher_store(
-    identity: Identity, environ: Mapping[str, str], timeout_s: float
+    identity: ProcessInfo, environ: Mapping[str, str], timeout_s: float
 ) -> tuple[tuple[str, int], bytes]:
     address, port = environ.get(_ADDRESS, ""), environ.get(_PORT, "")
     if not address or not port:

@@ -22,7 +22,7 @@ from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, split_na
 from horovod.rendezvous.host.handshake import Claims, HostGroup
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.root import host_mesh
-from horovod.rendezvous.identity.environment import Identity
+from horovod.rendezvous.identity.environment import ProcessInfo
 from horovod.rendezvous.identity.host_id import HostId, this_host_id
 from horovod.rendezvous.links.linker import Linker
 from horovod.rendezvous.links.round import World
@@ -35,7 +35,7 @@ __all__ = ["Mesh", "connect"]
 
 
 def connect(
-    identity: Identity,
+    identity: ProcessInfo,
     store: Store,
     secret: bytes,
     generation: int,

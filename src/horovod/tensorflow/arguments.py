@@ -1,7 +1,7 @@
-"""What callers of ``collectives`` give, checked and made into what ``CollectiveOps`` takes.
+"""Checks the arguments of ``collectives`` and makes them what ``CollectiveOps`` takes.
 
-A wrong constant or type is a ``ValueError``; what the engine would refuse when the operation runs
-is the same ``tf.errors.InvalidArgumentError`` here.
+A wrong constant or type is a ``ValueError``. An argument that the engine would refuse when the
+operation runs is the same ``tf.errors.InvalidArgumentError`` here.
 """
 
 from __future__ import annotations
@@ -11,43 +11,31 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod.core.operations import Average, Sum, resolve_op
+from horovod.core import calls
+from horovod.core.calls import Call
+from horovod.core.operations import Kind, Result, resolve_op
 from horovod.core.process_sets import ProcessSet, number_of
+from horovod.errors import HorovodInternalError
 
-__all__ = [
-    "dense_tensors",
-    "int32_splits",
-    "reduction",
-    "root_of",
-    "scattering",
-    "variable_list",
-    "with_rows",
-]
+__all__ = ["check_rows", "dense_tensors", "exchange", "int32_splits", "reduction", "variable_list"]
 
 
 def reduction(
-    op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> tuple[int, float, float, int]:
-    """Op, factors and process set of a reduction."""
-    return resolve_op(None, op), _factor(prescale), _factor(postscale), number_of(process_set)
+    kind: Kind, op: int, prescale: float, postscale: float, process_set: ProcessSet
+) -> Call:
+    """``calls.reduction`` with factors that float32 can hold."""
+    number_of(process_set)
+    factors = (_factor(prescale), _factor(postscale))
+    try:
+        return calls.reduction(kind, None, resolve_op(None, op), *factors, process_set)
+    except HorovodInternalError as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
 
 
-def scattering(
-    op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> tuple[int, float, float, int]:
-    """The same of a reducescatter, which knows Average and Sum only."""
-    options = reduction(op, prescale, postscale, process_set)
-    if op not in (Average, Sum):
-        text = f"reducescatter: op must be Average or Sum, found {op}"
-        raise tf.errors.InvalidArgumentError(None, None, text)
-    return options
-
-
-def root_of(root_rank: Any) -> int:
-    """The rank that a broadcast comes from."""
-    if not hasattr(root_rank, "__index__"):
-        raise ValueError(f"broadcast: root_rank must be a rank, found {root_rank!r}")
-    return int(root_rank)
+def exchange(kind: Kind, process_set: ProcessSet, root_rank: Any = 0) -> Call:
+    """``calls.exchange`` on a set that is registered in this world."""
+    number_of(process_set)
+    return calls.exchange(kind, process_set, root_rank)
 
 
 def dense_tensors(call: str, tensors: Any) -> list[Any]:
@@ -57,11 +45,11 @@ def dense_tensors(call: str, tensors: Any) -> list[Any]:
     return [tf.convert_to_tensor(tensor) for tensor in tensors]
 
 
-def with_rows(tensors: list[Any]) -> list[Any]:
-    """The tensors; in a graph ``ValueError`` for what is known to be a scalar."""
-    if not tf.executing_eagerly() and any(tensor.shape.rank == 0 for tensor in tensors):
-        raise ValueError("reducescatter does not support scalar tensors")
-    return tensors
+def check_rows(call: Call, tensors: list[Any]) -> None:
+    """In a graph ``ValueError`` for a scalar, of which a reducescatter can give no rows."""
+    is_graph = call.row.result is Result.OWN_ROWS and not tf.executing_eagerly()
+    if is_graph and any(tensor.shape.rank == 0 for tensor in tensors):
+        raise ValueError(f"{call.title} does not support scalar tensors")
 
 
 def int32_splits(splits: Any) -> Any:

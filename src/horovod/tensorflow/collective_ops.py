@@ -11,65 +11,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from horovod.core.calls import Call
+
 __all__ = ["CollectiveOps"]
 
 
 class CollectiveOps(Protocol):
     """The collectives over dense tensors, under names that are final.
 
-    Common arguments. ``tensors``: dense, at least one. ``names``: with ``is_group`` the one name of
-    the group, which runs whole or not at all; otherwise one name per tensor, each an operation of
-    its own, and all of them started by one graph node once its inputs are there (a *batch*).
-    ``op``: one of ``horovod.core.operations``. ``prescale``, ``postscale``: what float32 can hold.
-    ``process_set``: the number of the set.
-
     Errors, when the operation runs: ``tf.errors.InvalidArgumentError`` for what this rank got
     wrong, ``FailedPreconditionError`` when ranks disagree, ``AbortedError`` after ``shutdown`` on
     this rank, ``UnknownError`` when a rank was lost. The text is the engine's.
     """
 
-    def allreduce(
-        self,
-        tensors: Sequence[Any],
-        names: Sequence[str],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        is_group: bool,
-    ) -> list[Any]:
-        """Each tensor reduced over the ranks of the set; dtypes and shapes stay."""
+    def run(self, call: Call, names: Sequence[str], tensors: Sequence[Any]) -> list[Any]:
+        """A collective, except alltoall; returns a result for each tensor.
 
-    def allgather(
-        self, tensors: Sequence[Any], names: Sequence[str], process_set: int, is_group: bool
-    ) -> list[Any]:
-        """Each tensor of all ranks joined along the first dimension, which may differ."""
+        Args:
+            call: its factors are what float32 can hold.
+            names: the one name of a group, which runs whole or not at all; otherwise one name per
+                tensor, each an operation of its own, and all of them started by one graph node once
+                its inputs are there (a *batch*).
+            tensors: dense, at least one.
+        """
 
-    def broadcast(
-        self, tensors: Sequence[Any], names: Sequence[str], root_rank: int, process_set: int
-    ) -> list[Any]:
-        """Each tensor with the values of ``root_rank``, a rank of the world; shapes stay."""
-
-    def alltoall(
-        self, tensor: Any, splits: Any | None, name: str, process_set: int
-    ) -> tuple[Any, Any]:
-        """The rows meant for this rank, and how many came from whom.
+    def alltoall(self, call: Call, name: str, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
+        """The rows meant for this rank, and how many came from each rank of the set.
 
         ``splits``: an int32 tensor, one entry per rank of the set; None for equal parts. The second
         result is an int32 vector, also then.
         """
-
-    def reducescatter(
-        self,
-        tensors: Sequence[Any],
-        names: Sequence[str],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        is_group: bool,
-    ) -> list[Any]:
-        """This rank's rows of each reduced tensor."""
 
     def join(self, name: str) -> Any:
         """Wait until all ranks have joined: int32 scalar, the rank that was last."""
@@ -77,6 +48,7 @@ class CollectiveOps(Protocol):
     def world_number(self, what: str, process_set: int, name: str | None) -> Any:
         """A number of the world as it is when the node runs: int32 scalar.
 
-        ``what``: "size" and "rank" of the process set (number 0: of the world; -1 as the rank of
-        who is no member), "local_size", "local_rank", or "included": 1 for members, else 0.
+        ``what``: "size" and "rank" of the process set (number 0: of the world; the rank of a
+        process that is no member is -1), "local_size", "local_rank", or "included": 1 for members,
+        else 0.
         """

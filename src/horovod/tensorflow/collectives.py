@@ -23,39 +23,32 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.operations import Average
-from horovod.core.process_sets import ProcessSet, global_process_set, number_of
+from horovod.core.calls import Call
+from horovod.core.operations import Average, Kind
+from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.arguments import (
+    check_rows,
     dense_tensors,
+    exchange,
     int32_splits,
     reduction,
-    root_of,
-    scattering,
     variable_list,
-    with_rows,
 )
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.implementation import implementation
-from horovod.tensorflow.names import group_name, member_names, name_of, names_of
+from horovod.tensorflow.names import group_name, member_names, name_of, names_of, op_type_of
 
+# What ``horovod.tensorflow`` exports as it is; ``reductions`` exports the others with compression.
 __all__ = [
     "allgather",
-    "allreduce",
-    "allreduce_batch",
-    "alltoall",
     "broadcast",
     "broadcast_",
-    "broadcast_batch",
     "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "implementation",
     "join",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",
     "rank_op",
-    "reducescatter",
     "size_op",
 ]
 
@@ -83,10 +76,9 @@ def allreduce(
     Raises:
         ValueError: ``op`` is none of these, a factor is no number, or the set is not registered.
     """
-    options = reduction(op, prescale_factor, postscale_factor, process_set)
-    tensor = tf.convert_to_tensor(tensor)
-    name = name_of("HorovodAllreduce", name, tensor, ignore_name_scope)
-    return implementation().allreduce([tensor], [name], *options, is_group=False)[0]
+    factors = (prescale_factor, postscale_factor)
+    call = reduction(Kind.ALLREDUCE, op, *factors, process_set)
+    return _run_one(call, tensor, name, ignore_name_scope)
 
 
 @not_converted
@@ -102,12 +94,8 @@ def allreduce_batch(
 
     The node runs when all tensors are there. Ranks may batch differently; no tensors give none.
     """
-    options = reduction(op, prescale_factor, postscale_factor, process_set)
-    tensors = dense_tensors("allreduce_batch", tensors)
-    if not tensors:
-        return []
-    named = names_of("HorovodAllreduce", names, tensors)
-    return implementation().allreduce(tensors, named, *options, is_group=False)
+    factors = (prescale_factor, postscale_factor)
+    return _run_batch(reduction(Kind.ALLREDUCE, op, *factors, process_set), tensors, names)
 
 
 @not_converted
@@ -128,12 +116,9 @@ def grouped_allreduce(
 
     See ``allreduce`` for the rest.
     """
-    options = reduction(op, prescale_factor, postscale_factor, process_set)
-    tensors = dense_tensors("grouped_allreduce", tensors)
-    if not tensors:
-        return []
-    name = group_name("HorovodGroupedAllreduce", name, ignore_name_scope)
-    return implementation().allreduce(tensors, [name], *options, is_group=True)
+    factors = (prescale_factor, postscale_factor)
+    call = reduction(Kind.ALLREDUCE, op, *factors, process_set)
+    return _run_group(call, tensors, name, ignore_name_scope)
 
 
 @not_converted
@@ -148,10 +133,7 @@ def allgather(
     Args:
         tensor: [n, ...], any dtype; n may differ between ranks and be 0, the rest not.
     """
-    number = number_of(process_set)
-    tensor = tf.convert_to_tensor(tensor)
-    name = name_of("HorovodAllgather", name, tensor, ignore_name_scope)
-    return implementation().allgather([tensor], [name], number, is_group=False)[0]
+    return _run_one(exchange(Kind.ALLGATHER, process_set), tensor, name, ignore_name_scope)
 
 
 @not_converted
@@ -162,12 +144,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Each tensor joined over all ranks, as one operation; see ``allgather``."""
-    number = number_of(process_set)
-    tensors = dense_tensors("grouped_allgather", tensors)
-    if not tensors:
-        return []
-    name = group_name("HorovodGroupedAllgather", name, ignore_name_scope)
-    return implementation().allgather(tensors, [name], number, is_group=True)
+    return _run_group(exchange(Kind.ALLGATHER, process_set), tensors, name, ignore_name_scope)
 
 
 @not_converted
@@ -184,10 +161,8 @@ def broadcast(
         tensor: any dtype and shape, the same on all ranks.
         root_rank: a rank of the world that is in the set; the same on all ranks.
     """
-    number = number_of(process_set)
-    tensor = tf.convert_to_tensor(tensor)
-    name = name_of("HorovodBroadcast", name, tensor, ignore_name_scope)
-    return implementation().broadcast([tensor], [name], root_of(root_rank), number)[0]
+    call = exchange(Kind.BROADCAST, process_set, root_rank)
+    return _run_one(call, tensor, name, ignore_name_scope)
 
 
 @not_converted
@@ -198,12 +173,7 @@ def broadcast_batch(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Like ``broadcast`` of every tensor under its own name, in a graph with one node for all."""
-    number = number_of(process_set)
-    tensors = dense_tensors("broadcast_batch", tensors)
-    if not tensors:
-        return []
-    named = names_of("HorovodBroadcast", names, tensors)
-    return implementation().broadcast(tensors, named, root_of(root_rank), number)
+    return _run_batch(exchange(Kind.BROADCAST, process_set, root_rank), tensors, names)
 
 
 @not_converted
@@ -254,11 +224,11 @@ def alltoall(
     Returns:
         The rows received, in rank order, and how many came from each rank of the set (int32).
     """
-    number = number_of(process_set)
+    call = exchange(Kind.ALLTOALL, process_set)
     tensor = tf.convert_to_tensor(tensor)
     splits = None if splits is None else int32_splits(splits)
-    name = name_of("HorovodAlltoall", name, tensor, ignore_name_scope)
-    return implementation().alltoall(tensor, splits, name, number)
+    name = name_of(op_type_of(call.kind), name, tensor, ignore_name_scope)
+    return implementation().alltoall(call, name, tensor, splits)
 
 
 @not_converted
@@ -283,10 +253,9 @@ def reducescatter(
         ValueError: in a graph, the tensor is a scalar.
         tf.errors.InvalidArgumentError: another op.
     """
-    options = scattering(op, prescale_factor, postscale_factor, process_set)
-    (tensor,) = with_rows([tf.convert_to_tensor(tensor)])
-    name = name_of("HorovodReducescatter", name, tensor, ignore_name_scope)
-    return implementation().reducescatter([tensor], [name], *options, is_group=False)[0]
+    factors = (prescale_factor, postscale_factor)
+    call = reduction(Kind.REDUCESCATTER, op, *factors, process_set)
+    return _run_one(call, tensor, name, ignore_name_scope)
 
 
 @not_converted
@@ -300,12 +269,9 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """This rank's rows of each reduced tensor, as one operation; see ``reducescatter``."""
-    options = scattering(op, prescale_factor, postscale_factor, process_set)
-    tensors = with_rows(dense_tensors("grouped_reducescatter", tensors))
-    if not tensors:
-        return []
-    name = group_name("HorovodGroupedReducescatter", name, ignore_name_scope)
-    return implementation().reducescatter(tensors, [name], *options, is_group=True)
+    factors = (prescale_factor, postscale_factor)
+    call = reduction(Kind.REDUCESCATTER, op, *factors, process_set)
+    return _run_group(call, tensors, name, ignore_name_scope)
 
 
 @not_converted
@@ -348,3 +314,27 @@ def rank_op(name: str | None = None) -> Any:
 def local_rank_op(name: str | None = None) -> Any:
     """This process's rank on its host, as it is when the operation runs: int32 scalar."""
     return implementation().world_number("local_rank", 0, name)
+
+
+def _run_one(call: Call, tensor: Any, name: str | None, ignore_name_scope: bool) -> Any:
+    tensor = tf.convert_to_tensor(tensor)
+    check_rows(call, [tensor])
+    name = name_of(op_type_of(call.kind), name, tensor, ignore_name_scope)
+    return implementation().run(call, [name], [tensor])[0]
+
+
+def _run_batch(call: Call, tensors: Any, names: Sequence[str | None]) -> list[Any]:
+    tensors = dense_tensors(f"{call.title}_batch", tensors)
+    if not tensors:
+        return []
+    return implementation().run(call, names_of(op_type_of(call.kind), names, tensors), tensors)
+
+
+def _run_group(call: Call, tensors: Any, name: str | None, ignore_name_scope: bool) -> list[Any]:
+    call = call.grouped()
+    tensors = dense_tensors(call.prefix, tensors)
+    check_rows(call, tensors)
+    if not tensors:
+        return []
+    name = group_name(op_type_of(call.kind, is_group=True), name, ignore_name_scope)
+    return implementation().run(call, [name], tensors)

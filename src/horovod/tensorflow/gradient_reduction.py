@@ -13,12 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import check_compressor
+from horovod.core.compression import check_compressor, compress_all, decompress_all
+from horovod.core.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.core.operations import check_predivide, resolve_op
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
-from horovod.tensorflow.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.tensorflow.run_time import has_others, placed_on, set_size
 from horovod.tensorflow.sparse import (
     allreduce_sparse,
@@ -85,7 +85,7 @@ def make_reducer(
         op,
         1.0 / gradient_predivide_factor,
         gradient_predivide_factor,
-        check_groups(groups),
+        check_groups(groups, 0, key_of),
         process_set,
         scale_local_gradients,
         use_generic_names,
@@ -190,7 +190,8 @@ class _Reducer:
             else:
                 result[position] = self._prepared(gradient)
                 shared.append(position)
-        groups, single = split_into_groups(self.groups, shared, variables)
+        keys = {key_of(variables[position]): position for position in shared}
+        groups, single = split_into_groups(self.groups, keys, key_of)
         for number, group in enumerate(groups):
             self._reduce_group(result, group, f"{names[group[0]]}.group_{number}")
         self._reduce_singly(result, single, names)
@@ -265,11 +266,14 @@ class _Reducer:
         positions: Sequence[int],
         allreduce: Callable[[list[Any]], list[Any]],
     ) -> None:
-        packed = [self.compression.compress(result[position]) for position in positions]
+        wires, contexts = compress_all(
+            self.compression, [result[position] for position in positions]
+        )
         with placed_on(self.device_dense):
-            reduced = allreduce([tensor for tensor, _ in packed])
-        for position, tensor, (_, context) in zip(positions, reduced, packed, strict=True):
-            result[position] = self.compression.decompress(tensor, context)
+            reduced = allreduce(wires)
+        unpacked = decompress_all(self.compression, reduced, contexts)
+        for position, gradient in zip(positions, unpacked, strict=True):
+            result[position] = gradient
 
 
 def _by_kind(gradients: Sequence[Any], positions: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.gradient_groups import check_groups
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_groups import check_groups
 from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
 from horovod.tensorflow.variables import key_of
 
@@ -161,7 +161,7 @@ def DistributedGradientTape(  # noqa: N802
         sparse_as_dense=sparse_as_dense,
         op=op,
         gradient_predivide_factor=gradient_predivide_factor,
-        groups=check_groups(groups, num_groups),
+        groups=check_groups(groups, num_groups, key_of),
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
@@ -232,7 +232,7 @@ def _layers(local_layers: Any) -> list[Any]:
         return []
     layers = local_layers if isinstance(local_layers, list | tuple) else [local_layers]
     for layer in layers:
-        # Whoever has a layer has imported Keras already.
+        # A program with a layer has imported Keras already.
         if not isinstance(layer, tf.keras.layers.Layer):
             raise ValueError(
                 "local_layers must be a Keras layer or a list of Keras layers, found "

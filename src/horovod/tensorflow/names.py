@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.operations import Kind
+
 __all__ = [
     "derived",
     "group_name",
@@ -21,6 +23,7 @@ __all__ = [
     "names_of",
     "node_name",
     "normalized",
+    "op_type_of",
 ]
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
@@ -30,12 +33,16 @@ _NODE_BEGIN = re.compile(r"[A-Za-z0-9.]")
 _RUNNING_NUMBER = re.compile(r"_\d+(?=_|$)", re.ASCII)
 
 
+def op_type_of(kind: Kind, is_group: bool = False) -> str:
+    """The type of a collective's nodes, such as "HorovodAllreduce"; of groups only a name."""
+    return f"Horovod{'Grouped' if is_group else ''}{kind.name.capitalize()}"
+
+
 def name_of(op_type: str, name: str | None, tensor: Any, ignore_name_scope: bool = False) -> str:
     """The engine's name for an operation on one tensor.
 
     Args:
-        op_type: "HorovodAllreduce" and so on: the name of who was given none, in graphs followed by
-            the name of the tensor.
+        op_type: the default name, in graphs followed by the name of the tensor.
         name: what the caller gave.
         tensor: its input.
         ignore_name_scope: in a graph, be outside of the current name scope.

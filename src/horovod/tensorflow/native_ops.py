@@ -7,16 +7,20 @@ anyway, a node makes progress itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.world import rethrow_interrupt
+from horovod.core.calls import Call
+from horovod.core.gradient_groups import BATCH_BYTES, batches_of
+from horovod.core.operations import COLLECTIVES, Kind
+from horovod.core.world import has_spare_cores, is_initialized, rethrow_interrupt
 from horovod.tensorflow import gradients
-from horovod.tensorflow.batches import batches_of
-from horovod.tensorflow.names import node_name
+from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.plugin import load_plugin
 
 __all__ = ["WORLD_NUMBERS", "NativeOps"]
@@ -35,87 +39,26 @@ class NativeOps:
     def __init__(self) -> None:
         self._plugin = load_plugin()
         self._eager_token: Any = None  # made when first needed: this may be a TF1 graph
-        for op_type, gradient in _GRADIENTS.items():
-            tf.RegisterGradient(op_type)(_registered(self, gradient))
+        for kind, row in COLLECTIVES.items():
+            if row.gradient_ops:
+                tf.RegisterGradient(op_type_of(kind))(_gradient_of(self, kind))
 
-    def allreduce(
-        self,
-        tensors: Sequence[Any],
-        names: Sequence[str],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        is_group: bool,
-    ) -> list[Any]:
+    def run(self, call: Call, names: Sequence[str], tensors: Sequence[Any]) -> list[Any]:
         """See ``CollectiveOps``."""
-        reduced: list[Any] = []
-        single = [slice(0, len(tensors))]
-        for batch in single if is_group or tf.executing_eagerly() else batches_of(tensors):
-            reduced += self._run(
-                "allreduce",
-                [tensors[batch]],
-                names if is_group else names[batch],
-                is_group,
-                is_group=is_group,
-                reduce_op=op,
-                prescale_factor=prescale,
-                postscale_factor=postscale,
-                process_set_id=process_set,
-            )
-        return reduced
+        batches = [slice(0, len(tensors))]
+        if call.kind is Kind.ALLREDUCE and not call.is_group and not tf.executing_eagerly():
+            batches = _batches(tensors)
+        results: list[Any] = []
+        for batch in batches:
+            named = names if call.is_group else names[batch]
+            results += self._node(call, named, [tensors[batch]])
+        return results
 
-    def allgather(
-        self, tensors: Sequence[Any], names: Sequence[str], process_set: int, is_group: bool
-    ) -> list[Any]:
-        """See ``CollectiveOps``."""
-        gathered: list[Any] = self._run(
-            "allgather", [tensors], names, is_group, is_group=is_group, process_set_id=process_set
-        )
-        return gathered
-
-    def broadcast(
-        self, tensors: Sequence[Any], names: Sequence[str], root_rank: int, process_set: int
-    ) -> list[Any]:
-        """See ``CollectiveOps``."""
-        received: list[Any] = self._run(
-            "broadcast", [tensors], names, root_rank=root_rank, process_set_id=process_set
-        )
-        return received
-
-    def alltoall(
-        self, tensor: Any, splits: Any | None, name: str, process_set: int
-    ) -> tuple[Any, Any]:
+    def alltoall(self, call: Call, name: str, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
         """See ``CollectiveOps``."""
         given = 0 if splits is None else splits  # a scalar says that there are none
-        received, received_splits = self._run(
-            "alltoall", [tensor, given], [name], process_set_id=process_set
-        )
+        received, received_splits = self._node(call, [name], [tensor, given])
         return received, received_splits
-
-    def reducescatter(
-        self,
-        tensors: Sequence[Any],
-        names: Sequence[str],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        is_group: bool,
-    ) -> list[Any]:
-        """See ``CollectiveOps``."""
-        reduced: list[Any] = self._run(
-            "reducescatter",
-            [tensors],
-            names,
-            is_group,
-            is_group=is_group,
-            reduce_op=op,
-            prescale_factor=prescale,
-            postscale_factor=postscale,
-            process_set_id=process_set,
-        )
-        return reduced
 
     def join(self, name: str) -> Any:
         """See ``CollectiveOps``."""
@@ -129,23 +72,19 @@ class NativeOps:
         number = WORLD_NUMBERS[what]
         return self._plugin.horovod_world_number(what=number, process_set_id=process_set, name=name)
 
-    def _run(
-        self,
-        kind: str,
-        inputs: list[Any],
-        names: Sequence[str],
-        is_one: bool = False,
-        **attributes: Any,
-    ) -> Any:
-        """Make a node, or run one; ``is_one`` says that it is one operation on all its tensors."""
-        operation = getattr(self._plugin, f"horovod_{kind}")
+    def _node(self, call: Call, names: Sequence[str], inputs: list[Any]) -> Any:
+        """Make a node, or run one."""
+        operation = getattr(self._plugin, f"horovod_{call.title}")
+        attributes = {
+            attribute: getattr(call, field) for attribute, field in _attributes(call.kind)
+        }
         with _interrupts_raised():
             return operation(
                 *inputs,
                 self._token(),
                 names=names,
                 is_blocking=tf.executing_eagerly(),
-                name=node_name(f"Horovod{kind.capitalize()}", names, is_one),
+                name=node_name(op_type_of(call.kind), names, call.is_group),
                 **attributes,
             )
 
@@ -164,6 +103,22 @@ class NativeOps:
         return token
 
 
+def _batches(tensors: Sequence[Any]) -> list[slice]:
+    """Into how many graph nodes the tensors of one call go.
+
+    Ranks may divide differently, since each tensor is an operation of its own.
+    """
+    if not (is_initialized() and has_spare_cores()):
+        return [slice(0, len(tensors))]
+    return batches_of([_size_bytes(tensor) for tensor in tensors], BATCH_BYTES)
+
+
+def _size_bytes(tensor: Any) -> int:
+    """0 where a dimension is not known while the graph is built."""
+    dims = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
+    return 0 if None in dims else math.prod(dims) * tensor.dtype.size
+
+
 @contextmanager
 def _interrupts_raised() -> Iterator[None]:
     """Raise what a signal handler raised while a node waited, for example KeyboardInterrupt."""
@@ -174,59 +129,28 @@ def _interrupts_raised() -> Iterator[None]:
         raise
 
 
-def _registered(ops: NativeOps, gradient: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """A gradient as TensorFlow registers it: of every input of the node, the token's is None."""
+def _gradient_of(ops: NativeOps, kind: Kind) -> Callable[..., list[Any]]:
+    """A gradient as TensorFlow registers it: of every input of the node; the token's is None."""
 
     def of_node(node: Any, *grads: Any) -> list[Any]:
-        return [*gradient(ops, node, grads), None]
+        call = Call(kind, **{field: node.get_attr(name) for name, field in _attributes(kind)})
+        names = [name.decode() for name in node.get_attr("names")]
+        if kind is Kind.ALLTOALL:
+            exchanged = (grads[0], node.inputs[0], node.outputs[1])
+            return [gradients.of_alltoall(ops, call, names[0], *exchanged), None, None]
+        return [*gradients.of_call(ops, call, names, grads, node.inputs[:-1]), None]
 
     return of_node
 
 
-def _allreduce_gradient(ops: NativeOps, node: Any, grads: Sequence[Any]) -> list[Any]:
-    return gradients.of_allreduce(ops, grads, _names(node), *_reduction(node), _is_group(node))
+_ATTRIBUTES = {"op": "reduce_op", "prescale": "prescale_factor", "postscale": "postscale_factor"}
 
 
-def _reducescatter_gradient(ops: NativeOps, node: Any, grads: Sequence[Any]) -> list[Any]:
-    return gradients.of_reducescatter(ops, grads, _names(node), *_reduction(node), _is_group(node))
-
-
-def _allgather_gradient(ops: NativeOps, node: Any, grads: Sequence[Any]) -> list[Any]:
-    tensors = node.inputs[:-1]
-    names, process_set = _names(node), node.get_attr("process_set_id")
-    return gradients.of_allgather(ops, grads, tensors, names, process_set, _is_group(node))
-
-
-def _broadcast_gradient(ops: NativeOps, node: Any, grads: Sequence[Any]) -> list[Any]:
-    root_rank, process_set = node.get_attr("root_rank"), node.get_attr("process_set_id")
-    return gradients.of_broadcast(ops, grads, _names(node), root_rank, process_set)
-
-
-def _alltoall_gradient(ops: NativeOps, node: Any, grads: Sequence[Any]) -> list[Any]:
-    (name,), process_set = _names(node), node.get_attr("process_set_id")
-    tensor, received_splits = node.inputs[0], node.outputs[1]
-    of_tensor = gradients.of_alltoall(ops, grads[0], tensor, received_splits, name, process_set)
-    return [of_tensor, None]
-
-
-_GRADIENTS: dict[str, Callable[[NativeOps, Any, Sequence[Any]], list[Any]]] = {
-    "HorovodAllreduce": _allreduce_gradient,
-    "HorovodAllgather": _allgather_gradient,
-    "HorovodBroadcast": _broadcast_gradient,
-    "HorovodAlltoall": _alltoall_gradient,
-    "HorovodReducescatter": _reducescatter_gradient,
-}
-
-
-def _names(node: Any) -> list[str]:
-    return [name.decode() for name in node.get_attr("names")]
-
-
-def _is_group(node: Any) -> bool:
-    is_group: bool = node.get_attr("is_group")
-    return is_group
-
-
-def _reduction(node: Any) -> tuple[int, float, float, int]:
-    prescale, postscale = node.get_attr("prescale_factor"), node.get_attr("postscale_factor")
-    return node.get_attr("reduce_op"), prescale, postscale, node.get_attr("process_set_id")
+@cache
+def _attributes(kind: Kind) -> list[tuple[str, str]]:
+    """The attributes of a node with the fields of ``Call`` that they hold."""
+    row = COLLECTIVES[kind]
+    fields = [field for field in row.arguments if field != "splits"]
+    fields += ["is_group"] if row.is_grouped else []
+    named = [(_ATTRIBUTES.get(field, field), field) for field in fields]
+    return [*named, ("process_set_id", "process_set")]

@@ -2,8 +2,8 @@
 
 Its asynchronous kernels keep TensorFlow's callback beyond the call that hands it out, which the C
 API does not promise. A node that does so and nothing else tells whether this TensorFlow allows it.
-In versions that nobody has tried yet it runs in a process of its own first, since its failure may
-be a crash.
+In versions outside of our tests it runs in a process of its own first, since its failure may be a
+crash.
 """
 
 from __future__ import annotations

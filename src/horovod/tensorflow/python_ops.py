@@ -16,18 +16,25 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from horovod import _native
 from horovod.core import world
+from horovod.core.calls import Call, check_splits
+from horovod.core.collectives import join
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ids_and_ranks
 from horovod.errors import HorovodInternalError
+from horovod.numpy.adapter import NumpyAdapter
+from horovod.numpy.calls import ArrayCalls
 from horovod.tensorflow import gradients
-from horovod.tensorflow.arrays import Arrays, run_alltoall, run_join, run_many
-from horovod.tensorflow.names import node_name
+from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.util import engine_errors_as_tf_errors
 
 __all__ = ["PythonOps"]
+
+Arrays = list[NDArray[Any]]
+
+_calls = ArrayCalls(NumpyAdapter())
 
 # What a graph's last collective was, by chain: the next one of the chain waits for it. Broadcasts
 # are a chain of their own, since a TF1 script runs the one that hands out the first values before
@@ -38,128 +45,56 @@ _last_nodes: WeakKeyDictionary[Any, dict[str, ref[Any]]] = WeakKeyDictionary()
 class PythonOps:
     """``CollectiveOps`` over the engine's Python interface."""
 
-    def allreduce(
-        self,
-        tensors: Sequence[Any],
-        names: Sequence[str],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        is_group: bool,
-    ) -> list[Any]:
+    def run(self, call: Call, names: Sequence[str], tensors: Sequence[Any]) -> list[Any]:
         """See ``CollectiveOps``."""
-        operation = _native.Operation(Kind.ALLREDUCE, op, 0, prescale, postscale, process_set)
-        options = (op, prescale, postscale, process_set, is_group)
 
         def run(arrays: Arrays) -> Arrays:
-            return run_many(operation, names, arrays, is_group, keeps_shape=True)
+            return _calls.run(call, list(names), arrays)
 
         def gradient(*grads: Any) -> list[Any]:
-            return gradients.of_allreduce(self, grads, names, *options)
+            return gradients.of_call(self, call, names, grads, tensors)
 
-        return _differentiable(
-            node_name("HorovodAllreduce", names, is_group),
-            run,
-            tensors,
-            _shapes_of(tensors),
-            gradient,
-        )
+        shapes = [tensor.shape for tensor in tensors]
+        if not call.keeps_shape:
+            shapes = [_with_any_rows(shape) for shape in shapes]
+        name = node_name(op_type_of(call.kind), names, call.is_group)
+        chain = "broadcast" if call.kind is Kind.BROADCAST else ""
 
-    def allgather(
-        self, tensors: Sequence[Any], names: Sequence[str], process_set: int, is_group: bool
-    ) -> list[Any]:
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def node(*inputs: Any) -> Any:
+            dtypes = [tensor.dtype for tensor in inputs]
+            return _node(name, run, inputs, dtypes, shapes, chain), gradient
+
+        return list(node(*tensors))
+
+    def alltoall(self, call: Call, name: str, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
         """See ``CollectiveOps``."""
-        operation = _native.Operation(Kind.ALLGATHER, process_set=process_set)
 
         def run(arrays: Arrays) -> Arrays:
-            return run_many(operation, names, arrays, is_group, keeps_shape=False)
-
-        def gradient(*grads: Any) -> list[Any]:
-            return gradients.of_allgather(self, grads, tensors, names, process_set, is_group)
-
-        return _differentiable(
-            node_name("HorovodAllgather", names, is_group),
-            run,
-            tensors,
-            _other_rows(tensors),
-            gradient,
-        )
-
-    def broadcast(
-        self, tensors: Sequence[Any], names: Sequence[str], root_rank: int, process_set: int
-    ) -> list[Any]:
-        """See ``CollectiveOps``."""
-        operation = _native.Operation(Kind.BROADCAST, root=root_rank, process_set=process_set)
-
-        def run(arrays: Arrays) -> Arrays:
-            return run_many(operation, names, arrays, False, keeps_shape=True)
-
-        def gradient(*grads: Any) -> list[Any]:
-            return gradients.of_broadcast(self, grads, names, root_rank, process_set)
-
-        name = node_name("HorovodBroadcast", names)
-        shapes = _shapes_of(tensors)
-        return _differentiable(name, run, tensors, shapes, gradient, chain="broadcast")
-
-    def alltoall(
-        self, tensor: Any, splits: Any | None, name: str, process_set: int
-    ) -> tuple[Any, Any]:
-        """See ``CollectiveOps``."""
-        operation = _native.Operation(Kind.ALLTOALL, process_set=process_set)
-
-        def run(arrays: Arrays) -> Arrays:
-            return run_alltoall(operation, name, *arrays)
+            array, *given = arrays
+            rows = [check_splits(NumpyAdapter().split_list(found)) for found in given]
+            return _calls.run(call, [name], [array], *rows)
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def exchange(tensor: Any) -> Any:
             inputs = [tensor] if splits is None else [tensor, splits]
             dtypes = [tensor.dtype, tf.int32]
-            shapes = [*_other_rows([tensor]), tf.TensorShape([None])]
+            shapes = [_with_any_rows(tensor.shape), tf.TensorShape([None])]
             output, received = _node(f"{name}/", run, inputs, dtypes, shapes)
 
             def gradient(grad: Any, _: Any) -> Any:
-                args = (self, grad, tensor, received, name, process_set)
-                return gradients.of_alltoall(*args)
+                return gradients.of_alltoall(self, call, name, grad, tensor, received)
 
             return (output, received), gradient
 
         output, received = exchange(tensor)
         return output, received
 
-    def reducescatter(
-        self,
-        tensors: Sequence[Any],
-        names: Sequence[str],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        is_group: bool,
-    ) -> list[Any]:
-        """See ``CollectiveOps``."""
-        operation = _native.Operation(Kind.REDUCESCATTER, op, 0, prescale, postscale, process_set)
-        options = (op, prescale, postscale, process_set, is_group)
-
-        def run(arrays: Arrays) -> Arrays:
-            return run_many(operation, names, arrays, is_group, keeps_shape=False)
-
-        def gradient(*grads: Any) -> list[Any]:
-            return gradients.of_reducescatter(self, grads, names, *options)
-
-        return _differentiable(
-            node_name("HorovodReducescatter", names, is_group),
-            run,
-            tensors,
-            _other_rows(tensors),
-            gradient,
-        )
-
     def join(self, name: str) -> Any:
         """See ``CollectiveOps``."""
 
         def run(_: Arrays) -> Arrays:
-            return [run_join()]
+            return [np.array(join(), np.int32)]
 
         return _node(f"{name}/", run, [], [tf.int32], [tf.TensorShape([])])[0]
 
@@ -174,24 +109,6 @@ class PythonOps:
         found = tf.numpy_function(lambda: run([])[0], [], tf.int32, name=name)
         found.set_shape([])
         return found
-
-
-def _differentiable(
-    name: str,
-    run: Callable[[Arrays], Arrays],
-    tensors: Sequence[Any],
-    shapes: list[tf.TensorShape],
-    gradient: Callable[..., list[Any]],
-    chain: str = "",
-) -> list[Any]:
-    """A node whose results have the dtypes of its inputs, with this gradient."""
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def node(*inputs: Any) -> Any:
-        dtypes = [tensor.dtype for tensor in inputs]
-        return _node(name, run, inputs, dtypes, shapes, chain), gradient
-
-    return list(node(*tensors))
 
 
 def _node(
@@ -244,16 +161,8 @@ def _previous(graph: Any, chain: str) -> list[Any]:
     return [node]
 
 
-def _shapes_of(tensors: Sequence[Any]) -> list[tf.TensorShape]:
-    return [tensor.shape for tensor in tensors]
-
-
-def _other_rows(tensors: Sequence[Any]) -> list[tf.TensorShape]:
-    """The shapes with a first dimension that only running tells."""
-    return [_with_any_rows(tensor.shape) for tensor in tensors]
-
-
 def _with_any_rows(shape: tf.TensorShape) -> tf.TensorShape:
+    """The shape with a first dimension that is known only when the node runs."""
     if not shape.rank:  # unknown, or a scalar, which the engine refuses
         return tf.TensorShape(None)
     return tf.TensorShape([None]).concatenate(shape[1:])

@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.gradient_groups import Groups
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import GradientAggregation
-from horovod.tensorflow.gradient_groups import Groups
 from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
 
 __all__ = ["WrappedOptimizer"]

@@ -14,41 +14,31 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 
-from horovod.core.operations import Dtype, Kind
-from horovod.tensorflow.names import node_name
+from horovod.core.calls import Call
+from horovod.core.operations import Dtype
+from horovod.tensorflow.names import node_name, op_type_of
 
-__all__ = ["Call", "run_call", "run_world_number", "static_shape"]
+__all__ = ["XlaCall", "run_call", "run_world_number", "static_shape"]
 
 _TOKEN = "_horovod_xla_token"
 
 
 @dataclass(frozen=True)
-class Call:
-    """What all tensors of a collective have in common.
+class XlaCall:
+    """A call with what a compiled program has to know of it.
 
     ``names``: final; one for a group, else one for each tensor. ``size``: how many ranks the set
     has while the function is traced.
     """
 
-    kind: Kind
+    call: Call
     names: Sequence[str]
-    process_set: int = 0
-    is_group: bool = False
-    op: int = 0
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root_rank: int = 0
     size: int = 0
     splits: Sequence[int] = ()
 
-    @property
-    def node_type(self) -> str:
-        """What the node would be called outside of XLA."""
-        return f"Horovod{self.kind.name.capitalize()}"
-
 
 def run_call(
-    call: Call,
+    xla_call: XlaCall,
     tensors: Sequence[Any],
     rows: Sequence[int | None],
     extra: Sequence[int] | None = None,
@@ -56,12 +46,13 @@ def run_call(
     """Put the call into the graph.
 
     Args:
-        call: what it is.
+        xla_call: what it is.
         tensors: its inputs, with static shapes.
         rows: of each result, where these differ from the input's; the rest of its shape does not.
         extra: the shape of one more result, of int32.
     """
-    shapes = [static_shape(call, tensor) for tensor in tensors]
+    call, names = xla_call.call, xla_call.names
+    shapes = [static_shape(call, names, tensor) for tensor in tensors]
     results = [
         shape if count is None else [count, *shape[1:]]
         for shape, count in zip(shapes, rows, strict=True)
@@ -74,11 +65,11 @@ def run_call(
     *found, token = xla_custom_call_v2(
         operands=[*tensors, _token_of(graph)],
         call_target_name="horovod_collective",
-        backend_config=_text_of(call, tensors, shapes, rows),
+        backend_config=_text_of(xla_call, tensors, shapes, rows),
         has_side_effect=True,
         result_dtypes=[*dtypes, tf.int32],
         result_shapes=[*results, []],
-        name=node_name(call.node_type, call.names, call.is_group) if call.names else None,
+        name=node_name(op_type_of(call.kind), names, call.is_group) if names else None,
     )
     setattr(graph, _TOKEN, token)
     return list(found)
@@ -98,7 +89,7 @@ def run_world_number(what: int, process_set: int, name: str | None) -> Any:
     return value
 
 
-def static_shape(call: Call, tensor: Any) -> list[int]:
+def static_shape(call: Call, names: Sequence[str], tensor: Any) -> list[int]:
     """The shape of a tensor, all of which XLA has to know.
 
     Raises:
@@ -106,7 +97,7 @@ def static_shape(call: Call, tensor: Any) -> list[int]:
     """
     if not tensor.shape.is_fully_defined():
         raise ValueError(
-            f"{call.kind.name.lower()} '{call.names[0]}': the tensor's shape is {tensor.shape} "
+            f"{call.title} '{names[0]}': the tensor's shape is {tensor.shape} "
             "while the function is traced; a function that XLA compiles needs all dimensions"
         )
     shape: list[int] = tensor.shape.as_list()
@@ -123,18 +114,19 @@ def _token_of(graph: Any) -> Any:
 
 
 def _text_of(
-    call: Call,
+    xla_call: XlaCall,
     tensors: Sequence[Any],
     shapes: Sequence[Sequence[int]],
     rows: Sequence[int | None],
 ) -> str:
     """As bindings/tensorflow/xla_call.cc reads it: numbers with a space behind each, then names."""
+    call, splits = xla_call.call, xla_call.splits
     numbers: list[Any] = [int(call.kind), int(call.op), int(call.is_group), call.root_rank]
-    numbers += [float(call.prescale), float(call.postscale), call.process_set, call.size]
-    numbers += [len(call.splits), *call.splits, len(tensors)]
+    numbers += [float(call.prescale), float(call.postscale), call.process_set, xla_call.size]
+    numbers += [len(splits), *splits, len(tensors)]
     for tensor, shape, count in zip(tensors, shapes, rows, strict=True):
         numbers += [_dtype_of(tensor), len(shape), *shape, 0 if count is None else count]
-    return "".join(f"{number!r} " for number in numbers) + "\n".join(call.names)
+    return "".join(f"{number!r} " for number in numbers) + "\n".join(xla_call.names)
 
 
 def _dtype_of(tensor: Any) -> int:

@@ -14,40 +14,30 @@ from typing import Any
 import torch
 
 from horovod import _native
-from horovod.core.grouped import GroupedCollectives
+from horovod.core.collectives import Collectives
 from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 from horovod.core.world import cuda_built, has_spare_cores
 
+# What ``horovod.torch`` exports. The rest is for the modules beside this one; the blocking calls
+# that users see are those of ``differentiable``.
 __all__ = [
-    "DTYPES",
-    "allgather",
     "allgather_async",
-    "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
-    "allreduce_batch_async_",
-    "alltoall",
     "alltoall_async",
-    "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "grouped_allgather",
     "grouped_allgather_async",
-    "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
-    "grouped_reducescatter",
     "grouped_reducescatter_async",
     "poll",
-    "reducescatter",
     "reducescatter_async",
-    "spare_cores",
     "synchronize",
-    "within_reach",
 ]
 
 DTYPES = {
@@ -75,7 +65,7 @@ def _current_stream(device: int) -> int:
 
 
 class _TorchAdapter:
-    """``flights.Adapter`` over DLPack's exchange table."""
+    """``handles.Adapter`` over DLPack's exchange table."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -264,7 +254,7 @@ def within_reach(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_cuda and cuda_built() else tensor.cpu()
 
 
-_collectives: GroupedCollectives[torch.Tensor] = GroupedCollectives(_make_adapter())
+_collectives: Collectives[torch.Tensor] = Collectives(_make_adapter())
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async

@@ -2,7 +2,7 @@
 
 Every rank makes the original optimizer's step on its own gradients. The differences between the
 parameters after and before it are reduced with Adasum, all in one batch, and added to where the
-parameters started. Nothing is in flight outside of ``step``.
+parameters started. No operation is pending outside of ``step``.
 """
 
 from __future__ import annotations

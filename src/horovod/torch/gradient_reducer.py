@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from horovod.core.compression import NoneCompressor
+from horovod.core.gradient_groups import BATCH_BYTES
 from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
@@ -49,10 +50,6 @@ from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
 
 __all__ = ["BATCH_BYTES", "GradientReducer"]
-
-# Large enough that a batch costs far more to move than to submit, small enough that the first one
-# leaves early in backward.
-BATCH_BYTES = 1 << 20
 
 
 class GradientReducer:
@@ -112,7 +109,7 @@ class GradientReducer:
 
     @property
     def in_flight(self) -> bool:
-        """Whether gradients are ready or sent, so that nobody else may write to them."""
+        """Whether gradients are ready or sent, so that other code must not write to them."""
         return (
             bool(self._batches or self._ready)
             or self._sparse.in_flight
@@ -148,7 +145,7 @@ class GradientReducer:
             self._restart()
 
     def set_passes(self, passes: int) -> None:
-        """Change how many backward passes add up; takes effect at once if nothing is in flight."""
+        """Change how many backward passes add up; takes effect at once if nothing is pending."""
         self._passes = passes
         if not self.in_flight:
             self._restart()
@@ -159,7 +156,7 @@ class GradientReducer:
         Parameters that were not ready are reduced with the gradient they have, or zeros.
 
         Raises:
-            HorovodInternalError: some reduction failed; all others have ended, nothing is in flight
+            HorovodInternalError: some reduction failed; all others have ended, nothing is pending
                 and gradients are unspecified.
         """
         try:

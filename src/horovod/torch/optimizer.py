@@ -108,7 +108,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._reducer.set_passes(passes)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load as the original does; reductions in flight are dropped and counting starts anew."""
+        """Load as the original does; pending reductions are dropped and counting starts anew."""
         if self._reducer is not None:
             self._reducer.drop()
         self._forget_synchronized()
@@ -133,7 +133,7 @@ class _DistributedOptimizer(WrappedOptimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step reads this before it unscales the gradients and looks for infinite ones.
-        # That is the last moment to reduce them: later they would be changed in flight, and ranks
+        # That is the last moment to reduce them: later they would change while pending, and ranks
         # would come to different decisions.
         if _is_read_by_grad_scaler() and self._should_synchronize and not self._is_synchronized:
             self.synchronize()
@@ -293,7 +293,7 @@ def _is_reducing(process_set: ProcessSet) -> bool:
 
 
 def _is_read_by_grad_scaler() -> bool:
-    """Whether the caller's property is read by ``GradScaler.step``, and not by somebody curious."""
+    """Whether the caller's property is read by ``GradScaler.step``, and not by other code."""
     return sys._getframe(2).f_code is _SCALER.step.__code__
 
 

@@ -1,4 +1,4 @@
-"""What recordings and reports call the system of this machine."""
+"""The name of this machine's system, for recordings and reports."""
 
 from __future__ import annotations
 

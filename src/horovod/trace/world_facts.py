@@ -1,6 +1,6 @@
-"""What recordings and presences say about their world, checked: they are files, and may be damaged.
+"""Checks the description of a world in recordings and presence files, which may be damaged.
 
-Errors are ValueErrors that name the field, what was found and what was expected.
+Errors are ValueErrors with the field, the value that was found and what was expected.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def text_field(fields: Mapping[str, Any], name: str) -> str:
 
 
 def checked_world(world: Any) -> Mapping[str, Any]:
-    """``world``, if it is an object whose fields are of the types that the engine writes.
+    """``world``, if it is an object whose fields have the types that the engine writes.
 
-    Fields may be missing; ``hosts`` has ranks of ``ranks`` alone.
+    Fields may be missing; the ranks in ``hosts`` must be among ``ranks``.
     """
     if not isinstance(world, dict):
         raise _unexpected("world", world, "an object")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from network import Host
 
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
 
 __all__ = ["JobStore"]
 
@@ -46,17 +46,17 @@ class JobStore:
         """The store's reports of refused connections."""
         return self._errors.read_text()
 
-    def variables(self, slot: Slot) -> dict[str, str]:
+    def variables(self, rank_info: RankInfo) -> dict[str, str]:
         """The variables of a launcher for the process of this slot."""
         address, port = self.address
         return {
-            "HOROVOD_RANK": str(slot.rank),
-            "HOROVOD_SIZE": str(slot.size),
-            "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-            "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-            "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-            "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-            "HOROVOD_HOSTNAME": slot.hostname,
+            "HOROVOD_RANK": str(rank_info.rank),
+            "HOROVOD_SIZE": str(rank_info.size),
+            "HOROVOD_LOCAL_RANK": str(rank_info.local_rank),
+            "HOROVOD_LOCAL_SIZE": str(rank_info.local_size),
+            "HOROVOD_CROSS_RANK": str(rank_info.cross_rank),
+            "HOROVOD_CROSS_SIZE": str(rank_info.cross_size),
+            "HOROVOD_HOSTNAME": rank_info.hostname,
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
             "_HOROVOD_SECRET_KEY": self._secret,

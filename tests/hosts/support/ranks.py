@@ -21,7 +21,8 @@ import psutil
 from job_store import JobStore
 from network import Host
 
-from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.hosts import HostSlots, assign_ranks
 
 __all__ = ["Job", "Rank", "slots_of"]
 
@@ -91,9 +92,9 @@ class Job:
         try:
             self.store = JobStore(hosts[0], self._folder / "store.err")
             self._stack.callback(self.store.close)
-            for slot in slots_of(hosts, ranks_per_host):
-                own = {**(environment or {}), **(of_rank or {}).get(slot.rank, {})}
-                self._start_rank(slot, words, own)
+            for rank_info in slots_of(hosts, ranks_per_host):
+                own = {**(environment or {}), **(of_rank or {}).get(rank_info.rank, {})}
+                self._start_rank(rank_info, words, own)
         except BaseException:
             self.close()
             raise
@@ -136,21 +137,28 @@ class Job:
     ) -> None:
         self.close()
 
-    def _start_rank(self, slot: Slot, words: Sequence[str], own: Mapping[str, str]) -> None:
-        host = next(each for each in self._hosts if each.name == slot.hostname)
+    def _start_rank(
+        self, rank_info: RankInfo, words: Sequence[str], own: Mapping[str, str]
+    ) -> None:
+        host = next(each for each in self._hosts if each.name == rank_info.hostname)
         with (
-            (self._folder / f"{slot.rank}.out").open("w") as out,
-            (self._folder / f"{slot.rank}.err").open("w") as err,
+            (self._folder / f"{rank_info.rank}.out").open("w") as out,
+            (self._folder / f"{rank_info.rank}.err").open("w") as err,
         ):
             # Ranks share the cores.
-            variables = {**os.environ, "OMP_NUM_THREADS": "1", **self.store.variables(slot), **own}
+            variables = {
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                **self.store.variables(rank_info),
+                **own,
+            }
             entered = host.start(words, stdout=out, stderr=err, env=variables)
-        rank = Rank(slot.rank, host, entered, self._folder)
+        rank = Rank(rank_info.rank, host, entered, self._folder)
         self.ranks.append(rank)
         self._stack.callback(rank.kill)
 
 
-def slots_of(hosts: Sequence[Host], ranks_per_host: Sequence[int]) -> tuple[Slot, ...]:
+def slots_of(hosts: Sequence[Host], ranks_per_host: Sequence[int]) -> tuple[RankInfo, ...]:
     """The position of every rank in the world, by rank."""
     pairs = zip(hosts, ranks_per_host, strict=True)
     listed = [HostSlots(host.name, count) for host, count in pairs]

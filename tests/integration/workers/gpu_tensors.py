@@ -9,7 +9,7 @@ from gpu_stand_ins import PretendGpu, exchange_capsule
 import horovod.torch as hvd
 from horovod import _native
 from horovod.core import world
-from horovod.core.grouped import GroupedCollectives
+from horovod.core.collectives import Collectives
 from horovod.core.operations import Dtype
 from horovod.numpy.adapter import DTYPES
 from horovod.torch.adapter import _TorchAdapter
@@ -38,7 +38,7 @@ has_own_gpu = sys.argv[1] == "own"
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 gpu = PretendGpu(rank if has_own_gpu else 0)
-ops = GroupedCollectives(Adapter(_native.TensorReader(exchange_capsule(gpu))))
+ops = Collectives(Adapter(_native.TensorReader(exchange_capsule(gpu))))
 
 ones = gpu.tensor([1.0, 2.0])
 assert ops.allreduce(ones, op=hvd.Sum).tolist() == [size, 2 * size]

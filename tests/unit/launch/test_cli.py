@@ -12,9 +12,10 @@ from horovod.core.base import mpi_library
 from horovod.launch.cli import build_info
 from horovod.launch.cli import main as cli
 from horovod.launch.experiment.schema import read_experiment
+from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.job_plan import JobOutcome, JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.workers.processes import describe_exit, words_to_run
+from horovod.launch.workers.processes import describe_exit
 
 
 @pytest.fixture
@@ -276,9 +277,9 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_several_words_run_as_they_are_and_one_with_spaces_by_a_shell() -> None:
-    assert words_to_run(["python", "a b"]) == ["python", "a b"]
-    assert words_to_run(["python"]) == ["python"]
-    assert words_to_run(["cd x && y"]) == ["/bin/sh", "-c", "cd x && y"]
+    assert command_argv(["python", "a b"]) == ["python", "a b"]
+    assert command_argv(["python"]) == ["python"]
+    assert command_argv(["cd x && y"]) == ["/bin/sh", "-c", "cd x && y"]
 
 
 def test_exits_in_words() -> None:

@@ -12,48 +12,42 @@ import pytest
 import horovod
 from horovod.launch.calls.call import Call
 from horovod.launch.model.hosts import HostSlots
-from horovod.launch.model.job_plan import OtherHosts
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run import function
-from horovod.launch.run.elastic_options import ElasticRun
-from horovod.launch.run.options import RunOptions
 
 SCRIPT = {"host_discovery_script": "./hosts.sh"}
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Call, RunOptions]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Call, JobPlan]]:
     """Jobs are written down instead of run."""
-    seen: list[tuple[Call, RunOptions]] = []
-    monkeypatch.setattr(
-        function, "run_call", lambda call, options, environ: seen.append((call, options))
-    )
+    seen: list[tuple[Call, JobPlan]] = []
+    monkeypatch.setattr(function, "run_call", lambda call, plan, environ: seen.append((call, plan)))
     return seen
 
 
-def options_of(asked: list[tuple[Call, RunOptions]], **given: Any) -> RunOptions:
+def plan_of(asked: list[tuple[Call, JobPlan]], **given: Any) -> JobPlan:
     horovod.run(print, **given)
     return asked[-1][1]
 
 
-def test_defaults(asked: list[tuple[Call, RunOptions]]) -> None:
-    options = options_of(asked)
-    assert [(slot.rank, slot.size, slot.hostname) for slot in options.slots] == [
-        (0, 1, "localhost")
-    ]
-    assert (options.executable, options.start_timeout_s) == (sys.executable, None)
-    assert (options.output_directory, options.is_verbose) == (None, False)
+def test_defaults(asked: list[tuple[Call, JobPlan]]) -> None:
+    plan = plan_of(asked)
+    assert [(slot.rank, slot.size, slot.hostname) for slot in plan.slots] == [(0, 1, "localhost")]
+    assert plan.command[0] == sys.executable
+    assert plan.extra_environment == {}
+    assert (plan.output_directory, plan.is_verbose) == (None, False)
     assert asked[0][0] == Call(print, (), {}, tuple(sys.argv), tuple(sys.path))
 
 
-def test_another_python_searches_its_own_path(asked: list[tuple[Call, RunOptions]]) -> None:
+def test_another_python_searches_its_own_path(asked: list[tuple[Call, JobPlan]]) -> None:
     horovod.run(print, executable="/bin/sh")
     assert asked[0][0].search_path is None
 
 
-def test_what_asks_for_nothing_special_is_accepted(asked: list[tuple[Call, RunOptions]]) -> None:
-    options = options_of(
+def test_what_asks_for_nothing_special_is_accepted(asked: list[tuple[Call, JobPlan]]) -> None:
+    plan = plan_of(
         asked,
         num_proc=np.int64(2),
         hosts="localhost:1,127.0.0.1:3",
@@ -67,14 +61,15 @@ def test_what_asks_for_nothing_special_is_accepted(asked: list[tuple[Call, RunOp
         use_mpi=False,
         network_interfaces=["lo", "eth0"],
     )
-    assert [slot.local_rank for slot in options.slots] == [0, 1]
-    assert (options.start_timeout_s, options.output_directory) == (5.0, Path("logs"))
-    assert options.is_verbose
-    assert options_of(asked, network_interfaces="lo,eth0", use_gloo=False).slots
+    assert [slot.local_rank for slot in plan.slots] == [0, 1]
+    assert plan.extra_environment == {"HOROVOD_START_TIMEOUT": "5"}
+    assert plan.output_directory == Path("logs")
+    assert plan.is_verbose
+    assert plan_of(asked, network_interfaces="lo,eth0", use_gloo=False).slots
 
 
-def test_other_machines(asked: list[tuple[Call, RunOptions]]) -> None:
-    options = options_of(
+def test_other_machines(asked: list[tuple[Call, JobPlan]]) -> None:
+    plan = plan_of(
         asked,
         num_proc=2,
         hosts="localhost:1,a.invalid:2",
@@ -83,49 +78,47 @@ def test_other_machines(asked: list[tuple[Call, RunOptions]]) -> None:
         network_interfaces="eth0,ib0",
         start_timeout=70,
     )
-    assert [slot.hostname for slot in options.slots] == ["localhost", "a.invalid"]
-    assert options.others == OtherHosts(
+    assert [slot.hostname for slot in plan.slots] == ["localhost", "a.invalid"]
+    assert plan.others == OtherHosts(
         {"a.invalid": ()}, SshOptions(2222, "key"), ("eth0", "ib0"), 70.0
     )
 
 
 def test_the_start_timeout_of_the_environment(
-    asked: list[tuple[Call, RunOptions]], monkeypatch: pytest.MonkeyPatch
+    asked: list[tuple[Call, JobPlan]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "55")
-    assert options_of(asked).others.start_timeout_s == 55
-    assert options_of(asked, start_timeout=5).others.start_timeout_s == 5
+    assert plan_of(asked).others.start_timeout_s == 55
+    assert plan_of(asked, start_timeout=5).others.start_timeout_s == 5
 
 
-def test_a_hostfile(asked: list[tuple[Call, RunOptions]], tmp_path: Path) -> None:
+def test_a_hostfile(asked: list[tuple[Call, JobPlan]], tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost slots=2\n")
-    options = options_of(asked, num_proc=2, hostfile=tmp_path / "hosts")
-    assert len(options.slots) == 2
+    plan = plan_of(asked, num_proc=2, hostfile=tmp_path / "hosts")
+    assert len(plan.slots) == 2
     with pytest.raises(FileNotFoundError):
         horovod.run(print, hostfile=str(tmp_path / "none"))
 
 
-def test_old_names_still_work_and_say_so(asked: list[tuple[Call, RunOptions]]) -> None:
+def test_old_names_still_work_and_say_so(asked: list[tuple[Call, JobPlan]]) -> None:
     with pytest.warns(DeprecationWarning, match="np is deprecated; use num_proc") as caught:
-        assert len(options_of(asked, np=3).slots) == 3
+        assert len(plan_of(asked, np=3).slots) == 3
     assert caught[0].filename == __file__
     with pytest.warns(DeprecationWarning, match="network_interface is deprecated"):
-        assert options_of(asked, network_interface="lo,eth0").slots
+        assert plan_of(asked, network_interface="lo,eth0").slots
     with pytest.warns(DeprecationWarning, match="min_np is deprecated; use min_num_proc"):
-        elastic = options_of(asked, min_np=1, num_proc=2, hosts="a:1,b:1").elastic
+        elastic = plan_of(asked, min_np=1, num_proc=2, hosts="a:1,b:1").elastic
     assert elastic is not None
     assert elastic.limits.min_np == 1
     with pytest.warns(DeprecationWarning, match="max_np is deprecated"):
-        elastic = options_of(asked, max_np=2, host_discovery_script="./hosts.sh").elastic
+        elastic = plan_of(asked, max_np=2, host_discovery_script="./hosts.sh").elastic
     assert elastic is not None
     assert elastic.limits.max_np == 2
 
 
-def test_an_elastic_job(
-    asked: list[tuple[Call, RunOptions]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_elastic_job(asked: list[tuple[Call, JobPlan]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "7.5")
-    options = options_of(
+    plan = plan_of(
         asked,
         num_proc=4,
         min_num_proc=np.int64(2),
@@ -136,18 +129,18 @@ def test_an_elastic_job(
         host_discovery_script=Path("hosts.sh"),
     )
     limits = Limits(4, 2, 6, 0, 7.5, (1.0, 60.5))
-    assert options.elastic == ElasticRun(limits, "hosts.sh", 3)
-    assert (options.result_count, options.slots, options.hosts) == (2, (), ())
+    assert plan.elastic == ElasticPlan(limits, "hosts.sh", 3)
+    assert (plan.most_results, plan.slots, plan.hosts) == (2, (), ())
 
 
-def test_an_elastic_job_on_hosts_that_stay(asked: list[tuple[Call, RunOptions]]) -> None:
-    options = options_of(asked, num_proc=3, min_num_proc=2, hosts="a:2,b:2")
-    assert options.elastic == ElasticRun(Limits(3, 2, None, None, 600.0, None))
-    assert options.hosts == (HostSlots("a", 2), HostSlots("b", 2))
-    here = options_of(asked, min_num_proc=1, max_num_proc=3, cooldown_range=(1, 9))
+def test_an_elastic_job_on_hosts_that_stay(asked: list[tuple[Call, JobPlan]]) -> None:
+    plan = plan_of(asked, num_proc=3, min_num_proc=2, hosts="a:2,b:2")
+    assert plan.elastic == ElasticPlan(Limits(3, 2, None, None, 600.0, None))
+    assert plan.hosts == (HostSlots("a", 2), HostSlots("b", 2))
+    here = plan_of(asked, min_num_proc=1, max_num_proc=3, cooldown_range=(1, 9))
     assert here.hosts == (HostSlots("localhost", 3),)
-    by_script = options_of(asked, num_proc=2, host_discovery_script="cat hosts")
-    assert by_script.result_count == 2
+    by_script = plan_of(asked, num_proc=2, host_discovery_script="cat hosts")
+    assert by_script.most_results == 2
 
 
 @pytest.mark.parametrize(
@@ -183,7 +176,7 @@ def test_an_elastic_job_on_hosts_that_stay(asked: list[tuple[Call, RunOptions]])
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_is_refused(
-    given: dict[str, Any], text: str, asked: list[tuple[Call, RunOptions]]
+    given: dict[str, Any], text: str, asked: list[tuple[Call, JobPlan]]
 ) -> None:
     with pytest.raises(ValueError, match=text):
         horovod.run(print, **given)
@@ -201,13 +194,13 @@ def test_what_is_refused(
     ],
 )
 def test_what_changes_nothing_is_accepted_with_a_warning(
-    given: dict[str, Any], where: str, asked: list[tuple[Call, RunOptions]]
+    given: dict[str, Any], where: str, asked: list[tuple[Call, JobPlan]]
 ) -> None:
     (name,) = given
     with pytest.warns(UserWarning, match=f"{name}=.* has an effect only {where}") as warned:
         horovod.run(print, **given)
     assert warned[0].filename == __file__
-    assert asked[0][1].slots == options_of(asked).slots
+    assert asked[0][1].slots == plan_of(asked).slots
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_silent_strangers_do_not_keep_others_from_asking(endpoint: Endpoint) -> 
 def test_who_spreads_its_bytes_is_given_up_all_the_same(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 0.3)
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", endpoint.port)) as slow:
         slow.settimeout(0.02)

@@ -13,15 +13,15 @@ import pytest
 from horovod.metrics import sampling
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, note_sample, open_sampler
-from horovod.rendezvous.bootstrap import Identity
+from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 from horovod.settings import Settings
 from horovod.trace.recording import EVENT_DTYPE, LABEL_DTYPE, EventKind
-from horovod.trace.report.process_record import decoded
+from horovod.trace.report.process_record import record_from_bytes
 
 SECRET = b"s" * 32
-ME = Identity(1, 2, 1, 2, 0, 1, "here", "horovodrun")
+ME = ProcessInfo(1, 2, 1, 2, 0, 1, "here", "horovodrun")
 
 
 class Recorder:
@@ -64,7 +64,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreServer]:
         yield server
 
 
-Begin = Callable[[Identity], "Sampler | None"]
+Begin = Callable[[ProcessInfo], "Sampler | None"]
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_all_worlds_of_a_process_are_one_story(server: StoreServer, begin: Begin
         note_sample({"cycle_time_ms": 1.0}, 5e8, is_chosen=rank == 0)
         sampler.close()
     (told,) = server.found(REPORT_KEYS).values()
-    record = decoded(told)
+    record = record_from_bytes(told)
     assert [world[1:4] for world in record["worlds"]] == [["1", 1, 2], ["2", 0, 2]]
     assert record["about"]["changed"] == ["HOROVOD_CYCLE_TIME"]
     assert {"horovod", "python", "numpy", "system"} <= set(record["about"]["versions"])

@@ -6,6 +6,7 @@ import mxnet as mx
 import pytest
 
 import horovod.mxnet as hvd
+from horovod.core.calls import Call
 from horovod.core.operations import Kind
 from horovod.mxnet import adapter
 
@@ -14,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("world")
 
 def test_unnamed_operations_are_numbered_by_kind_and_set():
     def name(kind, is_group=False):
-        call = adapter.make_call(kind, None, 0, hvd.global_process_set, is_group=is_group)
-        return call.name.decode()
+        call = Call(kind, is_group=is_group)
+        return adapter.make_call(call, [mx.nd.ones(1)], None).name.decode()
 
     assert [name(Kind.ALLREDUCE), name(Kind.ALLREDUCE)] == [
         "allreduce.noname.0",
@@ -29,7 +30,7 @@ def test_unnamed_operations_are_numbered_by_kind_and_set():
 
 def test_operations_of_one_name_share_their_order():
     def order(name):
-        return adapter.make_call(Kind.BROADCAST, name, 0, hvd.global_process_set).order
+        return adapter.make_call(Call(Kind.BROADCAST), [mx.nd.ones(1)], name).order
 
     assert order(None) is None
     assert order("a") is order("a")

@@ -13,7 +13,7 @@ from worlds import MemoryStore
 
 from horovod.errors import InitError
 from horovod.rendezvous import bootstrap as meeting
-from horovod.rendezvous.bootstrap import Identity, identify, meet
+from horovod.rendezvous.bootstrap import ProcessInfo, identify, meet
 from horovod.rendezvous.identity import torchrun
 from horovod.rendezvous.store.server import StoreServer
 
@@ -104,7 +104,7 @@ def test_under_torchrun_a_secret_in_the_environment_goes_before_a_published_one(
     store = MemoryStore()
     monkeypatch.setattr(torchrun, "open_store", lambda *arguments: store)
     environ = {"_HOROVOD_SECRET_KEY": base64.b64encode(given).decode()}
-    meet(Identity(0, 1, 0, 1, 0, 1, "here", "torchrun"), 1, 4096, 30, environ).close()
+    meet(ProcessInfo(0, 1, 0, 1, 0, 1, "here", "torchrun"), 1, 4096, 30, environ).close()
     assert meeting._contact is not None
     assert (meeting._contact.secret == SECRET) is bool(given)
     assert ("secret" in store._values) is not bool(given)
@@ -121,4 +121,4 @@ def test_under_torchrun_a_bad_address_is_refused_by_name(
     environ: dict[str, str], text: str
 ) -> None:
     with pytest.raises(InitError, match=text):
-        meet(Identity(0, 2, 0, 2, 0, 1, "here", "torchrun"), 1, 4096, 1, environ)
+        meet(ProcessInfo(0, 2, 0, 2, 0, 1, "here", "torchrun"), 1, 4096, 1, environ)

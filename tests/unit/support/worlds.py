@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from horovod.errors import InitError
-from horovod.rendezvous.identity.environment import Identity
+from horovod.rendezvous.identity.environment import ProcessInfo
 from horovod.rendezvous.identity.host_id import HostId, this_host_id
 from horovod.rendezvous.mesh import Mesh, connect
 from horovod.rendezvous.store.client import Store
@@ -43,8 +43,8 @@ class MemoryStore:
         pass
 
 
-def identity_of(rank: int, size: int) -> Identity:
-    return Identity(rank, size, rank, size, 0, 1, "here", "horovodrun")
+def identity_of(rank: int, size: int) -> ProcessInfo:
+    return ProcessInfo(rank, size, rank, size, 0, 1, "here", "horovodrun")
 
 
 def join(
@@ -75,7 +75,7 @@ def join_hosts(
     """As ``join``; each group of ranks in ``layout`` is a host."""
     host = next(index for index, group in enumerate(layout) if rank in group)
     size = sum(map(len, layout))
-    identity = Identity(rank, size, 0, 1, 0, 1, HOST_NAME.format(host), "horovodrun")
+    identity = ProcessInfo(rank, size, 0, 1, 0, 1, HOST_NAME.format(host), "horovodrun")
     host_id = HostId(f"host {host}", this_host_id().network)
     return connect(
         identity,

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.core.operations import Average, Sum
+from horovod.core.operations import Average, Kind, Sum
 from horovod.tensorflow import collectives, run_time
 
 
@@ -29,14 +29,15 @@ class FakeOps:
     size: int = 2
     submissions: list[Submission] = field(default_factory=list)
 
-    def allreduce(self, tensors, names, op, prescale, postscale, process_set, is_group):
-        kind = "group" if is_group else "allreduce"
-        self.submissions.append(Submission(kind, list(names), (op, prescale, postscale)))
-        factor = prescale * postscale * {Average: 1, Sum: self.size}[op]
-        return [tensor * tf.cast(factor, tensor.dtype) for tensor in tensors]
-
-    def allgather(self, tensors, names, process_set, is_group):
-        kind = "group of rows" if is_group else "allgather"
+    def run(self, call, names, tensors):
+        if call.kind is Kind.ALLREDUCE:
+            kind = "group" if call.is_group else "allreduce"
+            options = (call.op, call.prescale, call.postscale)
+            self.submissions.append(Submission(kind, list(names), options))
+            factor = call.prescale * call.postscale * {Average: 1, Sum: self.size}[call.op]
+            return [tensor * tf.cast(factor, tensor.dtype) for tensor in tensors]
+        assert call.kind is Kind.ALLGATHER
+        kind = "group of rows" if call.is_group else "allgather"
         self.submissions.append(Submission(kind, list(names), ()))
         return [tf.concat([tensor] * self.size, 0) for tensor in tensors]
 

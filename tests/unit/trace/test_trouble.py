@@ -17,9 +17,9 @@ from horovod.trace.analysis.pending import (
     last_operations,
     pending_of,
 )
-from horovod.trace.analysis.python_stacks import main_thread, own_call
 from horovod.trace.analysis.steps import find_steps
 from horovod.trace.recording import EventKind, Recording
+from horovod.trace.stacks import main_thread, own_call
 from horovod.trace.worlds import collect_worlds
 
 STACKS = """Thread 0x1 [horovod] (most recent call first):

@@ -1,16 +1,13 @@
-"""The options of ``horovodrun`` for jobs whose workers come and go, and the plan they make."""
+"""The options of ``horovodrun`` for elastic jobs, and their plan."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 
-from horovod.launch.jobs.report import REPORT_ENVIRONMENT
-from horovod.launch.model.elastic_plan import ElasticPlan, check_hosts
 from horovod.launch.model.hosts import HostSlots
-from horovod.launch.model.limits import Limits
-from horovod.launch.model.ssh import SshOptions
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, check_hosts
 from horovod.launch.remote.job_folder import check_job_id
 from horovod.settings import Settings
 
@@ -18,17 +15,17 @@ __all__ = [
     "ELASTIC_OPTIONS",
     "add_discovery_option",
     "add_elastic_options",
-    "elastic_plan",
+    "elastic_job",
     "is_elastic",
 ]
 
 _LARGEST_COUNT = 100_000
-# What changes nothing without the options that make a job elastic.
+# Options without an effect on a job that is not elastic.
 ELASTIC_OPTIONS = ("max_np", "reset_limit", "blacklist_cooldown_range")
 
 
 def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
-    """The option that takes the place of a list of hosts."""
+    """Add the option for host discovery, which replaces a list of hosts."""
     hosts.add_argument(
         "--host-discovery-script",
         metavar="COMMAND",
@@ -38,7 +35,7 @@ def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
 
 
 def add_elastic_options(group: argparse._ArgumentGroup) -> None:
-    """Give ``group`` what says how far a job may shrink and grow."""
+    """Add the options of an elastic job to ``group``."""
     add = group.add_argument
     add(
         "--min-np",
@@ -82,23 +79,14 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
 
 
 def is_elastic(given: argparse.Namespace) -> bool:
-    """Whether the command line asks for a job that shrinks and grows."""
+    """Whether the command line describes an elastic job."""
     return given.host_discovery_script is not None or given.min_np is not None
 
 
-def elastic_plan(
-    given: argparse.Namespace,
-    command: Sequence[str],
-    *,
-    hosts: tuple[HostSlots, ...] | None,
-    interfaces: tuple[str, ...],
-    variables: Mapping[str, str],
-    environ: Mapping[str, str],
-    report: Path | None = None,
-) -> ElasticPlan:
-    """The job that the command line asks for; ``variables`` are the settings that it chose.
+def elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
+    """``plan`` with what the command line says of an elastic job.
 
-    ``report`` is the file of ``--report``.
+    ``environ`` has the settings that it chose.
 
     Raises:
         ValueError: options are missing or contradict each other.
@@ -106,39 +94,23 @@ def elastic_plan(
     count = given.num_proc
     if count is None:
         raise ValueError("say with -np how many processes to start with, for example -np 2")
-    settings = Settings.from_env({**environ, **variables})
     bounds = given.blacklist_cooldown_range
     limits = Limits(
         np=count,
         min_np=count if given.min_np is None else given.min_np,
         max_np=given.max_np,
         reset_limit=given.reset_limit,
-        elastic_timeout_s=settings.elastic_timeout_s,
+        elastic_timeout_s=Settings.from_env(environ).elastic_timeout_s,
         cooldown=None if bounds is None else (bounds[0], bounds[1]),
     )
-    script = given.host_discovery_script or ""
+    script, hosts = given.host_discovery_script or "", plan.hosts
     if given.host_discovery_script is None:
         hosts = hosts or (HostSlots("localhost", given.max_np or count),)
         check_hosts(hosts, limits, "--blacklist-cooldown-range 1 60")
     elif not script.strip():
         raise ValueError("--host-discovery-script: expected a command, for example ./hosts.sh")
-    directory = given.output_filename
-    return ElasticPlan(
-        command=tuple(command),
-        limits=limits,
-        script=script,
-        hosts=hosts or (),
-        slots_per_host=given.slots_per_host,
-        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
-        is_verbose=given.verbose,
-        output_directory=None if directory is None else Path(directory),
-        is_timestamped=given.prefix_output_with_timestamp,
-        ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
-        interfaces=interfaces,
-        start_timeout_s=settings.start_timeout_s,
-        job_id=given.job_id or "",
-        report=report,
-    )
+    elastic = ElasticPlan(limits, script, given.slots_per_host, given.job_id or "")
+    return replace(plan, hosts=hosts, elastic=elastic)
 
 
 def _count(text: str) -> int:

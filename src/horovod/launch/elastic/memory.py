@@ -1,15 +1,15 @@
-"""What the driver of a job with an id leaves for the one that comes after its crash.
+"""The record that the driver of a job with an id leaves for the driver that follows its crash.
 
-A file in the driver's folder: a line that says what it is, then the pickled ``Record``. It is read
-only if it is the user's alone and this version's own. Times in it are those of the machine's
-monotonic clock, so it means nothing after a reboot. Atomic for the crash of the driver, not of the
-machine.
+It is a file in the driver's folder: a line that says what it is, then the pickled ``Record``. It is
+read only if it is private to the user and this version's own. Times in it are those of the
+machine's monotonic clock, so it is invalid after a reboot. Writing it is atomic for a crash of the
+driver, not of the machine.
 
 The driver writes the record before it acts. The next driver loads it, listens at the same addresses
-and repeats what may not have been done. What the keepers report becomes ordinary events: a worker
-that is missing has exited, an unknown one is killed. No event reaches the director before one
-worker is found. If there is none, the job begins anew with another secret, port and *run*, so that
-no process of the old run can pass for a worker of the new one.
+and repeats what may not have been done. Reports of the detached agents become ordinary events: a
+missing worker has exited, an unknown one is killed. No event reaches the policy before one worker
+is found. If there is none, the job begins anew with another secret, port and *run*, so that no
+process of the old run can pass for a worker of the new one.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from horovod.core.base.checked import printable
 from horovod.core.base.own_files import read_own, replacing
 from horovod.launch.elastic.policy.actions import Abandon, Action
 from horovod.launch.elastic.policy.policy import ElasticPolicy
-from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.remote.job_folder import (
     DRIVER,
     JobFolder,
     JobFolderTakenError,
     check_private,
-    home_path,
+    job_folder_path,
 )
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.identity.elastic_messages import Seat, Update
+from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
 __all__ = ["JobRefusedError", "Memory", "Record", "new_record"]
 
@@ -59,54 +59,57 @@ class JobRefusedError(Exception):
 class Record:
     """What a driver knows that its workers and their hosts do not.
 
-    ``run`` tells one beginning of a job from another; ``pending`` are decisions that may not have
-    been carried out.
+    ``run`` identifies one beginning of a job; ``pending`` are decisions that may not have been
+    carried out.
     """
 
     run: str
     secret: bytes = field(repr=False)
-    director: ElasticPolicy
+    policy: ElasticPolicy
     stores: list[tuple[str, int]] = field(default_factory=list)
     hostnames: set[str] = field(default_factory=set)  # as last found
-    asked: dict[int, int] = field(default_factory=dict)  # for how many seats, by worker
-    answers: dict[int, tuple[int, Seat]] = field(default_factory=dict)  # to which of them, how
-    worlds: list[int] = field(default_factory=list)  # whose meeting may be in the store
+    asked: dict[int, int] = field(default_factory=dict)  # the last question, by worker
+    answers: dict[int, tuple[int, RankAssignment]] = field(
+        default_factory=dict
+    )  # to which of them, how
+    worlds: list[int] = field(default_factory=list)  # whose keys may be in the store
     abandoned: Abandon | None = None
     updates: int = 0
     news: dict[int, Update] = field(default_factory=dict)  # of the current world
     pending: list[Action] = field(default_factory=list)
 
 
-def new_record(plan: ElasticPlan) -> Record:
+def new_record(plan: JobPlan) -> Record:
     """A job that has not begun."""
-    director = ElasticPolicy(plan.limits, random.Random(), time.time)
-    return Record(uuid4().hex, os.urandom(SECRET_BYTES), director)
+    assert plan.elastic is not None
+    policy = ElasticPolicy(plan.elastic.limits, random.Random(), time.time)
+    return Record(uuid4().hex, os.urandom(SECRET_BYTES), policy)
 
 
 class Memory:
-    """The folder of ``plan``'s job, this driver's alone; nothing is kept for one without an id.
+    """The folder of ``plan``'s job, for this driver alone; nothing is kept for a job without an id.
 
-    ``recalled`` is what the driver before has left; if that is of no use ``void`` says why.
+    ``recalled`` is the last driver's record; if that is of no use, ``void`` says why.
 
     Raises:
         JobRefusedError: another driver lives, the job was begun otherwise, or the folder is not
             to be trusted.
     """
 
-    def __init__(self, plan: ElasticPlan, environ: Mapping[str, str]) -> None:
+    def __init__(self, plan: JobPlan, environ: Mapping[str, str]) -> None:
         self.recalled: Record | None = None
         self.void = ""
-        self._home: JobFolder | None = None
-        if not plan.job_id:
+        self._folder: JobFolder | None = None
+        if plan.elastic is None or not plan.elastic.job_id:
             return
-        self._job_id = plan.job_id
+        self._job_id = plan.elastic.job_id
         self._heading = _heading(plan)
         try:
-            self._home = JobFolder(home_path(plan.job_id, DRIVER, environ))
-            self._path = self._home.path / _STATE
+            self._folder = JobFolder(job_folder_path(self._job_id, DRIVER, environ))
+            self._path = self._folder.path / _STATE
             self._recall()
         except JobFolderTakenError as error:
-            raise JobRefusedError(f"job {plan.job_id} is run by {error}, which lives") from None
+            raise JobRefusedError(f"job {self._job_id} is run by {error}, which lives") from None
         except JobRefusedError:
             self.close()
             raise
@@ -116,7 +119,7 @@ class Memory:
 
     def keep(self, record: Record) -> None:
         """Leave ``record`` in place of what was left before. Raises OSError."""
-        if self._home is None:
+        if self._folder is None:
             return
         data = json.dumps(self._heading).encode() + b"\n" + pickle.dumps(record)
         with replacing(self._path) as file:
@@ -124,13 +127,13 @@ class Memory:
 
     def close(self) -> None:
         """Leave the job to another driver."""
-        if self._home is not None:
-            self._home.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def remove(self) -> None:
         """The job is over."""
-        if self._home is not None:
-            self._home.remove()
+        if self._folder is not None:
+            self._folder.remove()
 
     def _recall(self) -> None:
         try:
@@ -151,12 +154,12 @@ class Memory:
                 )
         try:
             self.recalled = pickle.loads(state)
-        except Exception as error:  # whatever a damaged file comes to
+        except Exception as error:  # unpickling a damaged file may raise anything
             raise JobRefusedError(f"{self._path} cannot be read: {error}; remove it") from None
 
 
 def heading_in(line: bytes) -> dict[str, str]:
-    """What a driver has written there about itself; nothing of what is damaged."""
+    """The first line of a driver's file; empty if it is damaged."""
     try:
         heading = json.loads(line)
     except (ValueError, RecursionError):
@@ -165,7 +168,7 @@ def heading_in(line: bytes) -> dict[str, str]:
     return {name: printable(value) for name, value in known if isinstance(value, str)}
 
 
-def _heading(plan: ElasticPlan) -> dict[str, Any]:
+def _heading(plan: JobPlan) -> dict[str, Any]:
     folder = os.getcwd()
     try:
         boot = _BOOT.read_text().strip()

@@ -1,9 +1,9 @@
-"""The workers of an elastic job on whatever hosts: the crew of each is there when it is needed.
+"""The workers of an elastic job on all its hosts: a worker group for each, made when it is needed.
 
-A name of this machine needs nothing; another one is connected with by ssh, and what is to start
-there waits for that. In a job with an id every host, this machine included, has a keeper, which is
-connected with through a bridge and may have workers already. A crew goes when its host does. What
-the ends of workers and connections mean is decided elsewhere.
+Workers on this machine start at once. Another host is connected by ssh first, and its workers wait
+for that. In a job with an id every host, this machine included, has a detached agent, which is
+connected through a proxy and may have workers already. A group goes with its host. The driver
+decides what the ends of workers and connections mean.
 """
 
 from __future__ import annotations
@@ -13,329 +13,315 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
+from horovod.launch.elastic.memory import Record
 from horovod.launch.jobs.job_loop import JobLoop
-from horovod.launch.model.elastic_plan import ElasticPlan
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place, remote_environment
-from horovod.launch.model.hosts import Slot
-from horovod.launch.model.job_plan import EmbeddedAgentAddress
+from horovod.launch.model.host_plan import (
+    HostPlan,
+    Rendezvous,
+    WorkerSpec,
+    host_plan,
+    remote_environment,
+)
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.addresses import is_own_address, resolve, store_addresses
 from horovod.launch.workers.machine import is_this_machine
-from horovod.launch.workers.processes import words_to_run
-from horovod.launch.workers.python_command import python_words, words_there
+from horovod.launch.workers.python_command import python_command, remote_python_command
 from horovod.launch.workers.worker_group import Trouble, WorkerGroup
-from horovod.rendezvous.identity.elastic_messages import Seat
+from horovod.rendezvous.identity.elastic_messages import RankAssignment
 from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["WorkerGroups"]
 
-_MOST_STORE_S = 10.0  # for an agent to find a way to the store
-
 
 @dataclass
 class _Connection:
-    """Another host, or any with a keeper.
+    """Another host, or any with a detached agent.
 
-    Once it has answered, what is ``waiting`` starts there and what is ``doomed`` ends;
+    Once it has answered, the workers in ``waiting`` start there and those in ``ending`` are ended.
     ``is_again``: it has or had workers of this job.
     """
 
-    crew: RemoteWorkerGroup
+    group: RemoteWorkerGroup
     answer_by: float
     is_again: bool = False
-    waiting: dict[int, Place] = field(default_factory=dict)
-    doomed: set[int] = field(default_factory=set)
+    waiting: dict[int, WorkerSpec] = field(default_factory=dict)
+    ending: set[int] = field(default_factory=set)
 
 
 class WorkerGroups:
-    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
+    """``listener`` gets all events; ``failed`` gets a host's name and why it cannot be used.
 
-    ``files`` are those of the call of ``horovod.run``, if it is one. With ``guests``, which come to
-    be known while the job runs, all hosts are guests.
+    ``files`` are those of the call of ``horovod.run``, if it is one. With ``agents``, which are
+    found while the job runs, all hosts have embedded agents.
     """
 
     def __init__(
         self,
-        plan: ElasticPlan,
+        plan: JobPlan,
         environ: Mapping[str, str],
-        stage: JobLoop,
+        loop: JobLoop,
         server: StoreServer,
-        secret: bytes,
-        run: str,
+        record: Record,
         *,
         listener: Listener,
         failed: Callable[[str, str], None],
         files: WorkerFiles | None,
-        guests: Mapping[str, EmbeddedAgentAddress] | None = None,
+        agents: Mapping[str, EmbeddedAgentAddress] | None = None,
     ) -> None:
-        self._plan = plan
+        assert plan.elastic is not None
+        self._plan, self._elastic = plan, plan.elastic
         self._environ = environ
-        self._stage = stage
+        self._loop = loop
         self._server = server
-        self._secret = secret
-        self._run = run
+        self._secret, self._run = record.secret, record.run
         self._listener = listener
         self._failed = failed
         self._files = files
-        self._guests = guests
-        self.has_found = False  # a worker that was started before this driver
-        self._here = None if plan.job_id else self._crew_here()
+        self._agents = agents
+        self.has_found = False  # a worker of an earlier driver
+        self._here = None if plan.elastic.job_id else self._open_local_group()
         self._is_here: dict[str, bool] = {}
         self._connections: dict[str, _Connection] = {}
-        self._crews: dict[int, WorkerGroup] = {}
+        self._groups: dict[int, WorkerGroup] = {}
 
     @property
     def deadline(self) -> float | None:
         """When ``tick`` must be called if nothing happens before."""
-        late = [c.answer_by for c in self._connections.values() if not c.crew.is_greeted]
+        late = [c.answer_by for c in self._connections.values() if not c.group.is_connected]
         return min(late, default=None)
 
     @property
     def is_searching(self) -> bool:
         """Whether a host has yet to answer."""
-        return any(not c.crew.is_greeted for c in self._connections.values())
+        return any(not c.group.is_connected for c in self._connections.values())
 
     def tick(self, now: float) -> None:
         """Give up hosts that do not answer."""
-        limit = f"no answer within {self._plan.start_timeout_s:g} s (--start-timeout)"
+        limit = f"no answer within {self._plan.others.start_timeout_s:g} s (--start-timeout)"
         for hostname, connection in list(self._connections.items()):
-            if not connection.crew.is_greeted and now >= connection.answer_by:
+            if not connection.group.is_connected and now >= connection.answer_by:
                 self._drop(hostname)
-                connection.crew.dismiss()
-                self._failed(hostname, _with_lines(limit, connection.crew))
+                connection.group.dismiss()
+                self._failed(hostname, _with_lines(limit, connection.group))
 
     def take_over(self, workers: Mapping[int, str]) -> None:
         """Connect with the hosts of ``workers``, which another driver has started.
 
-        ``greeted`` says which of them are gone; ``has_found`` tells whether there is any.
+        ``connected`` says which of them are gone; ``has_found`` tells whether there is any.
         """
         for hostname in dict.fromkeys(workers.values()):
             self._connect(hostname, [n for n, name in workers.items() if name == hostname])
 
-    def start(self, number: int, slot: Slot) -> None:
+    def start(self, number: int, rank_info: RankInfo) -> None:
         """Start a worker, at once or when its host has answered."""
         extra = {**self._plan.extra_environment, **_elastic(number)}
-        if self._plan.job_id:
-            extra["_HOROVOD_PATIENCE"] = f"{self._patience_s:g}"
-        place = Place(number, slot, extra)
-        if self._here is not None and self._on_this_machine(slot.hostname):
-            self._crews[number] = self._here
+        if self._elastic.job_id:
+            extra["_HOROVOD_RECONNECT_TIMEOUT"] = f"{self._reconnect_timeout_s:g}"
+        place = WorkerSpec(number, rank_info, extra)
+        if self._here is not None and self._on_this_machine(rank_info.hostname):
+            self._groups[number] = self._here
             self._here.start_worker(place)
             return
-        connection = self._connections.get(slot.hostname) or self._connect(slot.hostname)
-        if connection.crew.is_greeted:
-            self._crews[number] = connection.crew
-            connection.crew.start_worker(place)
+        connection = self._connections.get(rank_info.hostname) or self._connect(rank_info.hostname)
+        if connection.group.is_connected:
+            self._groups[number] = connection.group
+            connection.group.start_worker(place)
         else:
             connection.waiting[number] = place
 
     def end(self, number: int, *, is_urgent: bool) -> bool:
-        """End a worker; false if there is none: it waits for its host, or has gone."""
-        crew = self._crews.get(number)
-        if crew is None:
+        """End a worker; false if there is no process: it waits for its host, or has ended."""
+        group = self._groups.get(number)
+        if group is None:
             for connection in self._connections.values():
                 connection.waiting.pop(number, None)
             return False
-        if isinstance(crew, RemoteWorkerGroup) and not crew.is_greeted:
-            self._connections[crew.hostname].doomed.add(number)
+        if isinstance(group, RemoteWorkerGroup) and not group.is_connected:
+            self._connections[group.hostname].ending.add(number)
         elif is_urgent:
-            crew.kill_worker(number)
+            group.kill_worker(number)
         else:
-            crew.end_worker(number)
+            group.end_worker(number)
         return True
 
     def has(self, number: int) -> bool:
-        """Whether a worker was started, or will be, and nobody has forgotten it."""
+        """Whether a worker was started, or will be, and was not forgotten."""
         connections = self._connections.values()
-        return number in self._crews or any(number in c.waiting for c in connections)
+        return number in self._groups or any(number in c.waiting for c in connections)
 
     def forget(self, number: int) -> None:
         """A worker has ended."""
-        crew = self._crews.pop(number, None)
-        if crew is not None:
-            crew.forget(number)
+        group = self._groups.pop(number, None)
+        if group is not None:
+            group.forget(number)
 
-    def name_seat(self, number: int, seat: Seat) -> Slot | None:
-        """What a worker prints goes on under the rank that it has now; its place, if it lives."""
-        crew = self._crews.get(number)
-        worker = None if crew is None else crew.workers.get(number)
+    def set_rank(self, number: int, assignment: RankAssignment) -> RankInfo | None:
+        """Set the rank that prefixes a worker's lines. Returns its position, if it lives."""
+        group = self._groups.get(number)
+        worker = None if group is None else group.workers.get(number)
         if worker is None:
             return None
-        worker.slot = Slot(
-            hostname=worker.slot.hostname,
-            rank=seat.rank,
-            size=seat.size,
-            local_rank=seat.local_rank,
-            local_size=seat.local_size,
-            cross_rank=seat.cross_rank,
-            cross_size=seat.cross_size,
-        )
-        return worker.slot
+        worker.rank_info = assignment.rank_info
+        return worker.rank_info
 
     def keep(self, hostnames: Collection[str]) -> None:
-        """Part with other hosts than these, where nothing runs."""
+        """Disconnect other hosts than these, where no worker runs."""
         for hostname, connection in list(self._connections.items()):
-            is_idle = connection.crew.living == 0 and not connection.waiting
-            is_idle = is_idle and (connection.crew.is_greeted or not connection.is_again)
+            is_idle = connection.group.living == 0 and not connection.waiting
+            is_idle = is_idle and (connection.group.is_connected or not connection.is_again)
             if hostname not in hostnames and is_idle:
-                self._connections.pop(hostname).crew.dismiss()
+                self._connections.pop(hostname).group.dismiss()
 
     # What happens to hosts.
 
-    def greeted(self, crew: RemoteWorkerGroup) -> list[int]:
+    def connected(self, group: RemoteWorkerGroup) -> list[int]:
         """A host has answered: start what waits for it.
 
         Returns:
-            The workers that it was expected to have and knows nothing of.
+            The workers that it was expected to have and does not have.
         """
-        connection = self._connections.get(crew.hostname)
-        if connection is None or connection.crew is not crew:
-            crew.dismiss()
+        connection = self._connections.get(group.hostname)
+        if connection is None or connection.group is not group:
+            group.dismiss()
             return []
         try:
-            stores = self._stores_for(crew)
+            stores = self._stores_for(group)
         except (OSError, ValueError) as error:
-            self._drop(crew.hostname)
-            crew.dismiss()
-            self._failed(crew.hostname, f"cannot open the job's store for it: {error}")
+            self._drop(group.hostname)
+            group.dismiss()
+            self._failed(group.hostname, f"cannot open the job's store for it: {error}")
             return []
         environment = self._environ
-        if not self._on_this_machine(crew.hostname):
+        if not self._on_this_machine(group.hostname):
             environment = remote_environment(environment)
-        crew.prepare(self._host_plan(crew.hostname, environment, stores))
+        group.prepare(self._plan_for(group.hostname, environment, stores))
         return self._compare(connection)
 
     def _compare(self, connection: _Connection) -> list[int]:
-        """What should be there with what is."""
-        crew, found = connection.crew, set(connection.crew.workers)
-        known = {number for number, other in self._crews.items() if other is crew}
+        """Compare the workers that should be on the host with those that are."""
+        group, found = connection.group, set(connection.group.workers)
+        known = {number for number, other in self._groups.items() if other is group}
         waiting, connection.waiting = connection.waiting, {}
         self.has_found = self.has_found or bool(found & (known | waiting.keys()))
         for number, place in waiting.items():
-            self._crews[number] = crew
+            self._groups[number] = group
             if number not in found:
-                crew.start_worker(place)
-        doomed, connection.doomed = connection.doomed, set()
-        for number in doomed & found:
-            crew.end_worker(number)
+                group.start_worker(place)
+        ending, connection.ending = connection.ending, set()
+        for number in ending & found:
+            group.end_worker(number)
         for number in found - known - waiting.keys():
-            crew.kill_worker(number)
-            crew.forget(number)
+            group.kill_worker(number)
+            group.forget(number)
         return sorted(known - found)
 
-    def lost(self, crew: RemoteWorkerGroup) -> list[int]:
-        """A connection has ended. A keeper still has its workers: it is connected with once more.
+    def lost(self, group: RemoteWorkerGroup) -> list[int]:
+        """A connection has ended. A detached agent keeps its workers: connect with it again.
 
         Returns:
-            The workers that nobody can say anything about any more.
+            The workers about which no more events will come.
         """
-        numbers = [number for number, found in self._crews.items() if found is crew]
-        connection = self._connections.get(crew.hostname)
-        is_current = connection is not None and connection.crew is crew
-        may_return = self._plan.job_id and crew.is_greeted and not self._stage.is_ending
+        numbers = [number for number, found in self._groups.items() if found is group]
+        connection = self._connections.get(group.hostname)
+        is_current = connection is not None and connection.group is group
+        may_return = self._elastic.job_id and group.is_connected and not self._loop.is_ending
         if is_current and may_return and numbers:
-            self._stage.say(f"{crew.hostname}: connecting again, since {crew.problem}")
-            self._connect(crew.hostname, numbers)
+            self._loop.say(f"{group.hostname}: connecting again, since {group.problem}")
+            self._connect(group.hostname, numbers)
             return []
         for number in numbers:
-            del self._crews[number]
+            del self._groups[number]
         if is_current:
-            del self._connections[crew.hostname]
-            self._failed(crew.hostname, _with_lines(crew.problem, crew))
+            del self._connections[group.hostname]
+            self._failed(group.hostname, _with_lines(group.problem, group))
         return numbers
 
     def _drop(self, hostname: str) -> None:
-        """A host, and its workers, are none of this job's any more."""
-        crew = self._connections.pop(hostname).crew
-        for number in [number for number, found in self._crews.items() if found is crew]:
-            del self._crews[number]
+        """Drop a host with its workers."""
+        group = self._connections.pop(hostname).group
+        for number in [number for number, found in self._groups.items() if found is group]:
+            del self._groups[number]
 
-    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+    def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         """A worker cannot be started; without a number the whole host cannot be used."""
         if trouble.number is not None:
-            self._crews.pop(trouble.number, None)
-        elif isinstance(crew, RemoteWorkerGroup) and crew.hostname in self._connections:
-            self._drop(crew.hostname)
-            crew.dismiss()
-            self._failed(crew.hostname, trouble.text)
+            self._groups.pop(trouble.number, None)
+        elif isinstance(group, RemoteWorkerGroup) and group.hostname in self._connections:
+            self._drop(group.hostname)
+            group.dismiss()
+            self._failed(group.hostname, trouble.text)
 
     def _on_this_machine(self, hostname: str) -> bool:
         if hostname not in self._is_here:
-            self._is_here[hostname] = self._guests is None and is_this_machine(hostname)
+            self._is_here[hostname] = self._agents is None and is_this_machine(hostname)
         return self._is_here[hostname]
 
-    def _crew_here(self) -> WorkerGroup:
-        crew = self._stage.crew_here(self._listener)
-        crew.prepare(
-            self._host_plan("localhost", self._environ, self._server.addresses),
+    def _open_local_group(self) -> WorkerGroup:
+        group = self._loop.local_group(self._listener)
+        group.prepare(
+            self._plan_for("localhost", self._environ, self._server.addresses),
             Rendezvous(*self._server.address, self._secret),
             descriptors=self._files.for_worker if self._files else lambda number: {},
         )
-        return crew
+        return group
 
     def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
-        """Connect with a host, whose keeper should have the workers of these ``numbers``."""
-        way = self._words_for(hostname) if self._guests is None else self._guests[hostname]
-        crew = self._stage.crew_there(hostname, way, listener=self._listener, call=self._files)
+        """Connect with a host, whose detached agent should have these workers."""
+        way = self._command_for(hostname) if self._agents is None else self._agents[hostname]
+        group = self._loop.remote_group(hostname, way, listener=self._listener, call=self._files)
         if numbers:
-            crew.expect_workers()
-            self._crews.update(dict.fromkeys(numbers, crew))
-        answer_by = time.monotonic() + self._plan.start_timeout_s
-        connection = self._connections[hostname] = _Connection(crew, answer_by, bool(numbers))
-        crew.connect(self._environ)
+            group.expect_workers()
+            self._groups.update(dict.fromkeys(numbers, group))
+        answer_by = time.monotonic() + self._plan.others.start_timeout_s
+        connection = self._connections[hostname] = _Connection(group, answer_by, bool(numbers))
+        group.connect(self._environ)
         return connection
 
-    def _words_for(self, hostname: str) -> list[str]:
-        if not self._plan.job_id:
-            return words_there(hostname, self._plan.ssh, self._environ, "agent")
-        arguments = (self._plan.job_id, hostname, self._run)
-        if self._on_this_machine(hostname):
-            return python_words(sys.executable, "bridge", arguments)
-        return words_there(hostname, self._plan.ssh, self._environ, "bridge", arguments)
+    def _command_for(self, hostname: str) -> list[str]:
+        module, arguments = "remote.agent", tuple[str, ...]()
+        if self._elastic.job_id:
+            module, arguments = "remote.proxy", (self._elastic.job_id, hostname, self._run)
+            if self._on_this_machine(hostname):
+                return python_command(sys.executable, module, arguments)
+        return remote_python_command(
+            hostname, self._plan.others.ssh, self._environ, module, arguments
+        )
 
     @property
-    def _patience_s(self) -> float:
+    def _reconnect_timeout_s(self) -> float:
         """How long workers wait for another driver."""
-        return self._plan.limits.elastic_timeout_s if self._plan.job_id else 0.0
+        return self._elastic.limits.elastic_timeout_s if self._elastic.job_id else 0.0
 
-    def _stores_for(self, crew: RemoteWorkerGroup) -> Sequence[tuple[str, int]]:
-        """Where the host finds the job's store; what it needs for that is opened now."""
-        if self._on_this_machine(crew.hostname):
+    def _plan_for(
+        self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
+    ) -> HostPlan:
+        timeout_s = self._reconnect_timeout_s
+        return host_plan(self._plan, hostname, environment, stores, self._secret, timeout_s)
+
+    def _stores_for(self, group: RemoteWorkerGroup) -> Sequence[tuple[str, int]]:
+        """The addresses at which the host finds the job's store; missing ones are opened now."""
+        if self._on_this_machine(group.hostname):
             return self._server.addresses[:1]
-        if self._guests is None:
-            known = {crew.hostname: resolve(crew.hostname)}
+        if self._agents is None:
+            known = {group.hostname: resolve(group.hostname)}
         else:
-            known = {crew.hostname: (self._guests[crew.hostname].host,)}
-        seen = {crew.hostname: crew.launcher_address} if crew.launcher_address else {}
-        wanted = store_addresses(known, seen, self._plan.interfaces)
+            known = {group.hostname: (self._agents[group.hostname].host,)}
+        seen = {group.hostname: group.launcher_address} if group.launcher_address else {}
+        wanted = store_addresses(known, seen, self._plan.others.interfaces)
         there = dict(self._server.addresses)
         missing = [host for host in wanted if host not in there and is_own_address(host)]
         there.update(self._server.listen([(host, 0) for host in missing]))
         return [(host, there[host]) for host in wanted if host in there]
-
-    def _host_plan(
-        self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
-    ) -> HostPlan:
-        return HostPlan(
-            hostname=hostname,
-            words=tuple(words_to_run(self._plan.command)),
-            environment=environment,
-            stores=tuple(stores),
-            secret=self._secret,
-            store_timeout_s=min(_MOST_STORE_S, self._plan.start_timeout_s / 2),
-            interfaces=self._plan.interfaces,
-            patience_s=self._patience_s,
-            has_call=self._files is not None,
-        )
 
 
 def _elastic(number: int) -> dict[str, str]:
     return {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": str(number)}
 
 
-def _with_lines(problem: str, crew: RemoteWorkerGroup) -> str:
+def _with_lines(problem: str, group: RemoteWorkerGroup) -> str:
     """``problem``, and what ssh or the host's login scripts have printed."""
-    lines = crew.last_lines
+    lines = group.last_lines
     return f"{problem}: {lines.splitlines()[-1]}" if lines else problem

@@ -1,9 +1,9 @@
-"""Workers that another engine has started, such as Ray or Spark: ranks, store, environment.
+"""Workers that another engine, such as Ray or Spark, has started: ranks, store, environment.
 
-Such an engine is asked for processes and says on which nodes they are. What a launcher would do for
-them is here: ``seats`` gives out ranks, one of the workers (or who started them) has the job's
-store, and each gets an environment as from ``horovodrun``. How that travels is the engine's matter;
-the secret is in it, so the channel must be one that strangers cannot read.
+The engine starts the processes and says on which nodes they are. This module does what a launcher
+would do: it gives out ranks, keeps the job's store, and makes the environment of each worker, as
+``horovodrun`` does. The engine carries the environment to the workers. It contains the secret, so
+the channel must be private.
 """
 
 from __future__ import annotations
@@ -12,28 +12,26 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from horovod.launch.model.environment import Rendezvous, worker_environment
-from horovod.launch.model.hosts import HostSlots, Slot, assign_ranks
+from horovod.core.base.rank_info import RankInfo, rank_infos
+from horovod.launch.model.host_plan import Rendezvous, worker_environment
 from horovod.launch.workers.addresses import store_addresses
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["ExternalWorkerStore", "guest_environments", "seats"]
+__all__ = ["ExternalWorkerStore", "external_environments", "positions_on"]
 
 _SECRET_BYTES = 32
 
 
-def seats(nodes: Sequence[str]) -> list[Slot]:
+def positions_on(nodes: Sequence[str]) -> list[RankInfo]:
     """The place in the world of each worker, given the names of their nodes.
 
     Workers of a node have consecutive ranks, nodes come in the order in which they are first named,
     so worker 0 is rank 0.
     """
-    count: dict[str, int] = {}
-    for node in nodes:
-        count[node] = count.get(node, 0) + 1
-    slots = assign_ranks([HostSlots(node, n) for node, n in count.items()], len(nodes))
-    free = {node: [slot for slot in slots if slot.hostname == node] for node in count}
-    return [free[node].pop(0) for node in nodes]
+    order = list(dict.fromkeys(nodes))
+    infos = rank_infos(sorted(nodes, key=order.index))
+    free = {node: iter([info for info in infos if info.hostname == node]) for node in order}
+    return [next(free[node]) for node in nodes]
 
 
 class ExternalWorkerStore:
@@ -59,8 +57,8 @@ class ExternalWorkerStore:
         self._server.close()
 
 
-def guest_environments(
-    slots: Sequence[Slot],
+def external_environments(
+    slots: Sequence[RankInfo],
     rendezvous: Rendezvous,
     extra: Mapping[str, Any],
     interfaces: Sequence[str] = (),

@@ -1,4 +1,4 @@
-"""``horovodrun --kubernetes``: from a command line to a manifest."""
+"""``horovodrun --kubernetes``: the manifest of a command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horovod.launch.kubernetes.manifest import ClusterJob, indexed_job, render
 from horovod.launch.kubernetes.mpijob import mpi_job
 from horovod.launch.kubernetes.options import KINDS, PodForm
 
-__all__ = ["manifest", "objects_of", "words_in_pods"]
+__all__ = ["manifest", "objects_of", "pod_options"]
 
 
 def manifest(
@@ -31,7 +31,7 @@ def manifest(
         process_count=given.num_proc,
         command=tuple(command),
         variables=variables,
-        words=words_in_pods(given),
+        options=pod_options(given),
     )
     return render(objects_of(job, given.kubernetes))
 
@@ -41,11 +41,11 @@ def objects_of(job: ClusterJob, kind: str) -> list[dict[str, Any]]:
     return mpi_job(job) if kind == "mpijob" else indexed_job(job)
 
 
-def words_in_pods(given: argparse.Namespace) -> tuple[str, ...]:
-    """The options about output, which mean the same to what runs in a pod."""
-    words = ["--verbose"] if given.verbose else []
+def pod_options(given: argparse.Namespace) -> tuple[str, ...]:
+    """The options about output, which the command in a pod takes, too."""
+    options = ["--verbose"] if given.verbose else []
     if given.prefix_output_with_timestamp:
-        words.append("--prefix-output-with-timestamp")
+        options.append("--prefix-output-with-timestamp")
     if given.output_filename is not None:
-        words += ["--output-filename", given.output_filename]
-    return tuple(words)
+        options += ["--output-filename", given.output_filename]
+    return tuple(options)

@@ -1,7 +1,7 @@
-"""An MPIJob (v2beta1) for Kubeflow's operator, which gives a launcher pod and ssh to the others.
+"""An MPIJob (v2beta1) for Kubeflow's operator: a launcher pod with ssh to the worker pods.
 
-``horovodrun`` in the launcher pod starts the processes with the hosts that the operator lists, so
-the image needs an ssh server and client besides horovod, and MPI only with ``--mpi``.
+``horovodrun`` in the launcher pod starts the processes on the hosts that the operator lists. The
+image needs an ssh server and client besides horovod, and MPI only with ``--mpi``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["mpi_job"]
 
 _HOSTFILE = "/etc/mpi/hostfile"
 _SSH_PORT = 22
-# Images should have no host keys, which whoever has the image would know.
+# Host keys in an image would be known to everyone who has the image.
 _SSH_SERVER = ("/bin/sh", "-c", "ssh-keygen -A && exec /usr/sbin/sshd -De")
 
 
 def mpi_job(job: ClusterJob) -> list[dict[str, Any]]:
-    """The objects, which are one.
+    """The MPIJob, as a list of one object.
 
     Raises:
         ValueError: Kubernetes would refuse the name.
@@ -46,7 +46,7 @@ def mpi_job(job: ClusterJob) -> list[dict[str, Any]]:
     }
     spec = {
         "slotsPerWorker": job.form.slots,
-        "mpiImplementation": "OpenMPI",  # the form of the list of hosts
+        "mpiImplementation": "OpenMPI",  # decides the format of the list of hosts
         "launcherCreationPolicy": "WaitForWorkersReady",
         "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
         "mpiReplicaSpecs": {
@@ -65,7 +65,7 @@ def mpi_job(job: ClusterJob) -> list[dict[str, Any]]:
 
 
 def _launcher_command(job: ClusterJob) -> list[str]:
-    words = ["horovodrun", "-np", str(job.process_count), "--hostfile", _HOSTFILE, *job.words]
+    words = ["horovodrun", "-np", str(job.process_count), "--hostfile", _HOSTFILE, *job.options]
     if job.command:
         return [*map(verbatim, (*words, "--", *job.command))]
     runs = [shlex.join([*words, "--", "/bin/sh", "-c", line]) for line in job.lines]

@@ -1,7 +1,6 @@
 """Hosts, slots and interfaces as text, and which rank each slot becomes. Pure functions.
 
-Rules: hosts in the order given, all slots of a host consecutively; ``local_rank`` counts on a host;
-``cross_rank`` counts the hosts that have the same local rank.
+Ranks fill the hosts in the order given, and the slots of a host consecutively.
 """
 
 from __future__ import annotations
@@ -10,10 +9,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from horovod.core.base.rank_info import RankInfo, rank_infos
+
 __all__ = [
     "HostSlots",
-    "Slot",
     "assign_ranks",
+    "check_slots",
     "interface_names",
     "node_of",
     "parse_hostfile",
@@ -30,19 +31,6 @@ class HostSlots:
 
     hostname: str
     slots: int
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The place of one process in the world."""
-
-    hostname: str
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
 
 
 def parse_hosts(text: str) -> tuple[HostSlots, ...]:
@@ -86,48 +74,26 @@ def _parse(pattern: re.Pattern[str], parts: Sequence[str], expected: str) -> tup
 
 
 def node_of(hostname: str) -> str:
-    """The machine that a host is, or is a part of: several guests of one are ``node/guest``."""
+    """The machine of a host. Several embedded agents of one machine are ``node/agent``."""
     return hostname.partition("/")[0]
 
 
-def assign_ranks(hosts: Sequence[HostSlots], process_count: int) -> tuple[Slot, ...]:
-    """Exactly ``process_count`` slots, by rank; later hosts stay empty when earlier ones suffice.
+def assign_ranks(hosts: Sequence[HostSlots], process_count: int) -> tuple[RankInfo, ...]:
+    """The positions of ``process_count`` processes; later hosts stay empty if earlier ones suffice.
 
     Raises:
-        ValueError: the hosts have fewer slots than that.
+        ValueError: the hosts have too few slots.
     """
+    check_slots(hosts, process_count)
+    nodes = [host.hostname for host in hosts for _ in range(host.slots)]
+    return rank_infos(nodes[:process_count])
+
+
+def check_slots(hosts: Sequence[HostSlots], process_count: int) -> None:
+    """Raise ValueError if the hosts have too few slots for ``process_count`` processes."""
     available = sum(host.slots for host in hosts)
     if available < process_count:
         raise ValueError(
             f"{process_count} processes were asked for, but the hosts have {available} slots: "
             + ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
         )
-    used = _fill(hosts, process_count)
-    slots: list[Slot] = []
-    for index, host in enumerate(used):
-        for local_rank in range(host.slots):
-            # The hosts that have this local rank: their order gives cross_rank.
-            column = [i for i, other in enumerate(used) if other.slots > local_rank]
-            slots.append(
-                Slot(
-                    hostname=host.hostname,
-                    rank=len(slots),
-                    size=process_count,
-                    local_rank=local_rank,
-                    local_size=host.slots,
-                    cross_rank=column.index(index),
-                    cross_size=len(column),
-                )
-            )
-    return tuple(slots)
-
-
-def _fill(hosts: Sequence[HostSlots], process_count: int) -> list[HostSlots]:
-    """The hosts that are used, with as many slots as are used there."""
-    used: list[HostSlots] = []
-    left = process_count
-    for host in hosts:
-        if left > 0:
-            used.append(HostSlots(host.hostname, min(host.slots, left)))
-            left -= used[-1].slots
-    return used

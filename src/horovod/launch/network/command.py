@@ -1,4 +1,4 @@
-"""``horovodrun --check-network``: one process on every host, pairs measured, a table printed."""
+"""``horovodrun --check-network``: measures links with one process on each host, prints a table."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ __all__ = ["check_network"]
 def check_network(
     given: argparse.Namespace, hosts: Sequence[HostSlots] | None, interfaces: Sequence[str]
 ) -> int:
-    """Measure, print, and return the exit status: 0, or 1 if a link is slow or cannot be used.
+    """Measure, print, and return the exit status: 1 if a link is slow or cannot be used, else 0.
 
-    ``hosts``: None for this machine. ``interfaces``: the only ones to use, or none for all. Blocks
-    for about a second for each pair of hosts.
+    ``hosts`` is None for this machine; no ``interfaces`` means all. Blocks for about a second for
+    each pair of hosts.
 
     Raises:
-        ValueError: the hosts or the way to them cannot be.
+        ValueError: the hosts or the options for them are invalid.
     """
-    places = _places(hosts)
-    names = [slot.hostname for slot in assign_ranks(places, sum(h.slots for h in places))]
+    slots = _one_process_each(hosts)
+    names = [slot.hostname for slot in assign_ranks(slots, sum(h.slots for h in slots))]
     try:
         by_rank = run(
             measure_links,
             (rounds_of(len(names)),),
             num_proc=len(names),
-            hosts=",".join(f"{place.hostname}:{place.slots}" for place in places),
+            hosts=",".join(f"{host.hostname}:{host.slots}" for host in slots),
             ssh_port=given.ssh_port,
             ssh_identity_file=given.ssh_identity_file,
             network_interfaces=interfaces or None,
@@ -54,8 +54,8 @@ def check_network(
     return 0 if verdict.is_fine else 1
 
 
-def _places(hosts: Sequence[HostSlots] | None) -> tuple[HostSlots, ...]:
-    """One process for each host; two where there is but one, whose memory they share."""
+def _one_process_each(hosts: Sequence[HostSlots] | None) -> tuple[HostSlots, ...]:
+    """One process on each host; two on a single host, which share its memory."""
     if hosts is None:
         return (HostSlots("localhost", 2),)
     merged, _ = recognise(hosts, [host.hostname for host in hosts])

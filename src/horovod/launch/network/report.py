@@ -1,4 +1,4 @@
-"""A network check for people, as a table and sentences, and for programs, as JSON."""
+"""The result of a network check as text and as JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _link_json(hosts: Sequence[str], link: Link, verdict: Verdict) -> dict[str, 
 
 
 def as_text(hosts: Sequence[str], links: Sequence[Link], verdict: Verdict) -> str:
-    """The table, and below it what is wrong, if anything is."""
+    """The table, and sentences about slow and unreachable links."""
     file = StringIO()
     console = Console(file=file, width=_WIDTH, highlight=False, emoji=False, markup=False)
     console.print(_table(hosts, links, verdict))

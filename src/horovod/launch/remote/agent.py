@@ -1,13 +1,12 @@
-"""The launcher's agent on another host: starts its workers, passes on what they write, ends them.
+"""The launcher's agent on another host: starts its workers, sends their output, ends them.
 
-Started through ssh without an argument of its own. The plan comes through standard input, as does
-every later order; all that it has to say leaves through standard output, in frames. When standard
-input ends, whatever the reason, all workers end and then the agent; but that of a ``keeper`` holds
-them for a while, and greets the launcher that comes back. It imports little: a launcher waits for
-all its agents at once.
+ssh starts it without arguments. The plan and all later orders come through standard input; reports
+leave through standard output, in frames. When standard input ends, for whatever reason, all workers
+end and then the agent. A detached agent keeps the workers for a while and serves the launcher that
+comes back. An agent imports little, since a launcher waits for all its agents at once.
 
 The launcher acknowledges output. The agent stops reading its workers while much of a stream is not
-acknowledged yet, so a slow console makes the workers wait and never hides an exit.
+acknowledged. So a slow console makes the workers wait and never hides an exit.
 """
 
 from __future__ import annotations
@@ -22,17 +21,14 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, Place, place_of, plan_of
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, plan_of, spec_of
 from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
-from horovod.launch.wire.records import Records
+from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output, Sink
-from horovod.launch.workers.output_buffer import OutputBuffer
-from horovod.launch.workers.processes import adopt_orphans, reaped
+from horovod.launch.workers.output import Output, OutputBuffer, Sink
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import (
     GRACE_S,
     LocalWorkerGroup,
@@ -49,21 +45,22 @@ _BLOCKED = (
     "firewall? --network-interfaces names the interfaces to use"
 )
 _NO_ORDERS = (
-    "horovod's agent: standard input has ended before a plan came; whatever connects the hosts has "
-    "to pass it on"
+    "horovod's agent: standard input has ended before a plan came; the program that connects the "
+    "hosts must pass standard input on"
 )
 
 
 def main() -> NoReturn:
     """Serve the launcher at the other end of standard input and output until it is done."""
     forget_signal_settings()
-    orders_fd, reports_fd = _take_standard_files()
+    orders_fd, reports_fd = take_stdin(), os.dup(1)
+    os.dup2(2, 1)  # no code prints into the stream of frames
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
         agent = Agent(selector, wakeups, say=_say)
         try:
             try:
                 agent.attach(orders_fd, reports_fd)
-            except PermissionError:  # a file or /dev/null, which nobody can wait for
+            except PermissionError:  # a file or /dev/null, which a selector cannot wait for
                 sys.exit(_NO_ORDERS)
             agent.run()
         finally:
@@ -76,24 +73,14 @@ def _say(text: str) -> None:
 
 
 def forget_signal_settings() -> None:
-    """What starts an agent may ignore or block what ends it, and children inherit that."""
+    """Undo what an agent inherits from a parent that ignores or blocks the signals that end it."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, signal.SIG_DFL)
 
 
-def _take_standard_files() -> tuple[int, int]:
-    """Move them out of the way of what would read or print something."""
-    orders_fd, reports_fd = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return orders_fd, reports_fd
-
-
 class _FrameSink:
-    """One stream of one worker on its way to the launcher, which says what it has passed on."""
+    """One stream of one worker on its way to the launcher, which acknowledges it."""
 
     def __init__(self, agent: Agent, worker: int, stream: int) -> None:
         self._agent = agent
@@ -103,11 +90,11 @@ class _FrameSink:
     @property
     def waiting_bytes(self) -> int:
         """See ``Sink``."""
-        return self._agent.untaken[self._stream]
+        return self._agent.unacknowledged[self._stream]
 
     def feed(self, data: bytes) -> None:
         """See ``Sink``."""
-        self._agent.pass_on(self._worker, self._stream, data)
+        self._agent.send_output(self._worker, self._stream, data)
 
     def flush(self) -> None:
         """See ``Sink``; the launcher takes it when it can."""
@@ -118,10 +105,12 @@ class _FrameSink:
 
 
 class Agent:
-    """``say`` takes a line for whoever looks after this host; ``farewell`` is called when nothing
-    is left to do here, before the launcher hears of it. ``unseal`` undoes what was done to the
-    launcher's plan for its journey, ``adapt`` makes of it what it means here. ``noted_exit`` gets
-    the exit code of each worker once the launcher is told.
+    """Serves one launcher at a time.
+
+    ``say`` takes a line for the log of this host. ``before_end`` is called when nothing is left to
+    do, before the launcher is told. ``unseal`` opens the plan that the launcher has sent, ``adapt``
+    adapts it to this host. ``noted_exit`` gets the exit code of each worker once the launcher is
+    told.
     """
 
     def __init__(
@@ -130,169 +119,169 @@ class Agent:
         wakeups: Wakeups,
         *,
         say: Callable[[str], None],
-        farewell: Callable[[], None] = lambda: None,
+        before_end: Callable[[], None] = lambda: None,
         unseal: Callable[[HostPlan], HostPlan] = lambda plan: plan,
         adapt: Callable[[HostPlan], HostPlan] | None = None,
         noted_exit: Callable[[int], None] = lambda exit_code: None,
     ) -> None:
-        self.untaken = [0, 0]  # bytes of output that the launcher still has, by stream
+        self.unacknowledged = [0, 0]  # bytes of output by stream
         self._say = say
-        self._farewell = farewell
+        self._before_end = before_end
         self._unseal = unseal
         self._adapt = adapt or _in_this_environment
         self._noted_exit = noted_exit
         self._wakeups = wakeups
         self._selector = selector
-        self._line = LauncherConnection(
-            selector, self._on_frame, self._on_line_end, self._on_altered
+        self._connection = LauncherConnection(
+            selector, self._on_frame, self._on_connection_end, self._on_altered
         )
         self._watchdog = Watchdog()
         self._output = Output(selector)
-        self._crew = LocalWorkerGroup(
+        self._group = LocalWorkerGroup(
             self._output, self._watchdog, sinks=self._sinks, listener=self
         )
         self._closed: set[tuple[int, int]] = set()  # streams of workers
-        self._backlog = OutputBuffer()
+        self._buffer = OutputBuffer()
         self._plan: HostPlan | None = None
-        self._is_prepared = False  # the crew, for the plan
+        self._is_prepared = False  # the group, for the plan
         self._call: ReceivedCall | None = None
         self._kill_at: float | None = None
         self._give_up_at = float("inf")
-        self._let_go_at: float | None = None  # unless a launcher comes
+        self._let_go_at: float | None = None  # unless a launcher connects
         self.is_ending = False
-        self.has_let_go = False
+        self.has_given_up = False
         self._has_reported_end = False
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     @property
     def has_launcher(self) -> bool:
-        """Whether a launcher is there, as far as can be known."""
-        return self._line.is_open
+        """Whether a launcher is connected, as far as is known."""
+        return self._connection.is_open
 
     def wait_for_launcher(self, timeout_s: float) -> None:
-        """The first one has so long to come."""
+        """The first launcher has ``timeout_s`` to connect."""
         self._let_go_at = time.monotonic() + timeout_s
 
     def attach(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
-        """A launcher is there, perhaps in place of another one: tell it what it may not know.
+        """A launcher has connected, perhaps in place of another: tell it what it may not know.
 
         ``records``: see ``LauncherConnection.open``.
 
         Raises:
             PermissionError: see ``LauncherConnection.open``.
         """
-        self._line.open(orders_fd, reports_fd, records)
+        self._connection.open(orders_fd, reports_fd, records)
         self._let_go_at = None
-        self._line.send(MAGIC)
-        self._line.send(encode_json(Kind.HELLO, self._greeting()))
-        self.untaken = [0, 0]
-        for (worker, stream), data in self._backlog.take():
-            if worker in self._crew.workers:  # of others the launcher knows nothing
-                self.pass_on(worker, stream, data)
+        self._connection.send(MAGIC)
+        self._connection.send(encode_json(Kind.HELLO, self._handshake()))
+        self.unacknowledged = [0, 0]
+        for (worker, stream), data in self._buffer.take():
+            if worker in self._group.workers:  # the launcher does not know others
+                self.send_output(worker, stream, data)
         self._forget_closed()
         for worker, stream in sorted(self._closed):
-            self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
-        for known in self._crew.workers.values():
+            self._connection.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+        for known in self._group.workers.values():
             if known.exit_code is not None:
-                self._line.send(encode(Kind.EXITED, known.exit_code, worker=known.number))
+                self._connection.send(encode(Kind.EXITED, known.exit_code, worker=known.number))
 
     def run(self) -> None:
-        """Until all workers have ended and the launcher knows, or has gone for good."""
+        """Serve until all workers have ended and the launcher knows, or has gone for good."""
         while not self._is_over():
             for key, _ in self._selector.select(self._seconds_to_deadline()):
                 key.data()
             self._output.balance()
-            self._crew.balance()
-            self._line.balance()
+            self._group.balance()
+            self._connection.balance()
             now = time.monotonic()
             if self._let_go_at is not None and now >= self._let_go_at:
-                self.let_go("no horovodrun has come in time")
+                self.give_up("no horovodrun has come in time")
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill()
 
-    def let_go(self, reason: str) -> None:
-        """End all workers, since there is no launcher for them."""
+    def give_up(self, reason: str) -> None:
+        """End all workers, since they have no launcher."""
         self._let_go_at = None
         if not self.is_ending:
-            self.has_let_go = True
-            self._say(f"{reason}; ending the {self._crew.living} workers that are left")
+            self.has_given_up = True
+            self._say(f"{reason}; ending the {self._group.living} workers that are left")
             self._end(reaches_strays=True)
 
-    def desert(self, reason: str) -> None:
-        """End all workers, since this host is to be left at once; the launcher loses it."""
-        self._line.close()
-        self.let_go(reason)
+    def leave(self, reason: str) -> None:
+        """Disconnect and end all workers; for the launcher the host is lost."""
+        self._connection.close()
+        self.give_up(reason)
 
-    def pass_on(self, worker: int, stream: int, data: bytes) -> None:
-        """A worker has written ``data``."""
-        if self._line.is_open:
-            self.untaken[stream] += len(data)
-            self._line.send(encode(Kind.OUTPUT, data, worker=worker, stream=stream))
+    def send_output(self, worker: int, stream: int, data: bytes) -> None:
+        """Send what a worker has written, or keep it while there is no launcher."""
+        if self._connection.is_open:
+            self.unacknowledged[stream] += len(data)
+            self._connection.send(encode(Kind.OUTPUT, data, worker=worker, stream=stream))
         else:
-            self._backlog.add((worker, stream), data)
+            self._buffer.add((worker, stream), data)
 
     def note_closed(self, worker: int, stream: int) -> None:
-        """It will write no more."""
+        """A worker's stream has ended."""
         self._closed.add((worker, stream))
-        self._line.send(encode(Kind.CLOSED, worker=worker, stream=stream))
+        self._connection.send(encode(Kind.CLOSED, worker=worker, stream=stream))
 
     def _forget_closed(self) -> None:
-        """Nobody asks about streams of workers that are forgotten."""
-        workers = self._crew.workers
+        """Drop the streams of workers that are forgotten."""
+        workers = self._group.workers
         self._closed = {(number, stream) for number, stream in self._closed if number in workers}
 
     def close(self) -> None:
-        """Whatever happened: leave no worker behind."""
-        self._crew.kill_groups()
+        """Leave no worker behind, whatever happened."""
+        self._group.kill_groups()
         self._watchdog.close()
 
-    def _greeting(self) -> dict[str, Any]:
+    def _handshake(self) -> dict[str, Any]:
         workers = [
-            {"number": worker.number, "slot": asdict(worker.slot), "pid": worker.pid}
-            for worker in self._crew.workers.values()
+            {"number": worker.number, "rank_info": asdict(worker.rank_info), "pid": worker.pid}
+            for worker in self._group.workers.values()
         ]
         return {
             "launcher_address": _launcher_address(),
             "workers": workers,
-            "dropped_lines": self._backlog.dropped_lines,
+            "dropped_lines": self._buffer.dropped_lines,
         }
 
     def _is_over(self) -> bool:
-        if not self.is_ending or not (self._crew.is_gone or time.monotonic() > self._give_up_at):
+        if not self.is_ending or not (self._group.is_gone or time.monotonic() > self._give_up_at):
             return False
         if not self._has_reported_end:
             self._has_reported_end = True
             self._kill_at = None
             self._output.drain()
-            self._farewell()
-            self._line.send_from(iter((encode(Kind.GONE),)))
-        return not self._line.is_open
+            self._before_end()
+            self._connection.send_from(iter((encode(Kind.GONE),)))
+        return not self._connection.is_open
 
     def _seconds_to_deadline(self) -> float | None:
         if self._has_reported_end:
             return None
         ending = self._give_up_at if self._kill_at is None else self._kill_at
-        times = (ending, self._let_go_at, self._crew.deadline)
+        times = (ending, self._let_go_at, self._group.deadline)
         deadline = min(t for t in times if t is not None)
         return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
 
-    def _on_line_end(self) -> None:
+    def _on_connection_end(self) -> None:
         if self._plan is None and not self.is_ending:
             sys.stderr.write(f"{_NO_ORDERS}\n")
-        patience_s = self._plan.patience_s if self._plan else 0.0
-        self.untaken = [0, 0]
-        if self.is_ending or not patience_s or not self._crew.workers:
+        reconnect_timeout_s = self._plan.reconnect_timeout_s if self._plan else 0.0
+        self.unacknowledged = [0, 0]
+        if self.is_ending or not reconnect_timeout_s or not self._group.workers:
             self._end(reaches_strays=True)
         else:
-            self._let_go_at = time.monotonic() + patience_s
-            self._say(f"horovodrun has gone; its workers wait for it for {patience_s:g} s")
+            self._let_go_at = time.monotonic() + reconnect_timeout_s
+            self._say(f"horovodrun has gone; its workers wait for it for {reconnect_timeout_s:g} s")
 
     def _on_altered(self, reason: str) -> None:
-        """No order can be believed any more, so this is the end; the launcher hears why."""
+        """Orders cannot be trusted any more: tell the launcher why, and end."""
         hostname = self._plan.hostname if self._plan else os.uname().nodename
-        text = f"{hostname}: what horovodrun has sent there did not arrive as it was: {reason}"
+        text = f"{hostname}: the orders of horovodrun were altered: {reason}"
         self._report_trouble(Trouble(1, text))
-        self.let_go(text)
+        self.give_up(text)
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
@@ -303,39 +292,39 @@ class Agent:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
             fields = frame.fields
-            places = fields.each("places", place_of)
+            places = fields.each("places", spec_of)
             fields.close()
             self._start(self._plan, places)
         elif frame.kind == Kind.TAKEN:
-            if not 0 <= frame.number <= self.untaken[frame.stream]:
-                expected = f"at most {self.untaken[frame.stream]}"
+            if not 0 <= frame.number <= self.unacknowledged[frame.stream]:
+                expected = f"at most {self.unacknowledged[frame.stream]}"
                 raise frame.error("bytes", str(frame.number), expected)
-            self.untaken[frame.stream] -= frame.number
+            self.unacknowledged[frame.stream] -= frame.number
         elif frame.kind == Kind.END:
             self._end(reaches_strays=bool(frame.stream))
         elif frame.kind == Kind.KILL:
             self._kill()
         elif frame.kind == Kind.END_WORKER:
-            self._crew.end_worker(frame.worker)
+            self._group.end_worker(frame.worker)
         elif frame.kind == Kind.KILL_WORKER:
-            self._crew.kill_worker(frame.worker)
+            self._group.kill_worker(frame.worker)
         elif frame.kind == Kind.FORGET:
-            self._crew.forget(frame.worker)
+            self._group.forget(frame.worker)
             self._forget_closed()
 
-    def _start(self, plan: HostPlan, places: Sequence[Place]) -> None:
+    def _start(self, plan: HostPlan, places: Sequence[WorkerSpec]) -> None:
         if self.is_ending or not (self._is_prepared or self._prepare(plan)):
             return
         for place in places:
-            self._crew.start_worker(place)
+            self._group.start_worker(place)
         adopt_orphans()
 
     def _prepare(self, plan: HostPlan) -> bool:
-        """Before the first worker; whether there can be any."""
+        """Prepare for the first worker. Returns whether workers can be started."""
         if self._call:
             self._call.complete()
         adapted = self._adapt(plan)
-        # The program is looked for where the launcher would have found it.
+        # The program is searched for along the launcher's PATH.
         os.environ["PATH"] = adapted.environment.get("PATH", os.defpath)
         try:
             store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
@@ -343,7 +332,7 @@ class Agent:
             self._report_trouble(Trouble(1, f"{plan.hostname}: {error.reason}\n{_BLOCKED}"))
             return False
         store.close()
-        self._crew.prepare(
+        self._group.prepare(
             adapted,
             Rendezvous(*store.address, plan.secret),
             descriptors=self._call.for_worker if self._call else lambda number: {},
@@ -351,18 +340,18 @@ class Agent:
         self._is_prepared = True
         return True
 
-    # See crew.StartListener.
+    # See ``StartListener``.
 
     def started(self, worker: Worker) -> None:
-        self._line.send(encode(Kind.STARTED, worker.pid, worker=worker.number))
+        self._connection.send(encode(Kind.STARTED, worker.pid, worker=worker.number))
 
-    def troubled(self, crew: WorkerGroup, trouble: Trouble) -> None:
+    def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         if self._call and trouble.number is not None:
             self._call.drop(trouble.number)
         self._report_trouble(trouble)
 
     def _report_trouble(self, trouble: Trouble) -> None:
-        self._line.send(encode_json(Kind.TROUBLE, asdict(trouble)))
+        self._connection.send(encode_json(Kind.TROUBLE, asdict(trouble)))
 
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         return _FrameSink(self, worker.number, 0), _FrameSink(self, worker.number, 1)
@@ -372,39 +361,39 @@ class Agent:
         for pid, exit_code in reaped():
             if pid == self._watchdog.pid:
                 self._watchdog.was_reaped()
-            elif worker := self._crew.note_exit(pid, exit_code):
+            elif worker := self._group.note_exit(pid, exit_code):
                 self._report_exit(worker.number, exit_code)
-        self._crew.note_ended_groups()
+        self._group.note_ended_groups()
         if set(signals) - {signal.SIGCHLD}:
-            # Somebody on this host wants it to end; the launcher hears of its workers' ends.
+            # A user of this host ends the agent; the launcher is told of its workers' ends.
             self._end(reaches_strays=True)
 
     def _report_exit(self, worker: int, exit_code: int) -> None:
         if self._call:
-            self._line.send_from(self._call.answer_of(worker, exit_code))
+            self._connection.send_from(self._call.answer_of(worker, exit_code))
         else:
-            self._line.send(encode(Kind.EXITED, exit_code, worker=worker))
+            self._connection.send(encode(Kind.EXITED, exit_code, worker=worker))
         self._noted_exit(exit_code)
 
     def _end(self, *, reaches_strays: bool) -> None:
         self.is_ending = True
         self._kill_at = time.monotonic() + GRACE_S
-        self._crew.end(reaches_strays=reaches_strays)
+        self._group.end(reaches_strays=reaches_strays)
 
     def _kill(self) -> None:
         self.is_ending = True
         self._kill_at = None
         self._give_up_at = time.monotonic() + GRACE_S
-        self._crew.kill()
+        self._group.kill()
 
 
 def _in_this_environment(plan: HostPlan) -> HostPlan:
-    """What the launcher's environment does not have is taken from this host's."""
+    """Add this host's variables that the launcher's environment lacks."""
     return replace(plan, environment={**os.environ, **plan.environment})
 
 
 def _launcher_address() -> str:
-    """Where sshd has seen the launcher come from; empty without sshd."""
+    """The launcher's address as sshd sees it; empty without sshd."""
     return os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
 
 

@@ -1,8 +1,8 @@
-"""Connects a launcher with the keeper of a host: copies between standard files and its socket.
+"""Connects a launcher with the detached agent of a host: copies between standard files and socket.
 
-Started where an agent would be, by ssh or on the launcher's own machine, with the keeper's
-arguments: job id, host, and run. It starts the keeper if there is none. When either side ends, it
-goes, and the keeper stays.
+It is started where an agent would be, by ssh or on the launcher's own machine, with the agent's
+arguments: job id, host, and run. It starts the agent if there is none. When either side ends, the
+proxy ends, and the agent stays.
 """
 
 from __future__ import annotations
@@ -17,78 +17,84 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.launch.remote.agent_socket import BUSY, ENDING, READY, WELCOME, keeper_at
-from horovod.launch.remote.job_folder import host_home_path
-from horovod.launch.workers.python_command import python_words
+from horovod.launch.remote.job_folder import (
+    BUSY,
+    ENDING,
+    READY,
+    WELCOME,
+    connect_to_agent,
+    host_folder_path,
+)
+from horovod.launch.workers.python_command import python_command
 
 __all__ = ["copy", "main"]
 
 _COPY_BYTES = 256 * 1024
 _MOST_WORD_BYTES = 4096
-_PATIENCE_S = 20.0  # with a keeper that ends, or has yet to answer
+_TIMEOUT_S = 20.0  # for an agent that ends, or has yet to answer
 _PAUSE_S = 0.05
 
 
 def main() -> NoReturn:
     """Connect, and copy until either side ends."""
     job_id, hostname, run = sys.argv[1:]
-    path = host_home_path(job_id, hostname, os.environ)
+    path = host_folder_path(job_id, hostname, os.environ)
     try:
-        keeper = _connected(path, run)
+        agent = _connected(path, run)
     except OSError as error:
-        sys.exit(f"horovod: no keeper of job {job_id} on this host: {error}")
-    with keeper, contextlib.suppress(ConnectionError):
-        copy(keeper)
+        sys.exit(f"horovod: no agent of job {job_id} on this host: {error}")
+    with agent, contextlib.suppress(ConnectionError):
+        copy(agent)
     sys.exit(0)
 
 
 def _connected(path: Path, run: str) -> socket.socket:
-    """A connection with the keeper of this run. Raises OSError."""
-    deadline = time.monotonic() + _PATIENCE_S
+    """A connection with the agent of this run. Raises OSError."""
+    deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        keeper = keeper_at(path)
-        if keeper is None:
-            _start_keeper()
+        agent = connect_to_agent(path)
+        if agent is None:
+            _start_agent()
         else:
-            answer = _ask(keeper, run)
+            answer = _ask(agent, run)
             if answer == WELCOME:
-                return keeper
-            keeper.close()
+                return agent
+            agent.close()
             if answer not in (ENDING, b""):
                 raise OSError(answer.decode(errors="replace").strip())
             time.sleep(_PAUSE_S)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"it has not answered within {_PATIENCE_S:g} s")
+            raise TimeoutError(f"it has not answered within {_TIMEOUT_S:g} s")
 
 
-def _ask(keeper: socket.socket, run: str) -> bytes:
-    """How it answers; nothing if it goes without a word."""
-    keeper.settimeout(_PATIENCE_S)
+def _ask(agent: socket.socket, run: str) -> bytes:
+    """Its answer; empty if it closes silently."""
+    agent.settimeout(_TIMEOUT_S)
     answer = b""
     with contextlib.suppress(ConnectionError):
-        keeper.sendall(run.encode())
+        agent.sendall(run.encode())
         while not answer.endswith(b"\n") and len(answer) < _MOST_WORD_BYTES:
-            # A byte at a time, since frames follow.
-            if not (byte := keeper.recv(1)):
+            # One byte at a time, since frames follow.
+            if not (byte := agent.recv(1)):
                 break
             answer += byte
-    keeper.settimeout(None)
+    agent.settimeout(None)
     return answer
 
 
-def _start_keeper() -> None:
-    """In a session of its own, so that it outlives whatever has started this process."""
-    words = python_words(sys.executable, "keeper", sys.argv[1:])
+def _start_agent() -> None:
+    """Start the agent in a session of its own, so that it outlives the parent of this process."""
+    words = python_command(sys.executable, "remote.detached_agent", sys.argv[1:])
     with subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as keeper:
-        assert keeper.stdout is not None
-        word = keeper.stdout.readline()
-        keeper.returncode = 0  # it is not waited for
+    ) as agent:
+        assert agent.stdout is not None
+        word = agent.stdout.readline()
+        agent.returncode = 0  # it is not waited for
     if word == BUSY:
         time.sleep(_PAUSE_S)
     elif word != READY:

@@ -34,7 +34,7 @@ def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> Runtim
     if outcome.has_lost_host:
         return RuntimeError(_why_ended(outcome))
     told = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
-    slot = outcome.slot
+    slot = outcome.rank_info
     if slot is not None and slot.rank not in told:
         died = f"rank {slot.rank} on {slot.hostname} (pid {outcome.pid}) "
         died += describe_exit(outcome.exit_code)
@@ -53,9 +53,9 @@ def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> Runtim
 def elastic_error(outcome: JobOutcome, failure: Failure | None) -> RuntimeError:
     """The error for an elastic job; ``failure`` is what the worker told that it is about."""
     text = _why_ended(outcome)
-    if failure is None or outcome.slot is None:
+    if failure is None or outcome.rank_info is None:
         return RuntimeError(text)
-    who = f"rank {outcome.slot.rank} on {outcome.slot.hostname}"
+    who = f"rank {outcome.rank_info.rank} on {outcome.rank_info.hostname}"
     error = RuntimeError(f"{text}\n{who} {failure.what}\n\n{failure.traceback.rstrip()}")
     error.__cause__ = failure.exception()
     return error

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from horovod.launch.model.argument_checks import check_count, check_integer
-from horovod.launch.model.elastic_plan import check_hosts
 from horovod.launch.model.hosts import HostSlots
-from horovod.launch.model.limits import Limits
+from horovod.launch.model.job_plan import ElasticPlan, Limits, check_hosts
 from horovod.settings import Settings
 
-__all__ = ["ELASTIC_PARAMETERS", "ElasticRun", "elastic_run", "is_elastic_run"]
+__all__ = ["ELASTIC_PARAMETERS", "elastic_plan", "is_elastic_run"]
 
 # What changes nothing without the parameters that make a job elastic.
 ELASTIC_PARAMETERS = ("max_num_proc", "reset_limit", "cooldown_range")
-
-
-@dataclass(frozen=True)
-class ElasticRun:
-    """How far a job may shrink and grow; without a ``script`` on hosts that are always the same.
-
-    ``most_results``: for a job on guests, whose caller wants the results of all ranks.
-    """
-
-    limits: Limits
-    script: str = ""
-    slots_per_host: int | None = None
-    most_results: int | None = None
-
-    @property
-    def result_count(self) -> int:
-        """How many results there can be."""
-        return self.most_results or self.limits.min_np
 
 
 def is_elastic_run(values: Mapping[str, Any]) -> bool:
@@ -51,9 +31,9 @@ def is_elastic_run(values: Mapping[str, Any]) -> bool:
     return is_elastic
 
 
-def elastic_run(
+def elastic_plan(
     values: Mapping[str, Any], process_count: int, hosts: tuple[HostSlots, ...]
-) -> ElasticRun:
+) -> ElasticPlan:
     """The job that the arguments ask for, which ``is_elastic_run`` has let pass.
 
     Raises:
@@ -64,14 +44,14 @@ def elastic_run(
     script = values["host_discovery_script"]
     if script is None:
         check_hosts(hosts, limits, "cooldown_range=(1, 60)")
-        return ElasticRun(limits)
+        return ElasticPlan(limits)
     command = os.fspath(script)
     if not command.strip():
         raise ValueError(
             f"host_discovery_script={script!r}: expected a command, for example './hosts.sh'"
         )
     slots = values["slots"]
-    return ElasticRun(limits, command, None if slots is None else check_count("slots", slots))
+    return ElasticPlan(limits, command, None if slots is None else check_count("slots", slots))
 
 
 def _limits(values: Mapping[str, Any], np: int) -> Limits:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, BinaryIO, TypeVar
 
@@ -25,13 +26,12 @@ from horovod.launch.calls.call import (
     write_call,
 )
 from horovod.launch.embedded.agent_news import AgentDirectory
-from horovod.launch.model.elastic_plan import ElasticPlan
 from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.run.call_error import elastic_error, job_error, unpickling_error
 from horovod.launch.run.options import RunOptions, check_options
-from horovod.launch.run.supervision import python_words, read_outcome, supervise
+from horovod.launch.run.supervision import read_outcome, supervise
 from horovod.launch.run.supervisor import Assignment
-from horovod.settings import environment_of
+from horovod.launch.workers.python_command import python_command
 
 __all__ = ["call_like_here", "run", "run_as_given", "run_call"]
 
@@ -139,7 +139,7 @@ def run_as_given(given: dict[str, Any], variables: Mapping[str, str] | None = No
     environ = {**os.environ, **(variables or {})}
     if options.uses_mpi:
         return _run_by_mpi(call, options, environ)
-    return run_call(call, options, environ)
+    return run_call(call, options.plan, environ)
 
 
 def call_like_here(
@@ -160,103 +160,63 @@ def _run_by_mpi(call: Call, options: RunOptions, environ: Mapping[str, str]) -> 
     from horovod.launch.schedulers.mpirun import MpiJob
 
     check_mpi()
+    plan = options.plan
     job = MpiJob(
-        command=tuple(python_words(options.executable, "mpi_worker")),
-        process_count=len(options.slots),
-        hosts=options.hosts,
-        ssh=options.others.ssh,
-        interfaces=options.others.interfaces,
-        output_directory=options.output_directory,
+        command=plan.command,
+        process_count=len(plan.slots),
+        hosts=plan.hosts,
+        ssh=plan.others.ssh,
+        interfaces=plan.others.interfaces,
+        output_directory=plan.output_directory,
         mpi_words=options.mpi_words,
     )
-    return call_by_mpirun(job, call, {**environ, **_variables(options)})
-
-
-def _variables(options: RunOptions) -> dict[str, str]:
-    timeout_s = options.start_timeout_s
-    return {} if timeout_s is None else environment_of({"start_timeout_s": timeout_s})
+    return call_by_mpirun(job, call, {**environ, **plan.extra_environment})
 
 
 def run_call(
     call: Call,
-    options: RunOptions,
+    plan: JobPlan,
     environ: Mapping[str, str] | None = None,
     streams: tuple[int | None, int | None] = (None, None),
-    guests: AgentDirectory | None = None,
-    complete: Callable[[RunOptions], RunOptions] = lambda options: options,
+    agents: AgentDirectory | None = None,
+    complete: Callable[[JobPlan], JobPlan] = lambda plan: plan,
 ) -> list[Any]:
     """The results of ``call`` by rank; see ``run`` for what it raises.
 
     The launcher, and so the workers, have ``environ`` and write to the descriptors ``streams``, by
-    default those of this process. An elastic job with ``guests`` runs on those alone. ``complete``
-    makes whole what need not be known before the launcher is on its way; it may block.
+    default those of this process. A plan without a command runs on the Python of each agent. An
+    elastic job with ``agents`` runs on those alone. ``complete`` adds to the plan what need not be
+    known before the launcher's process has been started; it may block.
     """
-    if options.output_directory is not None:
-        options.output_directory.mkdir(parents=True, exist_ok=True)
+    if plan.output_directory is not None:
+        plan.output_directory.mkdir(parents=True, exist_ok=True)
+    command = plan.command or tuple(python_command("", "calls.worker"))
+    elastic = plan.elastic and replace(plan.elastic, has_embedded_agents=agents is not None)
     with ExitStack() as open_files:
         call_file, report, *answers = [
-            open_files.enter_context(memory_file()) for _ in range(2 + options.result_count)
+            open_files.enter_context(memory_file()) for _ in range(2 + plan.most_results)
         ]
         write_call(call, call_file)
         files = CallFiles(call_file.fileno(), tuple(answer.fileno() for answer in answers))
-
-        def assignment() -> Assignment:
-            plan = _plan(complete(options), files, has_guests=guests is not None)
-            return Assignment(plan, files, report.fileno())
-
-        descriptors = (*files.descriptors, report.fileno())
+        plan = replace(plan, command=command, call=files, elastic=elastic)
         exit_code = supervise(
-            assignment,
-            descriptors,
-            executable=sys.executable or options.executable,
-            is_elastic=options.elastic is not None,
+            lambda: Assignment(complete(plan), files, report.fileno()),
+            (*files.descriptors, report.fileno()),
+            executable=sys.executable or command[0],
+            is_elastic=elastic is not None,
             environ=environ,
             streams=streams,
-            guests=guests,
+            agents=agents,
         )
         outcome = read_outcome(report, exit_code)
-        wanted = files.answer_fds[: options.least_results]
+        wanted = files.answer_fds[: plan.least_results]
         if outcome.status != 0 or not all(map(is_result, wanted)):
             failures = [read_failure(answer) for answer in answers]
-            if options.elastic is not None:
+            if elastic is not None:
                 raise elastic_error(outcome, failures[0])
             raise job_error(outcome, failures)
         results = takewhile(lambda answer: is_result(answer.fileno()), answers)
         return [_result(rank, answer) for rank, answer in enumerate(results)]
-
-
-def _plan(options: RunOptions, files: CallFiles, *, has_guests: bool) -> JobPlan | ElasticPlan:
-    command = tuple(python_words(options.executable, "function_worker"))
-    if options.elastic is not None:
-        return ElasticPlan(
-            command=command,
-            limits=options.elastic.limits,
-            script=options.elastic.script,
-            hosts=options.hosts,
-            slots_per_host=options.elastic.slots_per_host,
-            extra_environment=_variables(options),
-            is_verbose=options.is_verbose,
-            output_directory=options.output_directory,
-            is_timestamped=options.is_timestamped,
-            is_silent=options.is_silent,
-            ssh=options.others.ssh,
-            interfaces=options.others.interfaces,
-            start_timeout_s=options.others.start_timeout_s,
-            call=files,
-            has_guests=has_guests,
-            wants_all=options.elastic.most_results is not None,
-        )
-    return JobPlan(
-        command=command,
-        slots=options.slots,
-        extra_environment=_variables(options),
-        is_timestamped=options.is_timestamped,
-        is_silent=options.is_silent,
-        is_verbose=options.is_verbose,
-        output_directory=options.output_directory,
-        call=files,
-        others=options.others,
-    )
 
 
 def _result(rank: int, answer: BinaryIO) -> Any:

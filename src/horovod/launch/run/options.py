@@ -1,6 +1,6 @@
 """The parameters of ``horovod.run``, checked before anything is started. Reads a hostfile at most.
 
-Those of elastic training are in ``elastic/run_options.py``. What contradicts another or makes no
+Those of elastic training are in ``elastic_options.py``. What contradicts another or makes no
 sense is refused by name.
 """
 
@@ -11,28 +11,18 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from horovod.launch.model.argument_checks import check_count, check_integer, check_seconds
-from horovod.launch.model.hosts import (
-    HostSlots,
-    Slot,
-    interface_names,
-    parse_hostfile,
-    parse_hosts,
-)
-from horovod.launch.model.job_plan import OtherHosts
+from horovod.launch.model.hosts import HostSlots, interface_names, parse_hostfile, parse_hosts
+from horovod.launch.model.job_plan import JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.run.elastic_options import (
-    ELASTIC_PARAMETERS,
-    ElasticRun,
-    elastic_run,
-    is_elastic_run,
-)
+from horovod.launch.run.elastic_options import ELASTIC_PARAMETERS, elastic_plan, is_elastic_run
 from horovod.launch.workers.machine import Placement, place
-from horovod.settings import Settings
+from horovod.launch.workers.python_command import python_command
+from horovod.settings import Settings, environment_of
 
 __all__ = ["RunOptions", "check_options"]
 
@@ -42,30 +32,12 @@ _STACKLEVEL = 5
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What ``horovod.run`` was asked for; ``slots`` are those of a job of fixed size."""
+    """What ``horovod.run`` was asked for: a job of our launcher or, with ``uses_mpi``, mpirun's."""
 
-    slots: tuple[Slot, ...]
+    plan: JobPlan
     executable: str
-    start_timeout_s: float | None
-    output_directory: Path | None
-    is_verbose: bool
-    others: OtherHosts = field(default_factory=OtherHosts)
-    hosts: tuple[HostSlots, ...] = ()
     uses_mpi: bool = False
     mpi_words: tuple[str, ...] = ()
-    elastic: ElasticRun | None = None
-    is_timestamped: bool = False
-    is_silent: bool = False
-
-    @property
-    def result_count(self) -> int:
-        """How many results there can be: one of each rank, or of as many as are always there."""
-        return self.elastic.result_count if self.elastic else len(self.slots)
-
-    @property
-    def least_results(self) -> int:
-        """How many results there must be."""
-        return self.elastic.limits.min_np if self.elastic else len(self.slots)
 
     @property
     def is_same_python(self) -> bool:
@@ -90,12 +62,14 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     hosts = _hosts(values, process_count)
     placement = Placement(()) if is_elastic else place(hosts, process_count)
     start_timeout_s = check_seconds("start_timeout", values["start_timeout"])
-    return RunOptions(
+    executable, uses_mpi = _executable(values["executable"]), bool(values["use_mpi"])
+    module = "run.mpi_worker" if uses_mpi else "calls.worker"
+    plan = JobPlan(
+        command=tuple(python_command(executable, module)),
         slots=placement.slots,
-        executable=_executable(values["executable"]),
-        start_timeout_s=start_timeout_s,
-        output_directory=_directory(values["output_filename"]),
+        extra_environment=_variables(start_timeout_s),
         is_verbose=bool(values["verbose"]),
+        output_directory=_directory(values["output_filename"]),
         others=OtherHosts(
             addresses=placement.remote,
             ssh=ssh,
@@ -103,10 +77,15 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
             start_timeout_s=start_timeout_s or Settings.from_env().start_timeout_s,
         ),
         hosts=hosts,
-        uses_mpi=bool(values["use_mpi"]),
-        mpi_words=_mpi_words(values),
-        elastic=elastic_run(values, process_count, hosts) if is_elastic else None,
+        elastic=elastic_plan(values, process_count, hosts) if is_elastic else None,
     )
+    return RunOptions(plan, executable, uses_mpi, _mpi_words(values))
+
+
+def _variables(start_timeout_s: float | None) -> dict[str, str]:
+    if start_timeout_s is None:
+        return {}
+    return environment_of({"start_timeout_s": start_timeout_s})
 
 
 def _resolve_aliases(given: Mapping[str, Any]) -> dict[str, Any]:

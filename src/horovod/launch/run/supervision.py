@@ -17,9 +17,9 @@ from horovod.launch.embedded.agent_news import AgentDirectory
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.run.supervisor import ELASTIC, Assignment
 from horovod.launch.workers.processes import describe_exit
-from horovod.launch.workers.python_command import python_words
+from horovod.launch.workers.python_command import python_command
 
-__all__ = ["end", "python_words", "read_outcome", "send_assignment", "supervise"]
+__all__ = ["end", "read_outcome", "send_assignment", "supervise"]
 
 
 def supervise(
@@ -30,7 +30,7 @@ def supervise(
     is_elastic: bool,
     environ: Mapping[str, str] | None = None,
     streams: tuple[int | None, int | None] = (None, None),
-    guests: AgentDirectory | None = None,
+    agents: AgentDirectory | None = None,
 ) -> int:
     """Run a job in a process of its own; its exit code. Whatever is raised here ends the job.
 
@@ -42,7 +42,7 @@ def supervise(
         with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
             stream.flush()
     with subprocess.Popen(
-        python_words(executable, "supervisor", [ELASTIC] if is_elastic else []),
+        python_command(executable, "run.supervisor", [ELASTIC] if is_elastic else []),
         stdin=subprocess.PIPE,
         stdout=streams[0],
         stderr=streams[1],
@@ -53,16 +53,16 @@ def supervise(
     ) as process:
         try:
             send_assignment(process, assignment())
-            if guests is not None:
+            if agents is not None:
                 assert process.stdin is not None
-                guests.open(process.stdin)
+                agents.open(process.stdin)
             return process.wait()
         except BaseException:
             end(process)
             raise
         finally:
-            if guests is not None:
-                guests.close()
+            if agents is not None:
+                agents.close()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

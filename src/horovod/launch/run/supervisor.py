@@ -15,14 +15,12 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 from horovod.launch.calls.call import CallFiles
 from horovod.launch.embedded.agent_news import AgentUpdates
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
-
-if TYPE_CHECKING:
-    from horovod.launch.model.elastic_plan import ElasticPlan
+from horovod.launch.workers.processes import take_stdin
 
 __all__ = ["ELASTIC", "Assignment", "main"]
 
@@ -33,7 +31,7 @@ ELASTIC = "elastic"
 class Assignment:
     """What the caller asks for; the outcome is pickled into ``report_fd``."""
 
-    plan: JobPlan | ElasticPlan
+    plan: JobPlan
     files: CallFiles | None
     report_fd: int
 
@@ -45,9 +43,9 @@ class Assignment:
         return (*self.files.descriptors, self.report_fd)
 
     @property
-    def has_guests(self) -> bool:
-        """Whether more comes behind this: who is there; see ``GuestBook``."""
-        return not isinstance(self.plan, JobPlan) and self.plan.has_guests
+    def has_embedded_agents(self) -> bool:
+        """Whether messages of an ``AgentDirectory`` follow."""
+        return self.plan.elastic is not None and self.plan.elastic.has_embedded_agents
 
 
 def main() -> NoReturn:
@@ -56,12 +54,12 @@ def main() -> NoReturn:
     The argument, ``ELASTIC`` or none, says beforehand which kind of job it will be.
     """
     _forget_signal_settings()
-    lifeline = _take_standard_input()
+    lifeline = os.fdopen(take_stdin(), "rb")  # rank 0 must not read it
     _load(is_elastic=ELASTIC in sys.argv[1:])
     assignment: Assignment = pickle.load(lifeline)
     for fd in assignment.descriptors:
         os.set_inheritable(fd, False)
-    news = AgentUpdates() if assignment.has_guests else None
+    news = AgentUpdates() if assignment.has_embedded_agents else None
     threading.Thread(
         target=_end_with_caller, args=(lifeline, news), name="horovod-lifeline", daemon=True
     ).start()
@@ -82,9 +80,9 @@ def _load(*, is_elastic: bool) -> None:
         import horovod.launch.jobs.fixed  # noqa: F401
 
 
-def _run(plan: JobPlan | ElasticPlan, news: AgentUpdates | None) -> JobOutcome:
+def _run(plan: JobPlan, news: AgentUpdates | None) -> JobOutcome:
     # Of the two, a process needs one.
-    if isinstance(plan, JobPlan):
+    if plan.elastic is None:
         from horovod.launch.jobs.fixed import run_job
 
         return run_job(plan, os.environ)
@@ -97,15 +95,6 @@ def _forget_signal_settings() -> None:
     """A caller may ignore or block what ends this process, and children inherit that."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _take_standard_input() -> BinaryIO:
-    """Move it out of the way of rank 0, which would read it."""
-    lifeline = os.fdopen(os.dup(0), "rb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return lifeline
 
 
 def _end_with_caller(lifeline: BinaryIO, news: AgentUpdates | None) -> None:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from horovod.launch.model.ssh import SshOptions, agent_command, remote_words
 
-__all__ = ["python_words", "words_there"]
+__all__ = ["path_ahead", "python_command", "remote_python_command"]
 
-# Whatever the first entry of the search path is, it must not replace a module of the interpreter;
-# the package is found where this process has found it, unless the other Python has its own.
+# The current folder must not replace a module of the interpreter, so it is not on the search path.
+# The package is found where this process has found it, unless the other Python has its own.
 _START = (
     "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
     "from horovod.launch.{module} import main; main()"
 )
 
 
-def python_words(executable: str, module: str, arguments: Sequence[str] = ()) -> list[str]:
-    """The command that calls ``main`` of ``horovod.launch.<module>``; see ``sys.argv[1:]``."""
+def python_command(executable: str, module: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that calls ``main`` of ``horovod.launch.<module>``, such as ``remote.agent``.
+
+    ``main`` finds ``arguments`` in ``sys.argv[1:]``.
+    """
     return [executable, *_arguments(module, arguments)]
 
 
-def words_there(
+def remote_python_command(
     hostname: str,
     ssh: SshOptions,
     environ: Mapping[str, str],
@@ -38,5 +43,16 @@ def words_there(
 
 
 def _arguments(module: str, arguments: Sequence[str]) -> list[str]:
-    package_root = str(Path(__file__).resolve().parents[2])
+    package_root = str(Path(__file__).resolve().parents[3])
     return ["-c", _START.format(module=module), *arguments, package_root]
+
+
+def path_ahead() -> tuple[str, ...]:
+    """Where this process finds modules before those of its Python, such as in ``PYTHONPATH``."""
+    library = sysconfig.get_path("stdlib")
+
+    def is_ahead(path: str) -> bool:
+        is_archive = path.endswith(".zip") and os.path.dirname(path) == os.path.dirname(library)
+        return path != library and not is_archive
+
+    return tuple(os.path.abspath(path) for path in takewhile(is_ahead, sys.path) if path)

@@ -1,22 +1,26 @@
-"""What a worker of an elastic job and its driver, which is the launcher, say to each other.
+"""Messages between a worker of an elastic job and its driver, which is the launcher.
 
-All of it goes through the job's store. A worker that wants a place in a world says that it is ready
-and waits for a seat; the driver gives seats to all members of a world at once, or tells a worker
-that there is none for it any more. Texts are JSON; who can write to the store knows the secret.
+All of them go through the job's store. A worker that wants a rank in a world says that it is ready
+and waits for an answer. The driver assigns ranks to all members of a world at once, or tells a
+worker that the job goes on without it. Messages are JSON. Only processes that know the job's secret
+can write to the store.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntFlag
 
-from horovod.core.base.checked import MOST_RANKS, Fields, printable
+from horovod.core.base.checked import Fields, printable
+from horovod.core.base.rank_info import RankInfo, read_rank_info
+from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 
 __all__ = [
     "HostUpdate",
+    "RankAssignment",
     "Ready",
-    "Seat",
     "StateVersion",
     "Update",
     "WorkerKeys",
@@ -28,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, order=True)
 class StateVersion:
-    """How new the state is that a worker could go back to: that of the larger standing is newer.
+    """How new the state is that a worker could go back to; the larger version is newer.
 
     ``world`` is the last one whose state it took over, 0 if none; ``commits`` counts since then.
     """
@@ -43,97 +47,93 @@ class StateVersion:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A worker asks for a seat: at its start, after a failure, or after an update.
+class _Message:
+    def to_bytes(self) -> bytes:
+        """The message as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True)
+class Ready(_Message):
+    """A worker asks for a rank: at its start, after a failure, or after an update.
 
     ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
-    dead, silent or out of reach. ``keeps_state``: its state is what all that stay have, so that it
-    need not be sent. ``is_early``: it comes from the first ``init`` and may have much to do before
-    it trains, so a forecast is as good as a seat. ``checkpoint`` is the file last written from its
-    state.
+    dead, silent or out of reach. ``keeps_state``: all that stay have the same state, so it need not
+    be sent. ``is_early``: it comes from the first ``init`` and may have much to do before it
+    trains, so a provisional rank is enough. ``checkpoint`` is the file last written from its state.
     """
 
-    standing: StateVersion = StateVersion()
+    state_version: StateVersion = StateVersion()
     reason: str = ""
     lost: tuple[int, ...] = ()
     keeps_state: bool = False
     is_early: bool = False
     checkpoint: str = ""
 
-    def encoded(self) -> bytes:
-        """As it travels."""
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def decoded(cls, text: bytes) -> Ready:
-        """The contrary of ``encoded``; BadMessageError for anything else."""
+    def from_bytes(cls, text: bytes) -> Ready:
+        """The inverse of ``to_bytes``; BadMessageError for anything else."""
         fields = Fields.read("ready", text)
-        standing = fields.fields("standing")
+        version = fields.fields("state_version")
         ready = cls(
-            standing=StateVersion(standing.integer("world"), standing.integer("commits")),
+            state_version=StateVersion(version.integer("world"), version.integer("commits")),
             reason=printable(fields.text("reason")),
             lost=fields.integers("lost"),
             keeps_state=fields.flag("keeps_state"),
             is_early=fields.flag("is_early"),
             checkpoint=fields.text("checkpoint"),
         )
-        standing.close()
+        version.close()
         fields.close()
         return ready
 
 
 @dataclass(frozen=True)
-class Seat:
-    """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
+class RankAssignment(_Message):
+    """A worker's position in a world, whose ``members`` are the workers' numbers by rank.
 
     ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
-    member needs the state of rank 0. ``is_forecast``: these are the numbers that the worker will
-    probably have, and nobody waits for it before it asks again. With ``removal`` there is no seat
-    for the worker any more, and the text says why.
+    member needs the state of rank 0. ``is_provisional``: the worker will probably have this
+    position, and no world waits for it before it asks again. With ``removal`` the job goes on
+    without the worker, and the text says why.
     """
 
     world: int = 0
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    cross_rank: int = 0
-    cross_size: int = 1
-    members: tuple[int, ...] = field(default=())
+    rank_info: RankInfo = field(default_factory=RankInfo)
+    members: tuple[int, ...] = ()
     updates: int = 0
     must_sync: bool = True
-    is_forecast: bool = False
+    is_provisional: bool = False
     removal: str = ""
 
-    def encoded(self) -> bytes:
-        """As it travels."""
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def decoded(cls, text: bytes) -> Seat:
-        """The contrary of ``encoded``; BadMessageError for anything else."""
-        fields = Fields.read("seat", text)
-        size, local_size, cross_size = (
-            fields.integer(name, 1, MOST_RANKS) for name in ("size", "local_size", "cross_size")
-        )
-        seat = cls(
+    def from_bytes(cls, text: bytes) -> RankAssignment:
+        """The inverse of ``to_bytes``; BadMessageError for anything else."""
+        fields = Fields.read("rank assignment", text)
+        assignment = cls(
             world=fields.integer("world"),
-            rank=fields.integer("rank", 0, size - 1),
-            size=size,
-            local_rank=fields.integer("local_rank", 0, local_size - 1),
-            local_size=local_size,
-            cross_rank=fields.integer("cross_rank", 0, cross_size - 1),
-            cross_size=cross_size,
+            rank_info=read_rank_info(fields.fields("rank_info")),
             members=fields.integers("members"),
             updates=fields.integer("updates"),
             must_sync=fields.flag("must_sync"),
-            is_forecast=fields.flag("is_forecast"),
+            is_provisional=fields.flag("is_provisional"),
             removal=printable(fields.text("removal")),
         )
         fields.close()
-        if seat.members and len(set(seat.members)) != size:
-            raise fields.error("members", seat.members, f"{size} workers")
-        return seat
+        size = assignment.rank_info.size
+        if assignment.members and len(set(assignment.members)) != size:
+            raise fields.error("members", assignment.members, f"{size} workers")
+        return assignment
+
+    def process_info(self, environ: Mapping[str, str]) -> ProcessInfo:
+        """The position of a process with this assignment, for ``init``."""
+        return ProcessInfo.at(
+            self.rank_info,
+            hostname_of(environ),
+            "horovodrun",
+            scope=world_scope(self.world),
+            is_provisional=self.is_provisional,
+        )
 
 
 class HostUpdate(IntFlag):
@@ -146,19 +146,15 @@ class HostUpdate(IntFlag):
 
 
 @dataclass(frozen=True)
-class Update:
+class Update(_Message):
     """News for the members of a world: ``kind`` is a ``HostUpdate``; ``timestamp`` always grows."""
 
     timestamp: int
     kind: int
 
-    def encoded(self) -> bytes:
-        """As it travels."""
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def decoded(cls, text: bytes) -> Update:
-        """The contrary of ``encoded``; BadMessageError for anything else."""
+    def from_bytes(cls, text: bytes) -> Update:
+        """The inverse of ``to_bytes``; BadMessageError for anything else."""
         fields = Fields.read("update", text)
         kind = fields.integer("kind", HostUpdate.NONE, HostUpdate.MIXED)
         update = cls(fields.integer("timestamp"), kind)
@@ -168,36 +164,36 @@ class Update:
 
 @dataclass(frozen=True)
 class WorkerKeys:
-    """Where a worker and the driver leave messages for each other."""
+    """Keys of the store under which a worker and the driver leave messages for each other."""
 
     worker: int
 
-    def ready(self, count: int) -> str:
-        """The worker's ``count``-th ``Ready``, from 1."""
-        return f"elastic/worker/{self.worker}/ready/{count}"
-
-    def seat(self, count: int) -> str:
-        """The answer to it, a ``Seat``."""
-        return f"elastic/worker/{self.worker}/seat/{count}"
-
     @property
     def all(self) -> str:
-        """What all keys of this worker begin with."""
+        """The prefix of all keys of this worker."""
         return f"elastic/worker/{self.worker}/"
+
+    def ready(self, count: int) -> str:
+        """The worker's ``count``-th ``Ready``, from 1."""
+        return f"{self.all}ready/{count}"
+
+    def assignment(self, count: int) -> str:
+        """The answer to it, a ``RankAssignment``."""
+        return f"{self.all}assignment/{count}"
 
     @property
     def done(self) -> str:
         """Set when the worker's training function has returned."""
-        return f"elastic/worker/{self.worker}/done"
+        return f"{self.all}done"
 
     @property
     def fatal(self) -> str:
-        """Set to an error that would only come again: it ends the job."""
-        return f"elastic/worker/{self.worker}/fatal"
+        """Set to an error that every restart would repeat: it ends the job."""
+        return f"{self.all}fatal"
 
 
 def read_key(key: str) -> tuple[int, str, int] | None:
-    """Which worker has said something under ``key``, what, and for which time; None for others."""
+    """The worker that has set ``key``, the kind and the count; None for keys of another form."""
     words = key.split("/")
     if words[:2] != ["elastic", "worker"] or len(words) < 4 or not words[2].isdecimal():
         return None
@@ -211,5 +207,5 @@ def update_key(count: int) -> str:
 
 
 def world_scope(world: int) -> str:
-    """What distinguishes the meeting of this world from those of others; see ``Identity.scope``."""
+    """Distinguishes the store keys of this world from those of others; see ``scope``."""
     return f"world{world}/"

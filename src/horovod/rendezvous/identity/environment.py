@@ -1,24 +1,24 @@
-"""Who this process is in the world, read from what its launcher put into the environment.
+"""The position of this process in the world, read from its environment.
 
-First step of ``init``: no connection is made here. Sources in order: ``HOROVOD_*`` (our launcher,
-or one of others that writes what the original's Gloo needs), torchrun's variables, and without
-either a world of one. ``mpi_identity`` and ``slurm`` know of mpirun and srun.
+This is the first step of ``init``; it makes no connection. Sources in order: ``HOROVOD_*`` (our
+launcher, or another one that writes what the original's Gloo needs), torchrun's variables, and
+without either a world of one. ``mpi`` and ``slurm`` read what mpirun and srun say.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from horovod.core.base.rank_info import RankInfo, rank_infos
 from horovod.errors import InitError
 
-__all__ = ["LAUNCHER", "Identity", "Launcher", "hostname_of", "identify", "position_of"]
+__all__ = ["LAUNCHER", "Launcher", "ProcessInfo", "hostname_of", "identify", "position_of"]
 
 Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "other", "none"]
-# With which our launcher says that it is the one.
+# Our launcher sets this variable.
 LAUNCHER = "_HOROVOD_LAUNCHER"
 _GIVEN_BY_LAUNCHERS = (
     "HOROVOD_RANK",
@@ -29,34 +29,32 @@ _GIVEN_BY_LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Position of one process: in the world, on its host, and among equal local ranks across hosts.
+class ProcessInfo(RankInfo):
+    """The position of this process, and how it was started.
 
-    ``launcher`` says who started it and so where the store and the job's secret come from. Where
-    the launcher does not tell the numbers on and across hosts, they come with ``placed``.
+    ``launcher`` says what started it, and so where the store and the job's secret come from. Where
+    the launcher does not tell the numbers on and across hosts, ``placed`` adds them.
     """
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    hostname: str
-    launcher: Launcher
-    scope: str = ""  # tells worlds that the job's processes form apart
+    launcher: Launcher = "none"
+    scope: str = ""  # distinguishes the worlds that the job's processes form
     comm: Any = field(default=None, compare=False, repr=False)  # MPI's, where mpirun started it
     group: str = ""  # the machine's number, where the launcher counts machines
     is_part: bool = False  # the world leaves out processes that the launcher counts
-    is_forecast: bool = False  # that world does not exist yet, and may be another one
+    is_provisional: bool = False  # that world does not exist yet and may become another one
+
+    @classmethod
+    def at(cls, position: RankInfo, hostname: str, launcher: Launcher, **start: Any) -> ProcessInfo:
+        """The process at ``position``; the other arguments are fields of this class."""
+        return cls(**{**vars(position), "hostname": hostname}, launcher=launcher, **start)
 
     @property
     def node(self) -> str:
-        """The machine as the launcher tells it from others."""
+        """What the launcher calls the machine."""
         return self.group or self.hostname
 
-    def restricted_to(self, ranks: Sequence[int]) -> Identity:
-        """The identity in a world of these ranks only, renumbered in the order given.
+    def restricted_to(self, ranks: Sequence[int]) -> ProcessInfo:
+        """The position in a world of these ranks only, renumbered in the order given.
 
         Raises:
             InitError: this process is not one of them, or one of them does not exist.
@@ -72,29 +70,20 @@ class Identity:
         rank, size = ranks.index(self.rank), len(ranks)
         return replace(self, rank=rank, size=size, scope=scope, is_part=True)
 
-    def placed(self, nodes: Sequence[str]) -> Identity:
-        """The identity among ranks on these ``nodes``, one for each; what the launcher said stays.
+    def placed(self, nodes: Sequence[str]) -> ProcessInfo:
+        """The position among ranks on these ``nodes``; rank ``r`` is on ``nodes[r]``.
 
-        Local and cross numbers of a part of the job, and cross numbers under torchrun, are counted
-        from where its ranks are.
+        What the launcher said stays. The local and cross numbers of a part of the job, and the
+        cross numbers under torchrun, are counted from ``nodes``.
         """
         if self.launcher in ("horovodrun", "other") and not self.is_part:
             return self
-        here = [rank for rank, node in enumerate(nodes) if node == self.node]
-        local_rank = here.index(self.rank)
-        count = Counter(nodes)
-        across = [node for node in dict.fromkeys(nodes) if count[node] > local_rank]
-        return replace(
-            self,
-            local_rank=local_rank,
-            local_size=len(here),
-            cross_rank=across.index(self.node),
-            cross_size=len(across),
-        )
+        found = rank_infos(nodes)[self.rank]
+        return replace(self, **{**vars(found), "hostname": self.hostname})
 
 
-def identify(environ: Mapping[str, str]) -> Identity:
-    """The identity that ``environ`` gives this process; touches nothing else.
+def identify(environ: Mapping[str, str]) -> ProcessInfo:
+    """The position that ``environ`` gives this process; touches nothing else.
 
     Raises:
         InitError: a variable is missing, not a number or contradicts another one. The text names
@@ -106,10 +95,10 @@ def identify(environ: Mapping[str, str]) -> Identity:
         return _from_torchrun(environ)
     if any(name in environ for name in _GIVEN_BY_LAUNCHERS):
         return _from_launcher(environ)
-    return Identity(0, 1, 0, 1, 0, 1, hostname_of(environ), "none")
+    return ProcessInfo(hostname=hostname_of(environ))
 
 
-def _from_launcher(environ: Mapping[str, str]) -> Identity:
+def _from_launcher(environ: Mapping[str, str]) -> ProcessInfo:
     launcher: Launcher = "horovodrun" if LAUNCHER in environ else "other"
     is_elastic = environ.get("HOROVOD_ELASTIC") == "1"
     if is_elastic and launcher == "other":
@@ -121,28 +110,21 @@ def _from_launcher(environ: Mapping[str, str]) -> Identity:
     rank, size = position_of(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
     local_rank, local_size = position_of(environ, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", size)
     cross_rank, cross_size = position_of(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", size)
-    # Of an elastic job the variables are a guess, and rank 0 need not have the lowest slot.
+    # In an elastic job the variables are provisional, and rank 0 need not have the lowest slot.
     if not is_elastic:
         _check_local_rank(rank, size, local_rank, local_size, "HOROVOD_LOCAL_RANK", "HOROVOD_RANK")
     hostname = hostname_of(environ)
-    return Identity(rank, size, local_rank, local_size, cross_rank, cross_size, hostname, launcher)
+    return ProcessInfo(
+        rank, size, local_rank, local_size, cross_rank, cross_size, hostname, launcher
+    )
 
 
-def _from_torchrun(environ: Mapping[str, str]) -> Identity:
+def _from_torchrun(environ: Mapping[str, str]) -> ProcessInfo:
     rank, size = position_of(environ, "RANK", "WORLD_SIZE")
     local_rank, local_size = position_of(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE", size)
     _check_local_rank(rank, size, local_rank, local_size, "LOCAL_RANK", "RANK")
-    return Identity(
-        rank,
-        size,
-        local_rank,
-        local_size,
-        0,
-        1,
-        hostname_of(environ),
-        "torchrun",
-        group=environ.get("GROUP_RANK", ""),
-    )
+    numbers, group = (rank, size, local_rank, local_size), environ.get("GROUP_RANK", "")
+    return ProcessInfo(*numbers, hostname=hostname_of(environ), launcher="torchrun", group=group)
 
 
 def position_of(
@@ -178,5 +160,5 @@ def _check_local_rank(
 
 
 def hostname_of(environ: Mapping[str, str]) -> str:
-    """What the launcher calls this machine, or its own name."""
+    """The launcher's name of this machine, else the machine's own name."""
     return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename

@@ -1,8 +1,8 @@
-"""How far the clocks of hosts are apart, from what their ranks did together.
+"""The differences of the hosts' clocks, from the collectives that their ranks ran together.
 
 The method is that of the timeline (``engine/trace/clock_alignment.h``): no rank starts a collective
-before all have submitted what is in it, and none has the result of an allreduce before all have
-started; so each collective bounds the difference from both sides.
+before all have submitted its tensors, and none has the result of an allreduce before all have
+started. So each collective bounds the difference from both sides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from horovod.trace.recording import EventKind, Recording
 
 __all__ = ["HostClock", "align_clocks"]
 
-_DRIFT = 1e-4  # of two clocks of which one may be slewed to follow an NTP server
+_DRIFT = 1e-4  # of two clocks, one of which an NTP client may slew
 _ALLREDUCE = 0  # horovod.core.operations.Kind
 _MOST_EVENTS = 16384
 
@@ -29,7 +29,7 @@ class HostClock:
 
 @dataclass
 class _Done:
-    """What a host is known to have done in a collective."""
+    """The known events of a host in a collective."""
 
     last_submit: int | None = None
     first_start: int | None = None
@@ -44,7 +44,7 @@ _Collectives = dict[tuple[int, int], _Done]
 def align_clocks(
     recordings: Mapping[int, Recording], hosts: Sequence[Sequence[int]]
 ) -> dict[int, HostClock]:
-    """The clock of each rank's host; only of ranks for which it can be known."""
+    """The clock of each rank's host, without the ranks for which it is unknown."""
     clocks: dict[int, HostClock] = {}
     first: _Collectives = {}
     for number, ranks in enumerate(hosts):
@@ -64,11 +64,7 @@ def _collectives(recordings: Sequence[Recording]) -> _Collectives:
     for recording in recordings:
         submitted: dict[int, int] = {}
         for event in recording.events[-_MOST_EVENTS:]:
-            kind, subject, time_ns = (
-                int(event["kind"]),
-                int(event["subject"]),
-                int(event["time_ns"]),
-            )
+            kind, subject, time_ns = (int(event[name]) for name in ("kind", "subject", "time_ns"))
             if kind == EventKind.SUBMIT:
                 submitted[subject] = time_ns
                 continue
@@ -90,7 +86,7 @@ def _collectives(recordings: Sequence[Recording]) -> _Collectives:
 
 
 def _difference(here: _Collectives, there: _Collectives) -> HostClock | None:
-    """How much ``there`` is ahead; None before both sides are bounded."""
+    """How far ``there`` is ahead; None unless it is bounded from both sides."""
     low: list[tuple[int, int]] = []  # a bound, and when on the clock here
     high: list[tuple[int, int]] = []
     for key in here.keys() & there.keys():

@@ -1,4 +1,4 @@
-"""What ended a world: ranks that died, and operations that ranks gave in differently."""
+"""What ended a world: ranks that died, and operations that ranks submitted differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Death", "Mismatch", "find_deaths", "find_mismatches", "first_error"]
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that others have lost, and the first ``witness`` of it."""
+    """A rank that other ranks have lost, and the first of them, the ``witness``."""
 
     rank: int
     witness: int
@@ -22,7 +22,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """An operation that failed because ranks disagree, as each of them has submitted it."""
+    """An operation that failed with a mismatch, as each rank has submitted it."""
 
     labels: Mapping[int, Label]
 
@@ -33,7 +33,7 @@ class Mismatch:
 
 
 def find_deaths(recordings: Mapping[int, Recording]) -> list[Death]:
-    """Ranks that were lost, in the order in which it was noticed."""
+    """Ranks that were lost, in the order in which other ranks noticed it."""
     first: dict[int, Death] = {}
     for recording in recordings.values():
         for event in recording.of_kind(EventKind.ALARM):
@@ -45,7 +45,7 @@ def find_deaths(recordings: Mapping[int, Recording]) -> list[Death]:
 
 
 def find_mismatches(recordings: Mapping[int, Recording]) -> list[Mismatch]:
-    """Operations that failed on some rank since the ranks' shapes, dtypes or kinds differ."""
+    """Operations that failed because the ranks' shapes, dtypes or kinds differ."""
     names: dict[tuple[int, str], None] = {}
     for recording in recordings.values():
         for event in recording.of_kind(EventKind.ERROR):
@@ -64,7 +64,7 @@ def find_mismatches(recordings: Mapping[int, Recording]) -> list[Mismatch]:
 
 
 def first_error(recordings: Mapping[int, Recording]) -> Recording | None:
-    """The recording of the rank that an error ended first."""
+    """The recording of the first rank that ended with an error."""
     ended = []
     for recording in recordings.values():
         failures = recording.of_kind(EventKind.FAILED)

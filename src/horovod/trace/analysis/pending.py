@@ -1,7 +1,7 @@
-"""What had not ended when a recording was written: operations, and collectives under way.
+"""What had not ended when a recording was written: pending operations, running collectives.
 
-An operation that all ranks have submitted starts; so one that does not is where ranks diverge: the
-*ready* ranks have submitted it, the *missing* ones do something else, or nothing any more.
+An operation starts when all ranks have submitted it. So ranks diverge at one that does not start:
+the *ready* ranks have submitted it, the *missing* ones have not.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "pending_of",
 ]
 
-_TAIL = 8192  # events at the end that tell what a rank did last
+_TAIL = 8192  # the events that are searched for a rank's last operations
 _JOIN = 6  # horovod.core.operations.Kind
 _WORLD_ENDED = (ErrorCode.PEER_LOST, ErrorCode.TIMEOUT, ErrorCode.ABORTED)
 
 
 @dataclass(frozen=True)
 class Pending:
-    """An operation that a rank has submitted and that did not start in ``age_ns``."""
+    """An operation that a rank has submitted, and that has not started for ``age_ns``."""
 
     rank: int
     label: Label
@@ -44,7 +44,7 @@ class Pending:
 class Stall:
     """An operation that some ranks have submitted and others not.
 
-    ``unknown`` ranks left no recording. ``age_ns`` is how long the first of the ready ones waits.
+    ``unknown`` ranks have no recording. The first of the ready ranks has waited for ``age_ns``.
     """
 
     label: Label
@@ -56,7 +56,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Stuck:
-    """A rank in the middle of a collective; ``waiting_for`` another one, if it is known."""
+    """A rank in a running collective; ``waiting_for`` is the rank it waits for, if known."""
 
     rank: int
     bucket: Bucket
@@ -65,18 +65,18 @@ class Stuck:
 
 
 def has_left(recording: Recording) -> bool:
-    """Whether the rank had shut down, or given up after an error."""
+    """Whether the rank had shut down, or failed."""
     return bool(len(recording.of_kind(EventKind.LEFT, EventKind.FAILED)))
 
 
 def pending_of(recording: Recording) -> list[Pending]:
-    """What the rank has submitted without a start or an end of its own, the oldest first.
+    """The rank's operations that have not started, the oldest first.
 
-    That includes what failed because the world ended: then it waited until that.
+    That includes operations that failed because the world ended: they waited until then.
     """
     events = recording.of_kind(EventKind.SUBMIT, EventKind.FUSED, EventKind.ERROR)
-    waiting: dict[int, int] = {}  # since when, by label
-    found: list[tuple[int, int]] = []  # the same of what failed, and how long
+    waiting: dict[int, int] = {}  # submission times by label
+    found: list[tuple[int, int]] = []  # labels of failed operations, and how long they waited
     for kind, subject, value, time_ns in events[["kind", "subject", "value", "time_ns"]].tolist():
         if kind == EventKind.SUBMIT:
             waiting[subject] = time_ns
@@ -93,7 +93,7 @@ def pending_of(recording: Recording) -> list[Pending]:
 
 
 def find_stalls(recordings: Mapping[int, Recording], size: int) -> list[Stall]:
-    """What waits for ranks of a world of ``size``, the oldest first."""
+    """The operations that wait for ranks of a world of ``size``, the oldest first."""
     by_operation: dict[tuple[int, int], list[Pending]] = {}
     joined = set()
     for recording in recordings.values():
@@ -120,7 +120,7 @@ def find_stalls(recordings: Mapping[int, Recording], size: int) -> list[Stall]:
 
 
 def _members(recordings: Mapping[int, Recording], process_set: int) -> set[int]:
-    """Those who are known to be in the set: they have done something there."""
+    """The known ranks of the set: those that have submitted operations there."""
     return {
         rank
         for rank, recording in recordings.items()
@@ -132,7 +132,7 @@ def _members(recordings: Mapping[int, Recording], process_set: int) -> set[int]:
 
 
 def find_stuck(recordings: Mapping[int, Recording]) -> list[Stuck]:
-    """Ranks that were in the middle of a collective, the longest first."""
+    """Ranks in a running collective, the longest running first."""
     found = []
     for rank, recording in recordings.items():
         last: dict[int, Bucket] = {}
@@ -146,7 +146,7 @@ def find_stuck(recordings: Mapping[int, Recording]) -> list[Stuck]:
 
 
 def last_operations(recording: Recording, count: int) -> list[Operation]:
-    """What the rank has submitted last, the last one first."""
+    """The operations that the rank has submitted last, the last one first."""
     operations = [op for op in operations_of(_tail(recording)) if op.submitted_ns is not None]
     return operations[: -count - 1 : -1]
 

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import (
     ANSWER_FD,
     CALL_FD,
@@ -21,14 +22,13 @@ from horovod.launch.calls.call import (
     write_result,
 )
 from horovod.launch.elastic.answers import Answers
-from horovod.launch.model.hosts import Slot
 from horovod.launch.model.job_plan import JobOutcome
 
 SUCCESS = JobOutcome(0)
 
 
-def slot(rank: int) -> Slot:
-    return Slot("here", rank, 9, rank, 9, 0, 1)
+def slot(rank: int) -> RankInfo:
+    return RankInfo(rank, 9, rank, 9, 0, 1, "here")
 
 
 class Desk:
@@ -40,7 +40,7 @@ class Desk:
 
     def world(self, number: int, *workers: int) -> None:
         for rank, worker in enumerate(workers):
-            self.answers.note_place(number, worker, slot(rank))
+            self.answers.note_position(number, worker, slot(rank))
 
     def succeeds(self, worker: int) -> bool:
         write_result(self.answers.for_worker(worker)[ANSWER_FD], f"of worker {worker}")
@@ -90,7 +90,7 @@ def test_ranks_of_the_last_world_count(desk: Desk) -> None:
 
 def test_without_a_world_the_ranks_that_were_foretold_count(desk: Desk) -> None:
     desk.world(0, 0, 1)
-    desk.answers.note_place(0, 2, slot(1))
+    desk.answers.note_position(0, 2, slot(1))
     assert all(desk.succeeds(worker) for worker in (0, 1, 2))
     assert desk.delivered() == ["of worker 0", "of worker 1"]
 
@@ -104,7 +104,7 @@ def test_a_wanted_rank_without_a_result(desk: Desk, exit_code: int) -> None:
         write_result(fd, "and then it crashed")
     assert not desk.answers.note_end(4, exit_code)
     outcome = desk.answers.judged(SUCCESS)
-    assert (outcome.status, outcome.slot, outcome.worker) == (1, slot(1), 4)
+    assert (outcome.status, outcome.rank_info, outcome.worker) == (1, slot(1), 4)
     assert "rank 1 has left no result" in outcome.text
 
 

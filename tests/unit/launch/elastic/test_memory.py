@@ -11,22 +11,22 @@ import pytest
 
 from horovod.launch.elastic.memory import JobRefusedError, Memory, new_record
 from horovod.launch.elastic.policy.actions import Say
-from horovod.launch.model.elastic_plan import ElasticPlan
-from horovod.launch.model.limits import Limits
-from horovod.launch.remote.job_folder import DRIVER, home_path
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits
+from horovod.launch.remote.job_folder import DRIVER, job_folder_path
 from horovod.rendezvous.identity.elastic_messages import Ready
 
 LIMITS = Limits(1, 1, None, None, 600.0, None)
-PLAN = ElasticPlan(("python", "train.py"), LIMITS, "./hosts.sh", job_id="fred")
+ELASTIC = ElasticPlan(LIMITS, "./hosts.sh", job_id="fred")
+PLAN = JobPlan(("python", "train.py"), elastic=ELASTIC)
 
 
 class Desk:
     def __init__(self, folder: Path) -> None:
         self.environ = {"XDG_STATE_HOME": str(folder)}
         self.secret = b""
-        self.state = home_path("fred", DRIVER, self.environ) / "state"
+        self.state = job_folder_path("fred", DRIVER, self.environ) / "state"
 
-    def memory(self, plan: ElasticPlan = PLAN) -> Memory:
+    def memory(self, plan: JobPlan = PLAN) -> Memory:
         return Memory(plan, self.environ)
 
     def change(self, **heading: str) -> None:
@@ -39,8 +39,8 @@ class Desk:
 def desk(tmp_path: Path) -> Desk:
     desk = Desk(tmp_path)
     record = new_record(PLAN)
-    record.director.hosts_found(1.0, {"a": 1})
-    record.director.worker_ready(2.0, 0, Ready())
+    record.policy.hosts_found(1.0, {"a": 1})
+    record.policy.worker_ready(2.0, 0, Ready())
     record.pending = [Say("x")]
     with closing(desk.memory()) as memory:
         assert memory.recalled is None
@@ -55,8 +55,8 @@ def test_it_is_recalled_and_goes_on(desk: Desk) -> None:
         assert record is not None
         assert record.secret == desk.secret
         assert record.pending == [Say("x")]
-        assert record.director.workers == {0: "a"}
-        assert "was ended by SIGKILL" in str(record.director.worker_exited(3.0, 0, -9))
+        assert record.policy.workers == {0: "a"}
+        assert "was ended by SIGKILL" in str(record.policy.worker_exited(3.0, 0, -9))
     assert desk.state.stat().st_mode & 0o777 == 0o600
 
 
@@ -105,7 +105,8 @@ def test_a_damaged_file(desk: Desk) -> None:
 
 
 def test_a_job_without_an_id_leaves_nothing(tmp_path: Path) -> None:
-    with closing(Memory(replace(PLAN, job_id=""), {"XDG_STATE_HOME": str(tmp_path)})) as memory:
+    plan = replace(PLAN, elastic=replace(ELASTIC, job_id=""))
+    with closing(Memory(plan, {"XDG_STATE_HOME": str(tmp_path)})) as memory:
         memory.keep(new_record(PLAN))
         memory.remove()
     assert list(tmp_path.iterdir()) == []

@@ -12,17 +12,17 @@ from queue import Queue
 import pytest
 from worlds import SECRET, MemoryStore
 
+from horovod.core.base.rank_info import RankInfo
 from horovod.errors import PeerLostError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, driver_absence_in
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
-    identity_in,
-    this_member,
+    StoreRetry,
+    this_client,
 )
 from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
     Ready,
-    Seat,
     StateVersion,
     Update,
     WorkerKeys,
@@ -64,10 +64,10 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
 
 def test_messages_are_the_same_after_a_transfer() -> None:
     ready = Ready(StateVersion(3, 7), "lost it", (1, 2), True, False, "/a/b")
-    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7), 6, False)
-    assert Ready.decoded(ready.encoded()) == ready
-    assert Seat.decoded(seat.encoded()) == seat
-    assert Update.decoded(Update(17, 2).encoded()) == Update(17, 2)
+    assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2, "h"), (5, 0, 7), 6, False)
+    assert Ready.from_bytes(ready.to_bytes()) == ready
+    assert RankAssignment.from_bytes(assignment.to_bytes()) == assignment
+    assert Update.from_bytes(Update(17, 2).to_bytes()) == Update(17, 2)
 
 
 def test_newer_state_versions_are_larger() -> None:
@@ -77,32 +77,35 @@ def test_newer_state_versions_are_larger() -> None:
 
 
 def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
-    seat = Seat(4, 1, 3, 0, 2, 1, 2, (5, 0, 7))
-    store.set(KEYS.seat(1), seat.encoded())
+    assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2), (5, 0, 7))
+    store.set(KEYS.assignment(1), assignment.to_bytes())
     member = ElasticClient(5)
-    identity = identity_in(member.take_seat(lambda: store), {"HOROVOD_HOSTNAME": "node"})
+    found = member.request_assignment(lambda: store)
+    identity = found.process_info({"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
     # As the driver said, independent of the ranks' order on the machine.
     assert identity.placed(["node", "node", "other"]) == identity
     assert identity.scope == "world4/"
-    assert Ready.decoded(store.get(KEYS.ready(1), 0)) == Ready(is_early=True)
+    assert Ready.from_bytes(store.get(KEYS.ready(1), 0)) == Ready(is_early=True)
 
 
 def test_a_failure_is_reported_once_with_the_workers_numbers(store: MemoryStore) -> None:
     member = ElasticClient(5)
     for count in (1, 2, 3):
-        store.set(KEYS.seat(count), Seat(world=count, size=3, members=(5, 0, 7)).encoded())
-    member.take_seat(lambda: store)
-    member.standing = StateVersion(1, 4)
+        store.set(
+            KEYS.assignment(count), RankAssignment(count, RankInfo(size=3), (5, 0, 7)).to_bytes()
+        )
+    member.request_assignment(lambda: store)
+    member.state_version = StateVersion(1, 4)
     # Without non-members and this worker itself.
     member.note_failure(PeerLostError("rank 2 died", ranks=[0, 2, 3]))
-    member.take_seat(lambda: store)
-    assert Ready.decoded(store.get(KEYS.ready(2), 0)) == Ready(
+    member.request_assignment(lambda: store)
+    assert Ready.from_bytes(store.get(KEYS.ready(2), 0)) == Ready(
         StateVersion(1, 4), "rank 2 died", (7,)
     )
-    member.take_seat(lambda: store)
-    assert Ready.decoded(store.get(KEYS.ready(3), 0)) == Ready(StateVersion(1, 4))
+    member.request_assignment(lambda: store)
+    assert Ready.from_bytes(store.get(KEYS.ready(3), 0)) == Ready(StateVersion(1, 4))
 
 
 class InterruptedStore(MemoryStore):
@@ -113,11 +116,11 @@ class InterruptedStore(MemoryStore):
 def test_an_interrupted_wait_does_not_ask_again(store: MemoryStore) -> None:
     member, interrupted = ElasticClient(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
-        member.take_seat(lambda: interrupted)
+        member.request_assignment(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
-    store.set(KEYS.seat(1), Seat(world=9).encoded())
-    assert member.take_seat(lambda: store).world == 9
-    assert list(store._values) == [KEYS.seat(1)]
+    store.set(KEYS.assignment(1), RankAssignment(world=9).to_bytes())
+    assert member.request_assignment(lambda: store).world == 9
+    assert list(store._values) == [KEYS.assignment(1)]
 
 
 def test_no_seat_any_more(
@@ -125,11 +128,14 @@ def test_no_seat_any_more(
 ) -> None:
     others = []
     monkeypatch.setattr("sys.excepthook", lambda *error: others.append(error))
-    store.set(KEYS.seat(1), Seat(removal="node[1] was removed from the elastic job").encoded())
+    store.set(
+        KEYS.assignment(1),
+        RankAssignment(removal="node[1] was removed from the elastic job").to_bytes(),
+    )
     with pytest.raises(
         RemovedError, match=r"init: node\[1\] was removed from the elastic job"
     ) as it:
-        ElasticClient(5).take_seat(lambda: store)
+        ElasticClient(5).request_assignment(lambda: store)
     sys.excepthook(it.type, it.value, it.tb)
     assert capsys.readouterr().err == "horovod: init: node[1] was removed from the elastic job\n"
     error = ValueError("another")
@@ -139,31 +145,43 @@ def test_no_seat_any_more(
 
 def test_known_updates_are_not_reported(store: MemoryStore) -> None:
     member = ElasticClient(5)
-    member.seat = Seat(updates=1)
+    member.assignment = RankAssignment(updates=1)
     told: Queue[tuple[int, int]] = Queue()
-    store.set(update_key(1), Update(10, 1).encoded())
-    store.set(update_key(2), Update(20, 2).encoded())
+    store.set(update_key(1), Update(10, 1).to_bytes())
+    store.set(update_key(2), Update(20, 2).to_bytes())
     member.watch_updates(lambda: store, lambda timestamp, kind: told.put((timestamp, kind)))
     assert told.get(timeout=30) == (20, 2)
-    member.seat = Seat(updates=3)
-    store.set(update_key(3), Update(30, 1).encoded())
-    store.set(update_key(4), Update(40, 3).encoded())
+    member.assignment = RankAssignment(updates=3)
+    store.set(update_key(3), Update(30, 1).to_bytes())
+    store.set(update_key(4), Update(40, 3).to_bytes())
     assert told.get(timeout=30) == (40, 3)
     assert member.news() == [Update(40, 3)]
-    member.seat = Seat(updates=4)
+    member.assignment = RankAssignment(updates=4)
     assert member.news() == []
 
 
 def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._members", {})
-    assert this_member({}) is None
-    assert this_member({"_HOROVOD_WORKER": "3"}) is None
+    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._clients", {})
+    assert this_client({}) is None
+    assert this_client({"_HOROVOD_WORKER": "3"}) is None
     environ = {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": "3"}
-    member = this_member(environ)
+    member = this_client(environ)
     assert member is not None
-    assert this_member(environ) is member
+    assert this_client(environ) is member
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert this_member(environ) is None
+    assert this_client(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "limit_s"), [({}, 0), ({"_HOROVOD_RECONNECT_TIMEOUT": "2.5"}, 2.5)]
+)
+def test_the_driver_says_how_long_it_may_be_away(
+    told: dict[str, str], limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._clients", {})
+    found = this_client({"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": "3", **told})
+    assert found is not None
+    assert found.retry.limit_s == limit_s
 
 
 def test_an_abandoned_scope_fails_present_and_later_requests(
@@ -189,15 +207,15 @@ def test_the_launcher_reads_and_sets_values(
     server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
 ) -> None:
     with ThreadPoolExecutor() as pool:
-        seat = pool.submit(ElasticClient(5).take_seat, lambda: client)
+        assignment = pool.submit(ElasticClient(5).request_assignment, lambda: client)
         key, value = heard.get(timeout=30)
-        assert (key, Ready.decoded(value)) == (KEYS.ready(1), Ready(is_early=True))
-        server.set(KEYS.seat(1), Seat(world=2).encoded())
-        assert seat.result(timeout=30).world == 2
+        assert (key, Ready.from_bytes(value)) == (KEYS.ready(1), Ready(is_early=True))
+        server.set(KEYS.assignment(1), RankAssignment(world=2).to_bytes())
+        assert assignment.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")
     assert server.found("elastic/worker/5/") == {}  # earlier orders are done
     with pytest.raises(TimeoutError):
-        client.get(KEYS.seat(1), 0)
+        client.get(KEYS.assignment(1), 0)
 
 
 def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> None:
@@ -213,10 +231,10 @@ def test_orders_from_many_threads(server: StoreServer, client: StoreClient) -> N
 
 
 class Drivers:
-    """Empty stores, one after the other, at one address, and clients that wait for them."""
+    """Stores that follow each other at one address, each empty, and how clients retry."""
 
     def __init__(self) -> None:
-        self.patience = DriverAbsence(30)
+        self.retry = StoreRetry(30)
         self._earlier = set(threading.enumerate())
         self.heard: Queue[tuple[str, bytes]] = Queue()
         self.server = self._new(("127.0.0.1", 0))
@@ -238,8 +256,8 @@ class Drivers:
         self.server = self._new(self.server.address)
 
     def close(self) -> None:
-        """From now on no client waits for another driver."""
-        self.patience.limit_s = 0
+        """After that nobody looks for another one any more."""
+        self.retry.limit_s = 0
         self.server.close()
         for thread in set(threading.enumerate()) - self._earlier:
             if thread.name == "horovod-updates":
@@ -256,31 +274,31 @@ def drivers() -> Iterator[Drivers]:
 
 
 def test_another_driver_is_asked_again(drivers: Drivers) -> None:
-    member = ElasticClient(5, drivers.patience)
+    member = ElasticClient(5, drivers.retry)
     with ThreadPoolExecutor() as pool:
-        seat = pool.submit(member.take_seat, drivers.open_store)
+        assignment = pool.submit(member.request_assignment, drivers.open_store)
         first = drivers.heard.get(timeout=30)
         drivers.follow()
         assert drivers.heard.get(timeout=30) == first
         assert first[0] == KEYS.ready(1)
-        drivers.server.set(KEYS.seat(1), Seat(world=2).encoded())
-        assert seat.result(timeout=30).world == 2
+        drivers.server.set(KEYS.assignment(1), RankAssignment(world=2).to_bytes())
+        assert assignment.result(timeout=30).world == 2
 
 
-def test_another_driver_gets_new_reports_only(drivers: Drivers) -> None:
-    member = ElasticClient(5, drivers.patience)
+def test_another_driver_hears_what_is_new_only(drivers: Drivers) -> None:
+    member = ElasticClient(5, drivers.retry)
     told: Queue[tuple[int, int]] = Queue()
-    drivers.server.set(update_key(1), Update(10, 1).encoded())
+    drivers.server.set(update_key(1), Update(10, 1).to_bytes())
     member.watch_updates(drivers.open_store, lambda *update: told.put(update))
     assert told.get(timeout=30) == (10, 1)
-    member.seat = Seat(updates=3)
+    member.assignment = RankAssignment(updates=3)
     drivers.follow()
-    drivers.server.set(update_key(4), Update(40, 2).encoded())
+    drivers.server.set(update_key(4), Update(40, 2).to_bytes())
     assert told.get(timeout=30) == (40, 2)
 
 
 def test_the_end_of_training_waits_for_no_driver(drivers: Drivers) -> None:
-    member = ElasticClient(5, drivers.patience)
+    member = ElasticClient(5, drivers.retry)
     drivers.server.close()
     member.note_done(drivers.open_store)
     drivers.follow()
@@ -291,6 +309,4 @@ def test_a_driver_that_does_not_come_back(drivers: Drivers) -> None:
     drivers.server.close()
     for limit_s in (0.0, 0.3):
         with pytest.raises(StoreUnreachableError, match="is its launcher still running"):
-            ElasticClient(5, DriverAbsence(limit_s)).take_seat(drivers.open_store)
-    assert driver_absence_in({}).limit_s == 0
-    assert driver_absence_in({"_HOROVOD_PATIENCE": "2.5"}).limit_s == 2.5
+            ElasticClient(5, StoreRetry(limit_s)).request_assignment(drivers.open_store)

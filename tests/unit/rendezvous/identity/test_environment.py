@@ -8,7 +8,7 @@ import re
 import pytest
 
 from horovod.errors import InitError
-from horovod.rendezvous.identity.environment import Identity, identify
+from horovod.rendezvous.identity.environment import ProcessInfo, identify
 
 OTHERS = {
     "HOROVOD_RANK": "1",
@@ -31,7 +31,7 @@ TORCHRUN = {
 
 
 def test_without_a_launcher_it_is_a_world_of_one() -> None:
-    assert identify({}) == Identity(0, 1, 0, 1, 0, 1, os.uname().nodename, "none")
+    assert identify({}) == ProcessInfo(0, 1, 0, 1, 0, 1, os.uname().nodename, "none")
 
 
 def test_bare_rank_variables_of_other_tools_are_not_ours() -> None:
@@ -39,12 +39,12 @@ def test_bare_rank_variables_of_other_tools_are_not_ours() -> None:
 
 
 def test_horovodrun() -> None:
-    assert identify(HOROVODRUN) == Identity(1, 4, 1, 2, 0, 2, "alpha", "horovodrun")
+    assert identify(HOROVODRUN) == ProcessInfo(1, 4, 1, 2, 0, 2, "alpha", "horovodrun")
 
 
 def test_a_launcher_of_others() -> None:
     identity = identify(OTHERS)
-    assert identity == Identity(1, 4, 1, 2, 0, 2, "alpha", "other")
+    assert identity == ProcessInfo(1, 4, 1, 2, 0, 2, "alpha", "other")
     assert identity.placed(["x"] * 4) == identity
 
 
@@ -73,7 +73,7 @@ def test_an_elastic_worker_may_have_another_rank_than_slot() -> None:
 
 
 def test_torchrun() -> None:
-    expected = Identity(1, 2, 1, 2, 0, 1, os.uname().nodename, "torchrun", group="0")
+    expected = ProcessInfo(1, 2, 1, 2, 0, 1, os.uname().nodename, "torchrun", group="0")
     assert identify(TORCHRUN) == expected
 
 
@@ -93,7 +93,7 @@ def test_cross_numbers_count_machines_with_that_local_rank() -> None:
     nodes = ["a", "b", "b", "c", "c"]
     found = []
     for rank, node in enumerate(nodes):
-        identity = Identity(rank, 5, 0, 5, 0, 1, node, "torchrun", group=node).placed(nodes)
+        identity = ProcessInfo(rank, 5, 0, 5, 0, 1, node, "torchrun", group=node).placed(nodes)
         found.append((identity.local_rank, identity.local_size))
         found[-1] += (identity.cross_rank, identity.cross_size)
     assert found == [(0, 1, 0, 3), (0, 2, 1, 3), (1, 2, 0, 2), (0, 2, 2, 3), (1, 2, 1, 2)]

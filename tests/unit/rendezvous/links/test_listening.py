@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_sockets import is_closed_by_peer, read_exactly
 from worlds import SECRET
 
 from horovod.rendezvous.base.authentication import PROOF_BYTES
@@ -126,25 +127,6 @@ def door(nothing_leaks: None) -> Iterator[Door]:
     opened = Door()
     yield opened
     opened.close()
-
-
-def is_closed_by_peer(connected: socket.socket) -> bool:
-    connected.settimeout(30)
-    try:
-        while connected.recv(4096):
-            pass
-    except ConnectionResetError:
-        pass
-    return True
-
-
-def read_exactly(connected: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connected.recv(count - len(data))
-        assert more
-        data += more
-    return data
 
 
 def claims_for(route: Route) -> Claims:

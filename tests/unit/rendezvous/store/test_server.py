@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_sockets import is_closed_by_peer, read_exactly
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import new_nonce
@@ -23,6 +24,7 @@ from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
+MAGIC = b"hvdstor3"
 
 
 class Reported:
@@ -54,18 +56,6 @@ def bystander(reported: Reported) -> Iterator[StoreClient]:
 
 def connect(reported: Reported) -> socket.socket:
     return socket.create_connection(reported.server.address, timeout=30)
-
-
-def read_exactly(connected: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connected.recv(count - len(data))
-        assert more
-        data += more
-    return data
-
-
-MAGIC = b"hvdstor3"
 
 
 def hmac_of(key: bytes, *parts: bytes) -> bytes:
@@ -103,15 +93,6 @@ class Raw:
 
 def get_body(key: bytes, timeout_ms: int = 60_000) -> bytes:
     return wire.Request(wire.Operation.GET, key, b"", timeout_ms).to_bytes()
-
-
-def is_closed_by_peer(connected: socket.socket) -> bool:
-    try:
-        while connected.recv(4096):
-            pass
-    except ConnectionResetError:
-        pass
-    return True
 
 
 @pytest.mark.usefixtures("bystander")

@@ -1,4 +1,4 @@
-"""What a director decides: orders to the driver, which carries them out in their order."""
+"""The decisions of the policy. The driver carries them out in their order."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from horovod.launch.model.hosts import Slot
+from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.job_plan import JobOutcome
-from horovod.rendezvous.identity.elastic_messages import Seat, Update
+from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
-__all__ = ["Abandon", "Action", "End", "Finish", "Publish", "Say", "Seats", "Start"]
+__all__ = ["Abandon", "Action", "Assign", "End", "Finish", "Publish", "Say", "Start"]
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start a process. ``slot`` predicts its ranks; ``slot_index`` counts its host's slots."""
+    """Start a process. ``rank_info`` is provisional; ``slot_index`` counts its host's slots."""
 
     worker: int
-    slot: Slot
+    rank_info: RankInfo
     slot_index: int
 
 
@@ -32,18 +32,18 @@ class End:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Whoever still waits for members of ``world`` gets ``reason`` as an error."""
+    """Ranks that still wait for members of ``world`` get ``reason`` as an error."""
 
     world: int
     reason: str
 
 
 @dataclass(frozen=True)
-class Seats:
-    """Answers to workers that are ready: seats in ``world``, or their removal."""
+class Assign:
+    """Answers to workers that are ready: ranks in ``world``, or their removal."""
 
     world: int
-    seats: Mapping[int, Seat]
+    assignments: Mapping[int, RankAssignment]
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Say:
 
 @dataclass(frozen=True)
 class Finish:
-    """The job is over: end all that is left. ``outcome.slot`` is a failed worker's, if one is."""
+    """The job is over: end all that is left."""
 
     outcome: JobOutcome
 
 
-Action: TypeAlias = Start | End | Abandon | Seats | Publish | Say | Finish
+Action: TypeAlias = Start | End | Abandon | Assign | Publish | Say | Finish
