@@ -5,6 +5,6 @@ proposes points for it. ``steps`` measures, ``log`` records, and ``tuner`` runs 
 thread of rank 0. Every rank's engine follows: each collective carries the values it runs with.
 """
 
-from horovod.autotune.setup import Autotuning
+from horovod.autotune.tuner import Autotuning
 
 __all__ = ["Autotuning"]

@@ -1,26 +1,89 @@
-"""The thread of rank 0 that tunes one world. It sleeps while steps are measured."""
+"""Autotuning of a process: a thread of rank 0 tunes each world, if that is enabled.
+
+The thread sleeps while steps are measured.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from horovod.autotune.knobs import Knob, Values, narrowed
+from horovod.autotune.knobs import Knob, Surroundings, Values, knobs_for, narrowed, values_of
 from horovod.autotune.log import Sample, SampleLog
 from horovod.autotune.search import Search
 from horovod.autotune.steps import StepMeter
 from horovod.errors import HorovodInternalError
-from horovod.settings import Settings
+from horovod.settings import Settings, names_given
 
-__all__ = ["Progress", "Tuner"]
+if TYPE_CHECKING:
+    from horovod import _native
+
+__all__ = ["Autotuning"]
 
 _log = logging.getLogger("horovod")
 
 
+class Autotuning:
+    """The autotuning of a process; each world continues the search of the world before it."""
+
+    def __init__(self, tuning_of: Callable[[Settings], _native.Tuning]) -> None:
+        """``tuning_of`` converts settings to what an engine takes."""
+        self._tuning_of = tuning_of
+        self._progress: _Progress | None = None
+        self._around: Surroundings | None = None
+        self._tuner: _Tuner | None = None
+        self._is_over = threading.Event()
+
+    def begin(
+        self,
+        engine: _native.Engine,
+        settings: Settings,
+        around: Surroundings,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Tune the world of ``engine``, rank 0's; does nothing if autotuning is not enabled."""
+        if not settings.autotune:
+            return
+
+        def apply(values: Values) -> None:
+            changed: dict[str, Any] = dict(values)
+            engine.tune(self._tuning_of(replace(settings, **changed)))
+
+        progress = self._progress_in(settings, around, environ)
+        if progress.result is not None:
+            apply(progress.result)
+            return
+        self._is_over = threading.Event()
+        self._tuner = _Tuner(settings, progress, StepMeter(engine, self._is_over), apply)
+
+    def end(self) -> None:
+        """The world has ended."""
+        self._is_over.set()
+        if self._tuner is not None:
+            self._tuner.close()
+            self._tuner = None
+
+    def abandon(self) -> None:
+        """Forget the thread, which a forked child does not have."""
+        self._tuner = None
+
+    def _progress_in(
+        self, settings: Settings, around: Surroundings, environ: Mapping[str, str]
+    ) -> _Progress:
+        """The progress of the worlds before, if they had the same knobs."""
+        if self._progress is None or self._around != around:
+            knobs = knobs_for(settings, names_given(environ), around)
+            log = SampleLog(settings.autotune_log, settings.cache_capacity > 0, around.spans_hosts)
+            self._progress, self._around = _Progress(knobs, values_of(settings), log), around
+        return self._progress
+
+
 @dataclass
-class Progress:
+class _Progress:
     """The state of the search, which the next world continues."""
 
     knobs: tuple[Knob, ...]
@@ -31,13 +94,13 @@ class Progress:
     result: Values | None = None  # the values it has ended with
 
 
-class Tuner:
+class _Tuner:
     """Tunes from construction until ``close`` or until the search has ended."""
 
     def __init__(
         self,
         settings: Settings,
-        progress: Progress,
+        progress: _Progress,
         meter: StepMeter,
         apply: Callable[[Values], None],
     ) -> None:

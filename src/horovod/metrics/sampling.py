@@ -29,7 +29,7 @@ from horovod.settings import SETTINGS, Settings
 from horovod.trace.recording import EVENT_DTYPE, Label, label_from
 from horovod.trace.report.process_record import ProcessRecord, World
 from horovod.trace.report.summary import Summarizer
-from horovod.trace.system import system_name
+from horovod.trace.world_facts import system_name
 
 __all__ = ["REPORT", "Sampler", "note_sample", "open_sampler"]
 

@@ -61,8 +61,7 @@ def open_export(
     if store is not None and rank != 0:
         return Reporter(store, scope, rank, read)
     # Here, because prometheus-client is an extra.
-    from horovod.metrics.endpoint import Endpoint
-    from horovod.metrics.families import JobCollector
+    from horovod.metrics.endpoint import Endpoint, JobCollector
 
     def read_all() -> Mapping[int, Numbers]:
         others = {} if store is None else reported(store, scope, range(1, size))

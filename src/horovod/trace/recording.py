@@ -70,6 +70,10 @@ LABEL_DTYPE = np.dtype(
 )
 
 
+_HEAD_NUMBERS = ("written_ns", "written_epoch_ns", "lost")
+_LABEL_NUMBERS = ("id", "key", "process_set", "kind", "dtype", "op", "tensors")
+
+
 class EventKind(enum.IntEnum):
     """The kind of an event, which defines its ``subject`` and ``value``.
 
@@ -262,14 +266,5 @@ def label_from(number: int, entry: bytes) -> Label:
 
 def _label(entry: np.void) -> Label:
     name = bytes(entry["name"][: entry["name_length"]]).decode(errors="replace")
-    return Label(
-        id=int(entry["id"]),
-        key=int(entry["key"]),
-        name=name,
-        process_set=int(entry["process_set"]),
-        kind=int(entry["kind"]),
-        dtype=int(entry["dtype"]),
-        op=int(entry["op"]),
-        tensors=int(entry["tensors"]),
-        shape=tuple(int(dim) for dim in entry["dims"][: entry["dims_count"]]),
-    )
+    shape = tuple(entry["dims"][: entry["dims_count"]].tolist())
+    return Label(name=name, shape=shape, **{field: int(entry[field]) for field in _LABEL_NUMBERS})

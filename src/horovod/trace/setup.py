@@ -14,7 +14,7 @@ from horovod.settings import SETTINGS, Settings
 from horovod.trace.folders import folder_of, timeline_of_world
 from horovod.trace.presence import own_presence
 from horovod.trace.stacks import prepare_stacks
-from horovod.trace.system import system_name
+from horovod.trace.world_facts import system_name
 
 if TYPE_CHECKING:
     from horovod import _native

@@ -17,9 +17,8 @@ from horovod.errors import InitError, SettingError
 from horovod.metrics import endpoint as endpoint_module
 from horovod.metrics import setup
 from horovod.metrics.counters import CounterTotals
-from horovod.metrics.endpoint import Endpoint
+from horovod.metrics.endpoint import Endpoint, JobCollector
 from horovod.metrics.exchange import Reporter, reported
-from horovod.metrics.families import JobCollector
 from horovod.metrics.setup import check_export, token_of
 from horovod.settings import Settings
 

@@ -13,13 +13,13 @@ from horovod.launch.doctor.findings import (
     shaped_title,
     title,
 )
-from horovod.trace.analysis.failures import (
+from horovod.trace.analysis.trouble import (
     Mismatch,
     find_deaths,
     find_mismatches,
     first_error,
+    last_operations,
 )
-from horovod.trace.analysis.pending import last_operations
 from horovod.trace.outcome import Outcome
 from horovod.trace.worlds import RecordedWorld
 

@@ -17,9 +17,8 @@ from horovod.launch.doctor.findings import Finding, Severity, capital, named_ran
 from horovod.launch.doctor.hangs import find_hangs
 from horovod.launch.doctor.pace import find_pace
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
-from horovod.trace.analysis.failures import find_deaths
-from horovod.trace.analysis.pending import has_left
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
+from horovod.trace.analysis.trouble import find_deaths, has_left
 from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
 from horovod.trace.worlds import RecordedWorld

@@ -14,7 +14,7 @@ from horovod.launch.doctor.findings import (
     title,
     where_text,
 )
-from horovod.trace.analysis.pending import (
+from horovod.trace.analysis.trouble import (
     Stall,
     Stuck,
     find_stalls,

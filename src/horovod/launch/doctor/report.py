@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
@@ -68,7 +69,10 @@ def as_json(evidence: Evidence, examination: Examination) -> dict[str, Any]:
         "size": world.size,
         "steps": 0 if examination.steps is None else examination.steps.count,
         "ranks": [_row_json(row) for row in examination.rows],
-        "findings": [_finding_json(finding) for finding in examination.findings],
+        "findings": [
+            {**asdict(finding), "severity": finding.severity.value}
+            for finding in examination.findings
+        ],
         "unreadable": list(evidence.problems),
     }
 
@@ -82,18 +86,6 @@ def _row_json(row: RankRow) -> dict[str, Any]:
         for name in ("duration", "compute", "wait", "transport")
     }
     return {**described, "step": {f"{name}_seconds": value for name, value in figures.items()}}
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "severity": finding.severity.value,
-        "code": finding.code,
-        "text": finding.text,
-        "advice": finding.advice,
-        "ranks": list(finding.ranks),
-        "lines": list(finding.lines),
-        "evidence": dict(finding.evidence),
-    }
 
 
 def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -> str:

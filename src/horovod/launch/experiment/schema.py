@@ -28,6 +28,7 @@ __all__ = ["ExperimentFile", "Unused", "Workers", "read_experiment"]
 _MOST_PROCESSES = 99_999
 _LONGEST_NAME = 200  # bytes; a file system's limit is 255
 _MOST_UNKNOWN = 20
+_UNUSED = "x-unused"  # the schema's keyword for fields without an effect
 # Each has a section of its own name in train, with the same fields.
 _FRAMEWORKS = ("tensorflow", "keras", "pytorch", "mxnet", "jax")
 
@@ -99,8 +100,14 @@ def read_experiment(text: bytes | str) -> ExperimentFile:
         ExperimentError: with every field that is wrong, unknown or missing, by its path.
     """
     document = Document(text)
+    unused: list[Unused] = []
     for error in _validator().iter_errors(document.values):
-        _note(document, error)
+        if str(error.validator).startswith(_UNUSED):
+            path, for_clusters = tuple(error.absolute_path), error.validator != _UNUSED
+            why = f"has no effect: {error.message}"
+            unused.append(Unused(path_text(path), document.line(path), why, for_clusters))
+        else:
+            _note(document, error)
     _check_project(document)
     workers = _workers(document)
     parameters = read_parameters(document, ("train", "parameters"))
@@ -118,7 +125,7 @@ def read_experiment(text: bytes | str) -> ExperimentFile:
         image=image.get("name") if isinstance(image, dict) else image,
         cpus=_written(document, "train", "resources", "cpus"),
         megabytes=_written(document, "train", "resources", "mem"),
-        unused=tuple(sorted(_unused(document), key=lambda unused: unused.line)),
+        unused=tuple(sorted(unused, key=lambda each: each.line)),
     )
 
 
@@ -130,7 +137,13 @@ def _validator() -> Any:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     # To JSON schema 1.0 is an integer.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-    return validators.extend(Draft202012Validator, type_checker=types)(schema)
+    keywords = dict.fromkeys((_UNUSED, f"{_UNUSED}-on-machines"), _says_why)
+    return validators.extend(Draft202012Validator, keywords, type_checker=types)(schema)
+
+
+def _says_why(validator: Any, why: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """The field is there; that is not an error, but has to be reported with its path."""
+    yield ValidationError(why)
 
 
 def _note(document: Document, error: ValidationError) -> None:
@@ -236,35 +249,3 @@ def _section_workers(document: Document, path: Path) -> Workers | None:
 
 def _written(document: Document, *path: str) -> str | None:
     return None if document.get(*path) is None else document.written(path)
-
-
-def _unused(document: Document) -> Iterator[Unused]:
-    """The fields that have no effect on a machine."""
-
-    def leave(path: Path, why: str, *, for_clusters: bool = False) -> Unused:
-        return Unused(path_text(path), document.line(path), f"has no effect: {why}", for_clusters)
-
-    installed = "install what it names before you start"
-    always: dict[Path, str] = {
-        ("deploy",): "nothing here serves models; start a server of them",
-        ("train", "install"): installed,
-        ("train", "image", "install"): installed,
-    }
-    for name in _FRAMEWORKS:
-        always["train", name, "version"] = "commands find what is installed here"
-    for path, why in always.items():
-        around = document.raw(*path[:-1])
-        if isinstance(around, dict) and path[-1] in around:
-            yield leave(path, why)
-    for name in _FRAMEWORKS:
-        if str(document.get("train", name, "tensorboard")).lower() in ("true", "yes", "on"):
-            why = "start 'tensorboard --logdir output' beside the experiment"
-            yield leave(("train", name, "tensorboard"), why)
-    image = document.get("train", "image")
-    if isinstance(image, str) or (image and "name" in image):
-        why = "commands run on a machine as it is"
-        yield leave(("train", "image"), why, for_clusters=True)
-    for name in ("cpus", "mem"):
-        if document.get("train", "resources", name) is not None:
-            why = "nothing is reserved on a machine"
-            yield leave(("train", "resources", name), why, for_clusters=True)

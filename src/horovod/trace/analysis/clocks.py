@@ -8,9 +8,10 @@ started. So each collective bounds the difference from both sides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from horovod.trace.recording import EventKind, Recording
+from horovod.trace.operations import buckets_of
+from horovod.trace.recording import Recording
 
 __all__ = ["HostClock", "align_clocks"]
 
@@ -62,26 +63,18 @@ def align_clocks(
 def _collectives(recordings: Sequence[Recording]) -> _Collectives:
     found: _Collectives = {}
     for recording in recordings:
-        submitted: dict[int, int] = {}
-        for event in recording.events[-_MOST_EVENTS:]:
-            kind, subject, time_ns = (int(event[name]) for name in ("kind", "subject", "time_ns"))
-            if kind == EventKind.SUBMIT:
-                submitted[subject] = time_ns
-                continue
-            if kind not in (EventKind.FUSED, EventKind.BUCKET_START, EventKind.BUCKET_DONE):
-                continue
-            number = int(event["value"]) if kind == EventKind.FUSED else subject
-            done = found.setdefault((int(event["process_set"]), number), _Done())
-            if kind == EventKind.FUSED:
-                label = recording.labels.get(subject)
+        for bucket in buckets_of(replace(recording, events=recording.events[-_MOST_EVENTS:])):
+            done = found.setdefault((bucket.process_set, bucket.number), _Done())
+            started = bucket.started_ns
+            done.first_start = min(done.first_start or started, started)
+            done.last_start = max(done.last_start or started, started)
+            if bucket.done_ns is not None:
+                done.first_done = min(done.first_done or bucket.done_ns, bucket.done_ns)
+            for operation in bucket.operations:
+                label = recording.labels.get(operation.label)
                 done.needs_all |= label is not None and label.kind == _ALLREDUCE
-                if subject in submitted:
-                    done.last_submit = max(done.last_submit or 0, submitted.pop(subject))
-            elif kind == EventKind.BUCKET_START:
-                done.first_start = min(done.first_start or time_ns, time_ns)
-                done.last_start = max(done.last_start or time_ns, time_ns)
-            else:
-                done.first_done = min(done.first_done or time_ns, time_ns)
+                if operation.submitted_ns is not None:
+                    done.last_submit = max(done.last_submit or 0, operation.submitted_ns)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What had not ended when a recording was written: pending operations, running collectives.
+"""What went wrong: operations and collectives that have not ended, deaths and mismatches.
 
 An operation starts when all ranks have submitted it. So ranks diverge at one that does not start:
 the *ready* ranks have submitted it, the *missing* ones have not.
@@ -16,11 +16,16 @@ from horovod.trace.operations import Bucket, Operation, buckets_of, operations_o
 from horovod.trace.recording import EventKind, Label, Recording
 
 __all__ = [
+    "Death",
+    "Mismatch",
     "Pending",
     "Stall",
     "Stuck",
+    "find_deaths",
+    "find_mismatches",
     "find_stalls",
     "find_stuck",
+    "first_error",
     "has_left",
     "last_operations",
     "pending_of",
@@ -153,3 +158,68 @@ def last_operations(recording: Recording, count: int) -> list[Operation]:
 
 def _tail(recording: Recording) -> Recording:
     return replace(recording, events=recording.events[-_TAIL:])
+
+
+# Failures.
+
+
+@dataclass(frozen=True)
+class Death:
+    """A rank that other ranks have lost, and the first of them, the ``witness``."""
+
+    rank: int
+    witness: int
+    epoch_ns: int
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """An operation that failed with a mismatch, as each rank has submitted it."""
+
+    labels: Mapping[int, Label]
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return next(iter(self.labels.values())).name
+
+
+def find_deaths(recordings: Mapping[int, Recording]) -> list[Death]:
+    """Ranks that were lost, in the order in which other ranks noticed it."""
+    first: dict[int, Death] = {}
+    for recording in recordings.values():
+        for event in recording.of_kind(EventKind.ALARM):
+            rank = int(event["subject"])
+            death = Death(rank, recording.rank, recording.epoch_ns(int(event["time_ns"])))
+            if rank not in first or death.epoch_ns < first[rank].epoch_ns:
+                first[rank] = death
+    return sorted(first.values(), key=lambda death: death.epoch_ns)
+
+
+def find_mismatches(recordings: Mapping[int, Recording]) -> list[Mismatch]:
+    """Operations that failed because the ranks' shapes, dtypes or kinds differ."""
+    names: dict[tuple[int, str], None] = {}
+    for recording in recordings.values():
+        for event in recording.of_kind(EventKind.ERROR):
+            label = recording.labels.get(int(event["subject"]))
+            if event["value"] == ErrorCode.MISMATCH and label is not None:
+                names[label.process_set, label.name] = None
+    found = []
+    for process_set, name in names:
+        labels = {}
+        for rank, recording in sorted(recordings.items()):
+            for label in recording.labels.values():  # the newest comes last
+                if (label.process_set, label.name) == (process_set, name):
+                    labels[rank] = label
+        found.append(Mismatch(labels))
+    return found
+
+
+def first_error(recordings: Mapping[int, Recording]) -> Recording | None:
+    """The recording of the first rank that ended with an error."""
+    ended = []
+    for recording in recordings.values():
+        failures = recording.of_kind(EventKind.FAILED)
+        if len(failures) and recording.detail:
+            ended.append((recording.epoch_ns(int(failures[0]["time_ns"])), recording))
+    return min(ended, key=lambda pair: pair[0])[1] if ended else None
