@@ -237,7 +237,7 @@ def reported(data: bytes, _: Path) -> None:
 
 def process_sets_agree(data: bytes, _: Path) -> None:
     agreement._proposal_in(1, data)
-    agreement._groups_in(1, data, 2)
+    agreement.groups_in(1, data, 2)
 
 
 def agent(data: bytes, _: Path) -> None:
