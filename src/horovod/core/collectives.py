@@ -72,7 +72,8 @@ class Collectives(Generic[T]):
         """
         call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
         output = self._adapter.empty_like(tensor)
-        return self._start(call.operation, full_name("allreduce", name), tensor, output, None)
+        name = None if name is None else f"allreduce.{name}"  # spelled out: no call
+        return self._start(call.operation, name, tensor, output, None)
 
     def allreduce_async_(
         self,
@@ -86,7 +87,8 @@ class Collectives(Generic[T]):
     ) -> int:
         """Like ``allreduce_async``, with the result in ``tensor`` itself."""
         call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
-        return self._start(call.operation, full_name("allreduce", name), tensor, tensor, None)
+        name = None if name is None else f"allreduce.{name}"  # spelled out: no call
+        return self._start(call.operation, name, tensor, tensor, None)
 
     def allreduce(
         self,
@@ -101,7 +103,8 @@ class Collectives(Generic[T]):
         """Reduce ``tensor`` over all ranks into a new tensor; see ``allreduce_async``."""
         call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
         output = self._adapter.empty_like(tensor)
-        self._adapter.run(engine(), call.operation, full_name("allreduce", name), tensor, output)
+        name = None if name is None else f"allreduce.{name}"  # spelled out: no call
+        self._adapter.run(engine(), call.operation, name, tensor, output)
         return output
 
     def allreduce_(
@@ -116,7 +119,8 @@ class Collectives(Generic[T]):
     ) -> T:
         """Reduce ``tensor`` over all ranks in place, and return it; see ``allreduce_async``."""
         call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
-        self._adapter.run(engine(), call.operation, full_name("allreduce", name), tensor, tensor)
+        name = None if name is None else f"allreduce.{name}"  # spelled out: no call
+        self._adapter.run(engine(), call.operation, name, tensor, tensor)
         return tensor
 
     def grouped_allreduce_async(
