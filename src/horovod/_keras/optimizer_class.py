@@ -132,11 +132,7 @@ class DistributedOptimizerMixin:
 
 
 def make_class(
-    original: type,
-    mixin: type,
-    keras: Any,
-    options: Options,
-    local_layers: Sequence[Any] = (),
+    original: type, mixin: type, keras: Any, options: Options, local_layers: Sequence[Any] = ()
 ) -> type:
     """A subclass of ``original`` with the same name and identity in saved models."""
     namespace = {

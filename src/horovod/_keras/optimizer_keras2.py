@@ -57,9 +57,7 @@ class _AnyKeras2Optimizer(DistributedOptimizerMixin):
         apply = super().apply_gradients  # type: ignore[misc]
         iterations = self.iterations  # type: ignore[attr-defined]
         result = self._hvd_aggregation.apply_gradients(
-            pairs,
-            lambda: apply(pairs, *args, **kwargs),
-            lambda: iterations.assign_add(1),
+            pairs, lambda: apply(pairs, *args, **kwargs), lambda: iterations.assign_add(1)
         )
         return iterations if result is None else result
 

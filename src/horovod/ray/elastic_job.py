@@ -22,12 +22,7 @@ from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHos
 from horovod.launch.run.function import run_call
 from horovod.ray import ray_logger
 from horovod.ray.log_store import LogPath, LogStore
-from horovod.ray.node_agents import (
-    AgentOptions,
-    NodeReservations,
-    cooldown_seconds,
-    own_address,
-)
+from horovod.ray.node_agents import AgentOptions, NodeReservations, cooldown_seconds, own_address
 from horovod.ray.placement import Share, beside_caller
 from horovod.ray.replies import (
     Callback,
@@ -68,10 +63,7 @@ class ElasticJob:
         self._make: Callable[[], Any] | None = None
 
     def start_executables(
-        self,
-        make: Callable[..., Any],
-        args: Sequence[Any] | None,
-        kwargs: Mapping[str, Any] | None,
+        self, make: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
     ) -> None:
         """Make an executable in every worker, before it runs a function."""
         self._make = partial(make, *(args or ()), **(kwargs or {}))

@@ -18,12 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from horovod.launch.calls.by_value import dumps
-from horovod.rendezvous.base.authentication import (
-    CODE_BYTES,
-    SECRET_BYTES,
-    RecordCodes,
-    derive_key,
-)
+from horovod.rendezvous.base.authentication import CODE_BYTES, SECRET_BYTES, RecordCodes, derive_key
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
 

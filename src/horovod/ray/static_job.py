@@ -93,10 +93,7 @@ class StaticJob:
             ) from None
 
     def start_executables(
-        self,
-        make: Callable[..., Any],
-        args: Sequence[Any] | None,
-        kwargs: Mapping[str, Any] | None,
+        self, make: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
     ) -> None:
         """Make an executable in each worker."""
         self._results(

@@ -67,16 +67,10 @@ def _check_validation(name: str, value: Any) -> None:
         ),
         "transformation_removed_fields": Parameter(None, "columns that it removes"),
         "train_reader_num_workers": Parameter(
-            2,
-            "threads that read training data",
-            _AT_LEAST_ONE,
-            *_named("TrainReaderNumWorker"),
+            2, "threads that read training data", _AT_LEAST_ONE, *_named("TrainReaderNumWorker")
         ),
         "val_reader_num_workers": Parameter(
-            2,
-            "threads that read validation data",
-            _AT_LEAST_ONE,
-            *_named("ValReaderNumWorker"),
+            2, "threads that read validation data", _AT_LEAST_ONE, *_named("ValReaderNumWorker")
         ),
         "reader_pool_type": Parameter(
             "thread",
@@ -86,10 +80,7 @@ def _check_validation(name: str, value: Any) -> None:
         "data_module": Parameter(None, "class that reads the data"),
         "label_shapes": Parameter(None, "shapes of the labels, batch dimension first"),
         "inmemory_cache_all": Parameter(
-            False,
-            "keep rows in memory after one epoch",
-            None,
-            *_named("InMemoryCacheAll"),
+            False, "keep rows in memory after one epoch", None, *_named("InMemoryCacheAll")
         ),
         "use_gpu": Parameter(True, "train on a GPU if there is one"),
         "mp_start_method": Parameter(

@@ -25,13 +25,7 @@ from horovod.spark.lightning.legacy import to_lightning_module
 from horovod.spark.lightning.strategy import HorovodStrategy
 from horovod.spark.torch.losses import losses_of
 from horovod.spark.torch.shapes import inputs_of, outputs_of
-from horovod.spark.torch.training import (
-    TorchResult,
-    adopt,
-    float_dtype,
-    pick_device,
-    state_bytes,
-)
+from horovod.spark.torch.training import TorchResult, adopt, float_dtype, pick_device, state_bytes
 
 _WHATS = ("train", "val")
 
@@ -97,11 +91,7 @@ def _module(job: LightningPlan, model: Any, optimizer: Any) -> LightningModule:
 
 
 def _trainer(
-    job: LightningPlan,
-    device: torch.device,
-    folder: str,
-    history: History,
-    optimizer_states: Any,
+    job: LightningPlan, device: torch.device, folder: str, history: History, optimizer_states: Any
 ) -> Trainer:
     plan, params = job.plan, job.params
     compression = plan.params["gradient_compression"]

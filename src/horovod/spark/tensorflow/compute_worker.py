@@ -18,12 +18,7 @@ from pyspark.sql import SparkSession
 import horovod.spark
 from horovod.tensorflow.data import registry
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
-from horovod.tensorflow.data.compute_worker import (
-    KEY_BYTES,
-    parser,
-    remove_config,
-    workers_of_each,
-)
+from horovod.tensorflow.data.compute_worker import KEY_BYTES, parser, remove_config, workers_of_each
 
 __all__ = ["main"]
 
