@@ -1,4 +1,4 @@
-"""Somebody on the path between a launcher and its guests: an error, and nothing of it is run."""
+"""An attacker on the path between a launcher and its agents: an error, and nothing of it is run."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason:
     witness = tmp_path / "witness"
     # Not the mark itself as a parameter: the plan has the environment, which has those of a test.
     with proxied(direction, where if isinstance(where, int) else MARK) as (proxy, agent, secret):
-        # Before the plan has come the guest knows no other name than the machine's.
+        # Before the plan has come the agent knows no other name than the machine's.
         host = rf"(node/a|{os.uname().nodename})"
         with pytest.raises(RuntimeError, match=rf"{host}(.|\n)*{reason}"):
             call(marked(witness, MARK), {"node/a": proxy}, secret)

@@ -33,7 +33,7 @@ from horovod.launch.jobs.report import JobReport, check_report
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path, listen_at
 from horovod.launch.workers.logs import Logs
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.slurm import publish, wait_for_contact
 from horovod.rendezvous.store.hosted import HostedStore
 from horovod.settings import Settings

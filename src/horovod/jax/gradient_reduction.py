@@ -1,4 +1,4 @@
-"""Reducing a pytree of gradients: which leave together, and under which names."""
+"""Reduces a pytree of gradients: which of them together, and under which names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registering the native plugin with JAX, after finding out whether this jaxlib takes it.
+"""Registers the native plugin with JAX, if this jaxlib takes it.
 
 Programs on the CPU have its asynchronous handler; those on CUDA GPUs one that works with XLA's
 stream.

@@ -27,8 +27,11 @@ from prometheus_client.registry import Collector
 from horovod.errors import InitError
 from horovod.metrics.counters import KINDS, MOVING
 from horovod.metrics.exchange import REPORT_TIME, Numbers
-from horovod.rendezvous.base.descriptors import accept_some, most_strangers
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
+from horovod.rendezvous.base.admission import (
+    UnauthenticatedPeers,
+    accept_some,
+    most_unauthenticated,
+)
 
 __all__ = ["Endpoint", "JobCollector"]
 
@@ -116,7 +119,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = found[0][0]
         self._lock = threading.Lock()
         self._open = 0
-        most = min(_MOST_AT_A_TIME, most_strangers())
+        most = min(_MOST_AT_A_TIME, most_unauthenticated())
         self._pending: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most)
         super().__init__((address, port), handler)
 

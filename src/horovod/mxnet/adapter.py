@@ -1,7 +1,7 @@
 """Arrays of MXNet for the engine: collectives as operations of MXNet's engine.
 
-Everything here returns at once. What goes wrong before is a Python error; what goes wrong later
-surfaces where MXNet's own errors do, as ``MXNetError`` when a result is waited for.
+Everything here returns at once. Errors before that are Python exceptions. Later ones are raised
+where MXNet raises its own errors: as ``MXNetError``, when the program waits for a result.
 """
 
 from __future__ import annotations

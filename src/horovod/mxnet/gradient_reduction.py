@@ -28,7 +28,7 @@ class GradientReduction:
         process_set: ProcessSet,
         compression: Any = Compression.none,
     ) -> None:
-        """``ValueError`` for what cannot be."""
+        """Raise ``ValueError`` for unusable arguments."""
         check_predivide(Average, gradient_predivide_factor)
         check_compressor(compression)
         check_process_set(process_set)

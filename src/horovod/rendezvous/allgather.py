@@ -1,8 +1,8 @@
-"""All ranks say something, all hear everything: agreement by means of nothing but a store.
+"""An all-gather through a store: every rank gives a value, and all get all values or one error.
 
-The first rank collects what the others post and publishes it; a rank that fails posts the reason
-instead, and everybody gets that as its error. Every value carries a proof of the job's secret over
-where it belongs, so it counts no more who else can write to the store.
+The first rank collects the values and publishes them. A rank that fails posts the reason instead,
+which is then the error of all ranks. Every value carries a proof of the job's secret over the key
+where it belongs, so other writers to the store are harmless.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
-from horovod.rendezvous.base.failure import decode_failure, encode_failure
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.membership import failure_from_bytes, failure_to_bytes
 from horovod.rendezvous.store.client import Store
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
 
 __all__ = ["StoreAllgather", "decode_all"]
 
-_ROLE = b"horovod gathering"
-_GRACE_S = 5.0  # beyond the first rank's own deadline: only a stopped one is that late
-_SLICE_S = 0.25  # a failure posted by a later rank is seen within this time
+_ROLE = b"horovod allgather"
+_GRACE_S = 5.0  # after the first rank's own deadline: only a stopped rank is that late
+_SLICE_S = 0.25  # within which the first rank sees a failure of another one
 _VALUE, _FAILURE = b"+", b"-"
 _SECONDS = struct.Struct("!d")
 _MOST_SECONDS = 1e9
@@ -41,11 +42,11 @@ _Value = TypeVar("_Value")
 def decode_all(
     ranks: Sequence[int], values: Sequence[bytes], decode: Callable[[bytes], _Value]
 ) -> list[_Value]:
-    """What ``decode`` makes of each rank's value.
+    """``decode`` of each rank's value.
 
     Raises:
-        InitError: a value is not what it should be, and the text says whose; on all ranks alike,
-            since all have the same values.
+        InitError: the value of a rank is malformed; the same on all ranks, since all decode the
+            same values.
     """
     found = []
     for rank, value in zip(ranks, values, strict=True):
@@ -56,60 +57,52 @@ def decode_all(
     return found
 
 
+@dataclass
 class StoreAllgather:
-    """One round among ``ranks`` under ``key``, which is used once.
+    """One all-gather among ``ranks`` under ``key``, which is used once.
 
-    ``deadline`` is the first rank's to enforce; with ``is_meeting`` the others take over the time
-    that it has left when they find it there. ``check`` says, on the first rank, what is wrong with
-    a value as soon as it is there.
+    The first rank enforces ``deadline``. With ``is_bootstrap`` the others take over its remaining
+    time as soon as it has arrived. On the first rank ``check`` says what is wrong with a value when
+    it arrives.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        secret: bytes,
-        key: str,
-        rank: int,
-        ranks: Sequence[int],
-        deadline: Deadline,
-        *,
-        is_meeting: bool = False,
-        check: Callable[[bytes], InitError | None] | None = None,
-    ) -> None:
-        self.deadline = deadline
-        self._shelf = ProvenValues(store, secret, _ROLE)
-        self._key = key
-        self._rank = rank
-        self._ranks = ranks
-        self._is_meeting = is_meeting
-        self._late = "did not arrive" if is_meeting else "stopped answering"
-        self._check = check
+    store: Store
+    secret: bytes = field(repr=False)
+    key: str
+    rank: int
+    ranks: Sequence[int]
+    deadline: Deadline
+    is_bootstrap: bool = field(default=False, kw_only=True)
+    check: Callable[[bytes], InitError | None] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._proven = ProvenValues(self.store, self.secret, _ROLE)
         self._values: dict[int, bytes] = {}
         self._is_published = False
         self._refused: set[str] = set()
 
     @property
     def _is_first(self) -> bool:
-        return self._rank == self._ranks[0]
+        return self.rank == self.ranks[0]
 
     def own_value(self) -> bytes | None:
-        """What was last said in this rank's name, maybe by another process; None for nothing."""
-        return self._take(str(self._rank), 0.0)
+        """The value that was last posted as this rank, maybe by another process; None if none."""
+        return self._take(str(self.rank), 0.0)
 
     def post(self, value: bytes) -> None:
-        """Say ``value``."""
+        """Give ``value``."""
         if self._is_first:
-            self._values[self._rank] = value
-            if self._is_meeting:
+            self._values[self.rank] = value
+            if self.is_bootstrap:
                 self._put("here", _SECONDS.pack(self.deadline.remaining_s()))
-        self._put(str(self._rank), value)
+        self._put(str(self.rank), value)
 
     def fail(self, error: InitError) -> None:
-        """Say that this rank cannot go on; the others raise the same. Not after the end."""
+        """Make the other ranks raise ``error``; does nothing after the end of the all-gather."""
         if self._is_published:
             return
-        reason = encode_failure(error)
-        # Without the store nobody can be told, and why this rank failed matters more here.
+        reason = failure_to_bytes(error)
+        # Without the store the others cannot be told; the caller raises the first error.
         with contextlib.suppress(InitError):
             if self._is_first:
                 self._publish(_FAILURE + reason)
@@ -117,28 +110,28 @@ class StoreAllgather:
                 self._put("failed", reason)
 
     def exchange(self, value: bytes) -> list[bytes]:
-        """``post`` and wait for what the others said, in the order of ``ranks``.
+        """``post`` and wait for all values, in the order of ``ranks``.
 
         Raises:
-            InitError: a rank failed or did not come before the deadline; on all ranks alike.
+            InitError: a rank failed or did not arrive before the deadline; the same on all ranks.
         """
         self.post(value)
-        if self._is_meeting and not self._is_first:
+        if self.is_bootstrap and not self._is_first:
             self._find_first()
         return self.wait()
 
     def wait(self) -> list[bytes]:
-        """Wait for what the others say, once this rank has posted; raises as ``exchange``."""
+        """Wait for all values after ``post``; raises as ``exchange``."""
         while True:
-            # The others need not look: the first one ends it for all.
+            # Only the first rank looks for failures, and ends the wait of all.
             found = self.poll(_SLICE_S if self._is_first else self.deadline.remaining_s())
             if found is not None:
                 return found
 
     def poll(self, wait_s: float) -> list[bytes] | None:
-        """What all have said, or None if that takes longer than ``wait_s``; raises as ``exchange``.
+        """All values, or None if that takes longer than ``wait_s``; raises as ``exchange``.
 
-        The first rank must call it again and again, or nobody hears anything.
+        The first rank must call it repeatedly, since its calls collect and publish the values.
         """
         return self._collect(wait_s) if self._is_first else self._listen(wait_s)
 
@@ -156,15 +149,15 @@ class StoreAllgather:
 
     def _bad(self, name: str, field: str, found: object, expected: str) -> InitError:
         text = printable(reprlib.repr(found))
-        first = f"rank {self._ranks[0]}"
+        first = f"rank {self.ranks[0]}"
         error = BadMessageError(name, field, text, expected, first)
-        return InitError(f"init: {error}", ranks=self._ranks[:1])
+        return InitError(f"init: {error}", ranks=self.ranks[:1])
 
     def _absent_first(self, what: str) -> InitError:
         return InitError(
-            f"init: rank {self._ranks[0]} of {len(self._ranks)} {what} within "
+            f"init: rank {self.ranks[0]} of {len(self.ranks)} {what} within "
             f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-            ranks=self._ranks[:1],
+            ranks=self.ranks[:1],
         )
 
     def _listen(self, wait_s: float) -> list[bytes] | None:
@@ -175,7 +168,7 @@ class StoreAllgather:
             return None
         self._is_published = True
         if answer[:1] == _FAILURE:
-            raise decode_failure(answer[1:], f"rank {self._ranks[0]}")
+            raise failure_from_bytes(answer[1:], f"rank {self.ranks[0]}")
         return self._values_in(answer)
 
     def _values_in(self, answer: bytes) -> list[bytes]:
@@ -183,31 +176,32 @@ class StoreAllgather:
             values = [base64.b64decode(text, validate=True) for text in json.loads(answer[1:])]
         except (TypeError, ValueError, RecursionError) as error:
             raise self._bad("all", "values", str(error), "a list of values") from None
-        if answer[:1] != _VALUE or len(values) != len(self._ranks):
+        if answer[:1] != _VALUE or len(values) != len(self.ranks):
             found = f"{len(values)} behind {answer[:1]!r}"
-            raise self._bad("all", "values", found, f"{len(self._ranks)} behind {_VALUE!r}")
+            raise self._bad("all", "values", found, f"{len(self.ranks)} behind {_VALUE!r}")
         return values
 
     def _collect(self, wait_s: float) -> list[bytes] | None:
         until = Deadline(wait_s)
-        for rank in self._ranks:
+        for rank in self.ranks:
             if rank not in self._values:
                 value = self._take(str(rank), until.remaining_s())
                 if value is not None:
                     self._note(rank, value)
-                elif self._check is None:
-                    break  # what the rest have said can wait until it is their turn
+                elif self.check is None:
+                    break  # the values of later ranks can be collected later
         self._check_failed()
-        if len(self._values) == len(self._ranks):
-            values = [self._values[rank] for rank in self._ranks]
+        if len(self._values) == len(self.ranks):
+            values = [self._values[rank] for rank in self.ranks]
             text = json.dumps([base64.b64encode(value).decode() for value in values])
             self._publish(_VALUE + text.encode())
             return values
         if self.deadline.has_passed:
-            missing = set(self._ranks) - set(self._values)
+            missing = set(self.ranks) - set(self._values)
+            late = "did not arrive" if self.is_bootstrap else "stopped answering"
             self._end(
                 InitError(
-                    f"init: {ranks_text(missing)} of {len(self._ranks)} {self._late} within "
+                    f"init: {ranks_text(missing)} of {len(self.ranks)} {late} within "
                     f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
                     ranks=missing,
                 )
@@ -215,7 +209,7 @@ class StoreAllgather:
         return None
 
     def _note(self, rank: int, value: bytes) -> None:
-        problem = self._check(value) if self._check else None
+        problem = self.check(value) if self.check else None
         if problem is not None:
             self._end(problem)
         self._values[rank] = value
@@ -223,7 +217,7 @@ class StoreAllgather:
     def _check_failed(self) -> None:
         reason = self._take("failed", 0.0)
         if reason is not None:
-            self._end(decode_failure(reason, "another rank"))
+            self._end(failure_from_bytes(reason, "another rank"))
 
     def _end(self, error: InitError) -> None:
         self.fail(error)
@@ -234,24 +228,24 @@ class StoreAllgather:
         self._put("all", answer)
 
     def _put(self, name: str, value: bytes) -> None:
-        self._shelf.put(f"{self._key}/{name}", value)
+        self._proven.put(f"{self.key}/{name}", value)
 
     def _take(self, name: str, wait_s: float) -> bytes | None:
-        """The value under ``name``, if one is there in time; one without a proof counts as none."""
-        key = f"{self._key}/{name}"
+        """The value under ``name`` if it comes in time. A value without a proof is ignored."""
+        key = f"{self.key}/{name}"
         try:
-            return self._shelf.take(key, wait_s)
+            return self._proven.take(key, wait_s)
         except UnprovenError:
             self._refuse(name, key)
-        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
+        time.sleep(min(wait_s, 0.01))  # until a rank of this job writes, the store answers at once
         return None
 
     def _refuse(self, name: str, key: str) -> None:
         if name in ("here", "all"):
             raise InitError(
-                f"init: rank {self._ranks[0]} does not know the job's secret that this process has "
+                f"init: rank {self.ranks[0]} does not know the job's secret that this process has "
                 "(_HOROVOD_SECRET_KEY)",
-                ranks=self._ranks[:1],
+                ranks=self.ranks[:1],
             )
         if name not in self._refused:
             self._refused.add(name)

@@ -9,7 +9,7 @@ from horovod.core.base.replaced import names_of
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.workers.addresses import resolve, store_addresses
 from horovod.launch.workers.python_command import path_ahead
-from horovod.rendezvous.identity.host_id import this_place
+from horovod.rendezvous.identity.host_id import this_host_id
 from horovod.rendezvous.store.address_search import find_store
 from horovod.spark.task_info import AgentOptions, TaskInfo
 
@@ -44,7 +44,7 @@ def serve(index: int, number: int, options: AgentOptions, gpus: Sequence[str]) -
         patience_s=options.patience_s,
     ) as agent:
         hostname = os.uname().nodename
-        info = TaskInfo(index, number, this_place().host, hostname, agent.address)
+        info = TaskInfo(index, number, this_host_id().host, hostname, agent.address)
         store = find_store(options.stores, options.secret, _STORE_S)
         store.set(f"task/{number}", info.to_bytes())
         store.close()

@@ -1,7 +1,7 @@
-"""How the gradients of a step are reduced: one place for tapes, optimizers and Keras.
+"""Reduces the gradients of a step, for tapes, optimizers and Keras.
 
-All dense gradients leave in one node, which starts one named operation for each; groups leave as
-grouped operations, rows (``tf.IndexedSlices``) are gathered. The same code runs eagerly, in
+One node takes all dense gradients and starts one named operation for each. Groups are grouped
+operations; rows (``tf.IndexedSlices``) are gathered. The same code runs eagerly, in
 ``tf.function`` and in TF1 graphs.
 """
 
@@ -198,7 +198,7 @@ class _Reducer:
         return result
 
     def _scaled(self, gradient: Any) -> Any:
-        """A local gradient, so that it weighs as much as an average does."""
+        """A local gradient, scaled like an average."""
         if not self.scale_local_gradients:
             return gradient
         if not is_sparse(gradient):
@@ -293,7 +293,7 @@ def _reduce_if(
         return _tensors_of(layout)
 
     def unreduced() -> list[Any]:
-        # What was made dense on the other way has to be dense here.
+        # Gradients that ``reduce`` made dense have to be dense here, too.
         pairs = zip(gradients, layout, strict=True)
         as_reduced = [
             tf.convert_to_tensor(own) if is_sparse(own) and not is_sparse(other) else own

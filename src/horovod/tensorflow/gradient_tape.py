@@ -1,8 +1,8 @@
 """``DistributedGradientTape``: a gradient tape whose ``gradient`` is reduced over all ranks.
 
-The result is an object of a new class between the user's tape class and ours. It has the very
-attributes of the given tape, so both are one recording; our own are kept apart from them, so one
-tape can be wrapped more than once.
+The result is an object of a new class, derived from the user's tape class and ours. It shares the
+attributes of the given tape, so both are one recording. Attributes of this class are kept apart, so
+one tape can be wrapped more than once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 class _DistributedTape:
     """What ``DistributedGradientTape`` adds to a tape class; never made on its own."""
 
-    # Not in __dict__, which is that of the given tape.
+    # Not in __dict__, which belongs to the given tape.
     __slots__ = ("_local_sources", "_make_reducer", "_original")
 
     _original: Any

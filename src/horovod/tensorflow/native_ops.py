@@ -1,8 +1,8 @@
 """The collectives as TensorFlow's own operations, from the plugin beside this package.
 
 Kernels are asynchronous: a node hands its tensors to the engine and ends when the engine is done,
-so no thread of TensorFlow's waits and nodes run in any order. Run eagerly, where the caller waits
-anyway, a node makes progress itself.
+so no thread of TensorFlow waits, and nodes run in any order. An eager node makes progress itself,
+because the caller waits anyway.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class NativeOps:
             )
 
     def _token(self) -> Any:
-        """What keeps a node from being folded into a constant; one in each graph."""
+        """An input that keeps a node from being folded into a constant; one in each graph."""
         if tf.executing_eagerly():
             if self._eager_token is None:
                 self._eager_token = tf.constant(0)
@@ -97,7 +97,7 @@ class NativeOps:
         graph = tf.compat.v1.get_default_graph()
         token = getattr(graph, "_horovod_token", None)
         if token is None:
-            # Without the control dependencies and the loops that this call may stand in.
+            # Outside of the control dependencies and the loops around this call.
             with graph.control_dependencies(None):
                 token = graph._horovod_token = self._plugin.horovod_token()
         return token
@@ -121,7 +121,7 @@ def _size_bytes(tensor: Any) -> int:
 
 @contextmanager
 def _interrupts_raised() -> Iterator[None]:
-    """Raise what a signal handler raised while a node waited, for example KeyboardInterrupt."""
+    """Raise the exception of a signal handler that ended a node's wait."""
     try:
         yield
     except tf.errors.CancelledError:

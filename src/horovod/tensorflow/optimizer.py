@@ -1,7 +1,7 @@
 """``DistributedOptimizer``: a TF1 or Keras optimizer stepping on the gradients of all ranks.
 
-TF1 optimizers (``tf.compat.v1.train``) are held by an optimizer of ours, which reduces in
-``compute_gradients``. Keras optimizers go to ``horovod.tensorflow.keras``, imported only then.
+A TF1 optimizer (``tf.compat.v1.train``) is wrapped by one that reduces in ``compute_gradients``.
+Keras optimizers go to ``horovod.tensorflow.keras``, which is imported only then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The public collectives that do more than one operation: compression, rows, old arguments.
+"""The public collectives with compression, rows and deprecated arguments.
 
-Dense tensors go to ``collectives`` between ``compress`` and ``decompress``, ``tf.IndexedSlices``
-are gathered. All work eagerly, in ``tf.function`` and in TF1 sessions, and have gradients.
+Dense tensors are compressed, given to ``collectives`` and decompressed. ``tf.IndexedSlices`` are
+gathered. All work eagerly, in ``tf.function`` and in TF1 sessions, and have gradients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What our TF1 optimizers share: they hold the user's, and hand on all but the gradients."""
+"""The base of TF1 optimizers here: they wrap the user's, and pass on all but the gradients."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ __all__ += collectives.__all__
 
 
 def __getattr__(name: str) -> Any:
-    # It imports torch's compiler, which takes as long as torch itself, and few ask for it.
+    # It imports torch's compiler, which takes as long as torch itself, and few programs need it.
     if name in ("SyncBatchNorm", "sync_batch_norm"):
         module = importlib.import_module("horovod.torch.sync_batch_norm")
         return getattr(module, name, module)

@@ -2,8 +2,8 @@
 
 With a torch that offers DLPack's C exchange table (2.10 and later) the engine reads a tensor in one
 native call; with an older one, from its Python attributes. Tensors are in host memory or on CUDA
-GPUs. There a collective comes after what is in the current stream when it is submitted, and what is
-put into the current stream after ``synchronize`` comes after the collective.
+GPUs. On a GPU a collective runs after the work that is in the current stream when it is submitted.
+Work that enters the current stream after ``synchronize`` runs after the collective.
 """
 
 from __future__ import annotations

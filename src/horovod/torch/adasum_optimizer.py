@@ -91,7 +91,7 @@ class _AdasumOptimizer(WrappedOptimizer):
     def _step_alone(self, closure: Callable[[], Any] | None) -> Any:
         if self.__dict__.get("_step_supports_amp_scaling", False):
             return self._step_original(closure)
-        # What GradScaler told us the original does not know; GradScaler deletes it afterwards.
+        # The original does not have what GradScaler set here; GradScaler deletes it afterwards.
         told = {key: self.__dict__.pop(key) for key in _TOLD if key in self.__dict__}
         try:
             if "found_inf" in told and told["found_inf"].item():

@@ -34,7 +34,7 @@ class GradientGroup:
         self.pending: Pending | None = None  # None too if all its gradients travel elsewhere
 
     @property
-    def in_flight(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether some gradient is ready or sent."""
         return self.is_sent or self.waiting < len(self.indices)
 

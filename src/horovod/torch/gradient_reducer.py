@@ -108,12 +108,12 @@ class GradientReducer:
         weakref.finalize(self, _remove_hooks, self._hooks).atexit = False
 
     @property
-    def in_flight(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether gradients are ready or sent, so that other code must not write to them."""
         return (
             bool(self._batches or self._ready)
-            or self._sparse.in_flight
-            or any(group.in_flight for group in self._groups)
+            or self._sparse.is_pending
+            or any(group.is_pending for group in self._groups)
         )
 
     def passes_left(self) -> dict[Tensor, int]:
@@ -141,13 +141,13 @@ class GradientReducer:
             self._overlaps, self._batch_bytes = True, BATCH_BYTES
         self._frozen += [entry for entry in names_of.items() if not entry[0].requires_grad]
         self._add_trainable({p: name for p, name in names_of.items() if p.requires_grad}, groups)
-        if not self.in_flight:
+        if not self.is_pending:
             self._restart()
 
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes add up; takes effect at once if nothing is pending."""
         self._passes = passes
-        if not self.in_flight:
+        if not self.is_pending:
             self._restart()
 
     def synchronize(self) -> None:

@@ -18,11 +18,14 @@ from typing import NoReturn
 from horovod.launch.embedded.embedded_agent import EmbeddedAgentOrders
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
+from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
 from horovod.launch.workers.processes import take_stdin
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.rendezvous.base.descriptors import accept_some, most_strangers
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
+from horovod.rendezvous.base.admission import (
+    UnauthenticatedPeers,
+    accept_some,
+    most_unauthenticated,
+)
 
 __all__ = ["main"]
 
@@ -73,7 +76,7 @@ class _EmbeddedAgentProcess:
         self._listener = listener
         self._lifeline = lifeline
         self._selector = selector
-        self._peers: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most_strangers())
+        self._peers = UnauthenticatedPeers[socket.socket](most_unauthenticated())
         self._handshakes: dict[socket.socket, AgentHandshake] = {}
         self._handshake: AgentHandshake | None = None  # the launcher's
         self._has_failed = False
@@ -135,8 +138,8 @@ class _EmbeddedAgentProcess:
         try:
             data = peer.recv(_MOST_GREETING_BYTES)
             answer = handshake.feed(data)
-        except HandshakeError:
-            self._send(peer, REFUSAL)
+        except ProtocolError:
+            self._send(peer, PROTOCOL.refusal)
             data = b""
         except OSError:
             data = b""

@@ -24,7 +24,7 @@ from dataclasses import replace
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.wire.frames import FrameWriter
-from horovod.launch.wire.handshake import HandshakeError, LauncherHandshake, RecordError, Records
+from horovod.launch.wire.handshake import LauncherHandshake, ProtocolError, RecordError, Records
 from horovod.launch.workers.processes import Watchdog, describe_exit, signal_group, spawn
 
 __all__ = ["EmbeddedAgentLink", "SshChild"]
@@ -267,7 +267,7 @@ class EmbeddedAgentLink:
                 data = self._shake_hands(data)
                 if not data:
                     return
-        except HandshakeError as error:
+        except ProtocolError as error:
             self._end(str(error))
             return
         except OSError as error:

@@ -75,7 +75,7 @@ def call_values(store: Store, secret: bytes) -> ProvenValues:
 
 def _description_of(hosted: HostedStore) -> bytes:
     """The store's description after its length: Open MPI 5 does not pass on the end of input."""
-    content = hosted.encoded()
+    content = hosted.to_bytes()
     return LENGTH.pack(len(content)) + content
 
 

@@ -1,12 +1,8 @@
-"""How a launcher and an embedded agent prove that they know the job's secret; records. Pure.
+"""The proof exchange between an embedded agent, which listens, and its launcher, which dials. Pure.
 
-    agent -> launcher   magic, nonce
-    launcher -> agent   nonce, proof
-    agent -> launcher   proof, then frames (``frames.py``) in records; or REFUSAL and the end
-
-Each side is fed with what arrives and returns what to send. Nothing else is parsed before. The keys
-of the records are of this handshake alone. ``sealed`` hides a secret that follows from
-eavesdroppers; it also opens what it has sealed.
+The messages are those of ``rendezvous/base/handshake.py``, without statement and answer. Frames
+(frames.py) follow, in records. Each side is fed with what arrives and returns what to
+send. ``sealed`` hides a secret that has to follow; the other side's ``sealed`` shows it again.
 
 A record protects a connection that nothing else protects::
 
@@ -22,119 +18,87 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from horovod.rendezvous.base.authentication import (
-    CODE_BYTES,
-    NONCE_BYTES,
-    PROOF_BYTES,
-    RecordCodes,
-    derive_key,
-    is_proof,
-    new_nonce,
-    prove,
-)
+from horovod.rendezvous.base.authentication import CODE_BYTES, RecordCodes
+from horovod.rendezvous.base.handshake import Dialer, Listener, Protocol, ProtocolError, Side
 
 __all__ = [
-    "REFUSAL",
+    "PROTOCOL",
     "AgentHandshake",
-    "HandshakeError",
     "LauncherHandshake",
+    "ProtocolError",
     "RecordError",
     "Records",
 ]
 
-REFUSAL = bytes(PROOF_BYTES)  # an agent that does not answer at all may be asked again
-
-_MAGIC = b"hvdagent3\n"
-_LAUNCHER, _AGENT, _SEAL = b"launcher", b"agent", b"seal"
+PROTOCOL = Protocol(b"hvdagnt3\n")
 
 
-class HandshakeError(ConnectionError):
-    """The other side is not the expected one; the text says why."""
+class _Handshake:
+    """What both sides share."""
 
+    side: Side
 
-class AgentHandshake:
-    """The agent's side. It sends ``opening`` first; ``is_over``: the launcher has proved itself."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._nonce = new_nonce()
-        self._theirs = b""
-        self._received = b""
-        self.opening = _MAGIC + self._nonce
+    def __init__(self) -> None:
         self.is_over = False
-
-    def feed(self, data: bytes) -> bytes:
-        """What to send now. Raises HandshakeError."""
-        self._received += data
-        if len(self._received) < NONCE_BYTES + PROOF_BYTES:
-            return b""
-        theirs, proof = self._received[:NONCE_BYTES], self._received[NONCE_BYTES:]
-        if not is_proof(proof, self._secret, _LAUNCHER, self._nonce, theirs):
-            raise HandshakeError("it does not know the job's secret")
-        self.is_over, self._theirs = True, theirs
-        return prove(self._secret, _AGENT, self._nonce, theirs)
+        self._received = b""
 
     def records(self) -> Records:
-        """The records that follow, once the handshake is over."""
-        keys = _record_keys(self._secret, self._nonce, self._theirs)
-        return Records(keys[_AGENT], keys[_LAUNCHER])
+        """For what follows, once the handshake is over."""
+        return Records(self.side.send_key, self.side.receive_key)
 
     def sealed(self, text: bytes) -> bytes:
-        """One text, of a secret's length at most, sealed; once the handshake is over."""
-        return _sealed(text, prove(self._secret, _SEAL, self._nonce, self._theirs))
+        """``text`` under a pad of this connection: one text, of a secret's length at most."""
+        pad = self.side.key(b"seal")
+        assert len(text) <= len(pad)
+        return bytes(one ^ other for one, other in zip(text, pad, strict=False))
 
 
-class LauncherHandshake:
-    """The launcher's side. ``rest`` has the bytes after the handshake once it ``is_over``."""
+class AgentHandshake(_Handshake):
+    """The agent's side. It sends ``opening`` first."""
 
     def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._nonce = new_nonce()
-        self._theirs = b""
-        self._received = b""
-        self.rest = b""
-        self.is_over = False
+        super().__init__()
+        self.side: Listener = Listener(PROTOCOL, secret)
+        self.opening = self.side.opening
 
     def feed(self, data: bytes) -> bytes:
-        """What to send now. Raises HandshakeError."""
+        """What to send now. Raises ProtocolError."""
         self._received += data
-        return self._check_proof() if self._theirs else self._answer()
-
-    def _answer(self) -> bytes:
-        if not self._received.startswith(_MAGIC[: len(self._received)]):
-            raise HandshakeError("something else listens there")
-        if len(self._received) < len(_MAGIC) + NONCE_BYTES:
+        if len(self._received) < PROTOCOL.hello_bytes:
             return b""
-        self._theirs, self._received = self._received[len(_MAGIC) :], b""
-        return self._nonce + prove(self._secret, _LAUNCHER, self._theirs, self._nonce)
+        self.side.read_hello(self._received)
+        self.is_over = True
+        return self.side.reply()
 
-    def _check_proof(self) -> bytes:
-        if len(self._received) >= PROOF_BYTES:
-            proof, self.rest = self._received[:PROOF_BYTES], self._received[PROOF_BYTES:]
-            if not is_proof(proof, self._secret, _AGENT, self._theirs, self._nonce):
-                raise HandshakeError("it does not know the job's secret")
-            self.is_over = True
+
+class LauncherHandshake(_Handshake):
+    """The launcher's side. ``rest`` is what has arrived after the handshake."""
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__()
+        self.side: Dialer = Dialer(PROTOCOL, secret)
+        self.rest = b""
+        self._has_sent_hello = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What to send now. Raises ProtocolError."""
+        self._received += data
+        if not self._has_sent_hello:
+            return self._answer()
+        end = PROTOCOL.reply_bytes
+        if len(self._received) >= end:
+            self.side.read_reply(self._received[:end])
+            self.is_over, self.rest = True, self._received[end:]
         return b""
 
-    def records(self) -> Records:
-        """See ``AgentHandshake``."""
-        keys = _record_keys(self._secret, self._theirs, self._nonce)
-        return Records(keys[_LAUNCHER], keys[_AGENT])
-
-    def sealed(self, text: bytes) -> bytes:
-        """See ``AgentHandshake``."""
-        return _sealed(text, prove(self._secret, _SEAL, self._theirs, self._nonce))
-
-
-def _record_keys(secret: bytes, agents: bytes, launchers: bytes) -> dict[bytes, bytes]:
-    """The keys by sender, from both nonces."""
-    return {role: derive_key(secret, role, agents, launchers) for role in (_LAUNCHER, _AGENT)}
-
-
-def _sealed(text: bytes, pad: bytes) -> bytes:
-    """``text`` under a pad of this handshake, which is used once."""
-    assert len(text) <= len(pad)
-    return bytes(one ^ other for one, other in zip(text, pad, strict=False))
+    def _answer(self) -> bytes:
+        if not self._received.startswith(PROTOCOL.magic[: len(self._received)]):
+            raise ProtocolError("something else listens there")
+        if len(self._received) < PROTOCOL.challenge_bytes:
+            return b""
+        challenge, self._received = self._received, b""
+        self._has_sent_hello = True
+        return self.side.hello(challenge)
 
 
 _LENGTH = struct.Struct(">I")

@@ -171,8 +171,8 @@ def host_store(identity: ProcessInfo, interfaces: Sequence[str] = ()) -> HostedS
     own = None
     if identity.rank == 0:
         own = start_store(identity.local_size < identity.size, interfaces)
-    told = broadcast(identity.comm, b"" if own is None else own.encoded())
-    return own or HostedStore.decoded(told)
+    told = broadcast(identity.comm, b"" if own is None else own.to_bytes())
+    return own or HostedStore.from_bytes(told)
 
 
 def broadcast(comm: Any, message: bytes) -> bytes:

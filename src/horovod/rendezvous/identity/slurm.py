@@ -19,7 +19,7 @@ from horovod.core.base.own_files import replacing
 from horovod.core.base.rank_info import cross_numbers
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of, position_of
 from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import StoreClient
@@ -128,9 +128,9 @@ def publish(store: HostedStore, path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (left := _read(path)) is not None:  # left by a step of this name that failed
-            HostedStore.decoded(left)
+            HostedStore.from_bytes(left)
         with replacing(path) as file:
-            file.write(store.encoded())
+            file.write(store.to_bytes())
             file.flush()
             os.fsync(file.fileno())
     except (OSError, ValueError) as error:
@@ -140,7 +140,7 @@ def publish(store: HostedStore, path: Path) -> None:
 def _withdraw(store: HostedStore, path: Path) -> None:
     """Remove the file of ``publish``; any other file stays."""
     with contextlib.suppress(InitError, OSError):
-        if _read(path) == store.encoded():
+        if _read(path) == store.to_bytes():
             path.unlink()
 
 
@@ -161,7 +161,7 @@ def wait_for_contact(path: Path, deadline: Deadline) -> HostedStore:
         time.sleep(min(pause_s, deadline.remaining_s()))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     try:
-        return HostedStore.decoded(message)
+        return HostedStore.from_bytes(message)
     except ValueError as error:
         raise InitError(f"init: {path}: {error}") from None
 

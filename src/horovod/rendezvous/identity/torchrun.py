@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from horovod.core.base.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.environment import ProcessInfo
 
 if TYPE_CHECKING:

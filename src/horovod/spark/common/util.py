@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import Any
 
-from horovod.rendezvous.identity.host_id import this_place
+from horovod.rendezvous.identity.host_id import this_host_id
 from horovod.spark.common.preparation import prepare_data
 from horovod.spark.common.store import ON_DATABRICKS
 
@@ -20,7 +20,7 @@ def is_databricks() -> bool:
 
 def host_hash(salt: str | None = None) -> str:
     """A text that is equal in processes that can share memory, for the same ``salt``."""
-    digest = hashlib.sha256(f"{this_place().host}-{salt or ''}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{this_host_id().host}-{salt or ''}".encode()).hexdigest()
     return f"{os.uname().nodename.partition('.')[0]}-{digest[:32]}"
 
 
