@@ -231,7 +231,7 @@ def a_recording() -> list[bytes]:
 
 
 def reported(data: bytes, _: Path) -> None:
-    job = Job(command="a", job_id="", begin_s=0.0, end_s=9.0, status=0, outcome="", said=[])
+    job = Job(command="a", job_id="", begin_s=0.0, end_s=9.0, status=0, outcome="", messages=[])
     collected(job, [data])
 
 

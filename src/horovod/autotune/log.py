@@ -73,15 +73,15 @@ class SampleLog:
 
     def finish(self, result: Result, knobs: Sequence[Knob], defaults: Values) -> None:
         """Log the result once, and write it as a configuration file beside the CSV file."""
-        place = ""
+        hint = ""
         if self._path is not None:
             found = self._path.with_name(f"{self._path.name}.yaml")
             try:
                 _replace_result(found, pinned(result, knobs))
-                place = f" (--config-file {found})"
+                hint = f" (--config-file {found})"
             except OSError as error:
                 _log.error("autotune: %s cannot be written: %s", found, error)
-        _log.warning("autotune: %s%s", describe(result, knobs, defaults), place)
+        _log.warning("autotune: %s%s", describe(result, knobs, defaults), hint)
 
     def _begin(self) -> None:
         if self._path is None:

@@ -15,7 +15,7 @@ from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hosts
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run import mpi_launch
-from horovod.launch.schedulers.jsrun import jsrun_words, rank_file
+from horovod.launch.schedulers.jsrun import jsrun_argv, rank_file
 from horovod.launch.schedulers.lsf import HostParts, ask_host, job_hosts, with_a_process_per_gpu
 from horovod.launch.schedulers.mpirun import MpiJob
 
@@ -85,7 +85,7 @@ def test_the_file_of_ranks() -> None:
 
 def test_words() -> None:
     plain = MpiJob(("python", "train.py"), 4, parse_hosts("a:2,b:2"))
-    assert shlex.join(jsrun_words(plain, Path("ranks"))) == (
+    assert shlex.join(jsrun_argv(plain, Path("ranks"))) == (
         "jsrun --erf_input ranks python train.py"
     )
     job = MpiJob(
@@ -94,15 +94,15 @@ def test_words() -> None:
         parse_hosts("a:2,b:2"),
         output_directory=Path("logs"),
         is_tcp_only=True,
-        mpi_words=("-gpu",),
-        binding_words=("-disable_gpu_hooks",),
+        mpi_options=("-gpu",),
+        binding_options=("-disable_gpu_hooks",),
     )
-    assert shlex.join(jsrun_words(job, Path("ranks"))) == (
+    assert shlex.join(jsrun_argv(job, Path("ranks"))) == (
         "jsrun --erf_input ranks --stdio_stdout logs/stdout.%t --stdio_stderr logs/stderr.%t "
         "--smpiargs '-disable_gpu_hooks -tcp -gpu' /bin/sh -c 'cd x && exec train'"
     )
-    of_jsrun = replace(plain, mpi_words=("--env", "A=1"))
-    assert shlex.join(jsrun_words(of_jsrun, Path("ranks"))) == (
+    of_jsrun = replace(plain, mpi_options=("--env", "A=1"))
+    assert shlex.join(jsrun_argv(of_jsrun, Path("ranks"))) == (
         "jsrun --erf_input ranks --env A=1 python train.py"
     )
 

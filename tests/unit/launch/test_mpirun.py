@@ -16,8 +16,8 @@ from horovod.launch.schedulers.mpirun import (
     MpiKind,
     detect_mpi,
     kind_of,
+    mpirun_argv,
     mpirun_environment,
-    mpirun_words,
 )
 
 JOB = MpiJob(("python", "train.py", "--lr", "0.1"), 4, parse_hosts("alpha:2,beta:2"))
@@ -37,7 +37,7 @@ EXPORTS = "-x A_B -x HOROVOD_CYCLE_TIME -x PATH"
 
 
 def words(job: MpiJob, kind: MpiKind) -> str:
-    found = mpirun_words(job, kind, dict(ENVIRONMENT))
+    found = mpirun_argv(job, kind, dict(ENVIRONMENT))
     assert not [word for word in found if "SECRET" in word or "c2VjcmV0" in word]
     return shlex.join(found)
 
@@ -58,8 +58,8 @@ def test_open_mpi_with_everything() -> None:
         output_directory=Path("logs"),
         is_timestamped=True,
         is_tcp_only=True,
-        mpi_words=("--display-map", "-mca", "x", "y z"),
-        binding_words=("--bind-to", "core"),
+        mpi_options=("--display-map", "-mca", "x", "y z"),
+        binding_options=("--bind-to", "core"),
     )
     assert words(job, MpiKind.OPEN_MPI) == (
         "mpirun --allow-run-as-root --tag-output -np 4 -H alpha:2,beta:2 "
@@ -89,8 +89,8 @@ def test_mpich_and_intel_mpi(kind: MpiKind) -> None:
         ssh=SshOptions(22),
         interfaces=("eth0",),
         output_directory=Path("logs"),
-        mpi_words=("-v",),
-        binding_words=("-bind-to", "core"),
+        mpi_options=("-v",),
+        binding_options=("-bind-to", "core"),
     )
     assert words(job, kind) == (
         f"{start} -bind-to core -bootstrap=ssh -bootstrap-exec-args '-p 22' -iface eth0 "
@@ -108,7 +108,7 @@ def test_mpich_and_intel_mpi(kind: MpiKind) -> None:
 )
 def test_what_mpich_cannot_do(change: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        mpirun_words(replace(JOB, **change), MpiKind.MPICH, {})  # type: ignore[arg-type]
+        mpirun_argv(replace(JOB, **change), MpiKind.MPICH, {})  # type: ignore[arg-type]
 
 
 def test_many_hosts() -> None:
@@ -124,12 +124,12 @@ def test_many_hosts() -> None:
 def test_a_quoted_command_is_run_by_a_shell() -> None:
     job = replace(JOB, command=("cd job && exec python train.py",))
     expected = ["/bin/sh", "-c", "cd job && exec python train.py"]
-    assert mpirun_words(job, MpiKind.MPICH, {})[-3:] == expected
+    assert mpirun_argv(job, MpiKind.MPICH, {})[-3:] == expected
 
 
 def test_the_environment_must_be_a_dict() -> None:
     with pytest.raises(TypeError, match="env argument must be a dict, not mappingproxy"):
-        mpirun_words(JOB, MpiKind.MPICH, MappingProxyType({}))
+        mpirun_argv(JOB, MpiKind.MPICH, MappingProxyType({}))
 
 
 def test_environment() -> None:

@@ -89,8 +89,8 @@ def mpi_job(
         output_directory=output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
         is_tcp_only=given.tcp,
-        mpi_words=tuple(shlex.split(given.mpi_args or "")),
-        binding_words=None if given.binding_args is None else tuple(given.binding_args.split()),
+        mpi_options=tuple(shlex.split(given.mpi_args or "")),
+        binding_options=None if given.binding_args is None else tuple(given.binding_args.split()),
     )
 
 

@@ -213,10 +213,10 @@ def _controller_in_lsf(given: argparse.Namespace, environ: Mapping[str, str]) ->
     own = is_elastic(given) or given.report is not None or named_hosts(given) is not None
     reason = "as the options require" if own else why_no_jsrun(environ)
     if reason:
-        said, chosen = f"horovodrun starts the processes itself: {reason}", "gloo"
+        text, chosen = f"horovodrun starts the processes itself: {reason}", "gloo"
     else:
-        said, chosen = "jsrun starts the processes; with --gloo horovodrun does it", "jsrun"
-    print(f"horovodrun: in this LSF job {said}", file=sys.stderr)
+        text, chosen = "jsrun starts the processes; with --gloo horovodrun does it", "jsrun"
+    print(f"horovodrun: in this LSF job {text}", file=sys.stderr)
     return chosen
 
 

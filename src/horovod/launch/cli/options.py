@@ -114,11 +114,11 @@ def split_command(
             return words[:index], words[index + 1 :]
         if not word.startswith("-") or word == "-":
             break
-        index += 1 + _words_taken(word, parser)
+        index += 1 + _values_taken(word, parser)
     return words[:index], words[index:]
 
 
-def _words_taken(word: str, parser: argparse.ArgumentParser) -> int:
+def _values_taken(word: str, parser: argparse.ArgumentParser) -> int:
     """The number of words after ``word`` that are values of this option."""
     # Argparse has no public list of its options.
     taken = {

@@ -73,10 +73,10 @@ def why_it_ended(world: RecordedWorld) -> str:
 
 
 def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
-    by_words: dict[str, list[int]] = {}
+    by_title: dict[str, list[int]] = {}
     for rank, label in mismatch.labels.items():
-        by_words.setdefault(shaped_title(label), []).append(rank)
-    parts = [f"{named_ranks(ranks, world.names)}: {words}" for words, ranks in by_words.items()]
+        by_title.setdefault(shaped_title(label), []).append(rank)
+    parts = [f"{named_ranks(ranks, world.names)}: {shaped}" for shaped, ranks in by_title.items()]
     return Finding(
         Severity.PROBLEM,
         "mismatch",

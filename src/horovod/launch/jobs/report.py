@@ -102,7 +102,7 @@ class JobReport:
             end_s=time.time(),
             status=outcome.status,
             outcome=outcome.text,
-            said=self._said,
+            messages=self._said,
         )
         report, problems = collected(job, told.values())
         for problem in problems:

@@ -108,10 +108,10 @@ def _mpi_job(job: ClusterJob) -> list[dict[str, Any]]:
 
 
 def _launcher_command(job: ClusterJob) -> list[str]:
-    words = ["horovodrun", "-np", str(job.process_count), "--hostfile", _HOSTFILE, *job.options]
+    argv = ["horovodrun", "-np", str(job.process_count), "--hostfile", _HOSTFILE, *job.options]
     if job.command:
-        return [*map(verbatim, (*words, "--", *job.command))]
-    runs = [shlex.join([*words, "--", "/bin/sh", "-c", line]) for line in job.lines]
+        return [*map(verbatim, (*argv, "--", *job.command))]
+    runs = [shlex.join([*argv, "--", "/bin/sh", "-c", line]) for line in job.lines]
     return ["/bin/sh", "-c", verbatim(" && ".join(runs))]
 
 

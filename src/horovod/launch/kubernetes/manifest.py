@@ -160,12 +160,12 @@ def plain_variables(variables: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def _pod_command(job: ClusterJob) -> list[str]:
     name = job.form.name
-    words = ["python3", "-m", "horovod.launch.kubernetes.pod"]
-    words += ["-np", str(job.process_count), "--slots-per-host", str(job.form.slots)]
-    words += ["--store", f"{name}-0.{name}:{_STORE_PORT}", *job.options]
+    argv = ["python3", "-m", "horovod.launch.kubernetes.pod"]
+    argv += ["-np", str(job.process_count), "--slots-per-host", str(job.form.slots)]
+    argv += ["--store", f"{name}-0.{name}:{_STORE_PORT}", *job.options]
     if job.command:
-        return [*words, "--", *job.command]
-    return [*words, *(f"--line={line}" for line in job.lines)]
+        return [*argv, "--", *job.command]
+    return [*argv, *(f"--line={line}" for line in job.lines)]
 
 
 def _variables(job: ClusterJob) -> list[dict[str, Any]]:

@@ -33,18 +33,18 @@ def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> Runtim
     """
     if outcome.has_lost_host:
         return RuntimeError(_why_ended(outcome))
-    told = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
+    reported = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
     slot = outcome.rank_info
-    if slot is not None and slot.rank not in told:
+    if slot is not None and slot.rank not in reported:
         died = f"rank {slot.rank} on {slot.hostname} (pid {outcome.pid}) "
         died += describe_exit(outcome.exit_code)
         missing = "" if outcome.exit_code else " and left no result"
-        return RuntimeError(_text(died + missing, "", slot.rank, outcome.exit_code, told))
-    if told:
-        rank = min(told, key=lambda rank: told[rank].time_ns)
-        first = told.pop(rank)
+        return RuntimeError(_text(died + missing, "", slot.rank, outcome.exit_code, reported))
+    if reported:
+        rank = min(reported, key=lambda rank: reported[rank].time_ns)
+        first = reported.pop(rank)
         what = f"rank {rank} {first.what}"
-        error = RuntimeError(_text(what, first.traceback, rank, first.exit_code, told))
+        error = RuntimeError(_text(what, first.traceback, rank, first.exit_code, reported))
         error.__cause__ = first.exception()
         return error
     return RuntimeError(f"{_BEGINNING}{_why_ended(outcome)}")

@@ -167,7 +167,7 @@ def _run_by_mpi(call: Call, options: RunOptions, environ: Mapping[str, str]) -> 
         ssh=plan.others.ssh,
         interfaces=plan.others.interfaces,
         output_directory=plan.output_directory,
-        mpi_words=options.mpi_words,
+        mpi_options=options.mpi_options,
     )
     return call_by_mpirun(job, call, {**environ, **plan.extra_environment})
 

