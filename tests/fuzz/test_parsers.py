@@ -21,7 +21,7 @@ from typing import Any
 import made_reports
 import pytest
 
-from horovod.core import process_sets
+from horovod.core import agreement
 from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields
 from horovod.core.base.own_files import OwnFolder
 from horovod.core.base.rank_info import RankInfo
@@ -236,8 +236,8 @@ def reported(data: bytes, _: Path) -> None:
 
 
 def process_sets_agree(data: bytes, _: Path) -> None:
-    process_sets._proposal_in(1, data)
-    process_sets._groups_in(1, data, 2)
+    agreement._proposal_in(1, data)
+    agreement.groups_in(1, data, 2)
 
 
 def agent(data: bytes, _: Path) -> None:
