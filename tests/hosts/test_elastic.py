@@ -140,7 +140,7 @@ def test_a_blacklisted_host_keeps_the_only_worker_with_the_state(
     job.wait_until(lambda: job.has_gone_on_without("host1"), "it waits for the lost worker")
     job.lay(Trap("enter", signal.SIGKILL, for_leader=True))
     first = job.watch.members[0]
-    job.wait_until(lambda: job.has_gone_on_without("host0"), "nobody has taken the state over")
+    job.wait_until(lambda: job.has_gone_on_without("host0"), "no worker has taken the state over")
     job.finish()
     assert problems_of(job.watch.events) == []
     assert [event.process for event in job.watch.events if event.kind == "trap"] == [first.process]

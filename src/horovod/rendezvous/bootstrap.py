@@ -83,7 +83,7 @@ def recognise(
     by_mpi: bool = False,
     mpi_threads: bool = True,
 ) -> ProcessInfo:
-    """Who this process is; blocks in an elastic job, and where MPI says it, until all ask.
+    """Which rank this process is. In an elastic job, or under MPI, it blocks until all ranks call.
 
     Args:
         comm: the argument of ``init``: ranks, an mpi4py communicator, or None for all.
@@ -166,7 +166,7 @@ def meet(
 
 
 def job_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: float) -> Store:
-    """The store of this job, for what is to be said while data planes connect.
+    """The store of this job, through which data planes connect.
 
     Raises:
         InitError: it cannot be reached.
@@ -208,7 +208,7 @@ def _find_contact(
 
 
 def _source(identity: ProcessInfo, environ: Mapping[str, str]) -> tuple[object, ...]:
-    """What a contact depends on; a forked child must not speak on its parent's connection."""
+    """What a contact depends on. A forked child must not use its parent's connection."""
     names = (_ADDRESS, _PORT, _SECRET, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     # The rank of a worker of our launcher may change in an elastic job; its store does not.
     own = None if identity.launcher == "horovodrun" else identity

@@ -18,7 +18,7 @@ from horovod.errors import InitError
 
 _ROWS = 5
 # The attacker on the path looks for it.
-_TEXT = b"what nobody on the path shall be able to read"
+_TEXT = b"what no attacker on the path shall be able to read"
 
 
 def check(found: Any, expected: Any, what: str) -> None:

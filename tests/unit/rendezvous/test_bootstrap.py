@@ -12,7 +12,7 @@ import pytest
 from worlds import MemoryStore
 
 from horovod.errors import InitError
-from horovod.rendezvous import bootstrap as meeting
+from horovod.rendezvous import bootstrap
 from horovod.rendezvous.bootstrap import ProcessInfo, identify, meet
 from horovod.rendezvous.identity import torchrun
 from horovod.rendezvous.store.server import StoreServer
@@ -34,7 +34,7 @@ print("met", identity.rank)
 @pytest.fixture(autouse=True)
 def fresh_contact() -> Iterator[None]:
     yield
-    meeting._close_contact()
+    bootstrap._close_contact()
 
 
 def environment(rank: int, size: int, server: StoreServer) -> dict[str, str]:
@@ -69,13 +69,13 @@ def test_the_connection_is_kept_and_renewed_when_lost() -> None:
         environ = environment(0, 1, server)
         identity = identify(environ)
         meet(identity, 1, 4096, 60, environ).close()
-        first = meeting._contact
+        first = bootstrap._contact
         meet(identity, 2, 4096, 60, environ).close()
-        assert meeting._contact is first
+        assert bootstrap._contact is first
         assert first is not None
         first.store.close()
         meet(identity, 3, 4096, 60, environ).close()
-        assert meeting._contact is not first
+        assert bootstrap._contact is not first
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_under_torchrun_a_secret_in_the_environment_goes_before_a_published_one(
     monkeypatch.setattr(torchrun, "open_store", lambda *arguments: store)
     environ = {"_HOROVOD_SECRET_KEY": base64.b64encode(given).decode()}
     meet(ProcessInfo(0, 1, 0, 1, 0, 1, "here", "torchrun"), 1, 4096, 30, environ).close()
-    assert meeting._contact is not None
-    assert (meeting._contact.secret == SECRET) is bool(given)
+    assert bootstrap._contact is not None
+    assert (bootstrap._contact.secret == SECRET) is bool(given)
     assert ("secret" in store._values) is not bool(given)
 
 

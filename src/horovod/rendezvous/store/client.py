@@ -110,7 +110,7 @@ class StoreClient:
         """See ``Store.get``."""
         status, value = self._ask(wire.Operation.GET, key, b"", timeout_s)
         if status != wire.Status.DONE:
-            raise TimeoutError(f"store: nobody set {key!r} within {timeout_s:g} s")
+            raise TimeoutError(f"store: {key!r} was not set within {timeout_s:g} s")
         return value
 
     def close(self) -> None:

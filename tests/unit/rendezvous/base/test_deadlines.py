@@ -52,4 +52,4 @@ def test_the_oldest_of_the_address_with_the_most_goes_first() -> None:
         here.remove(first)
     assert gone[:2] == ["x", "y"]
     assert "z" in here or "rank" in here
-    assert here.remove("nobody") is None
+    assert here.remove("unknown") is None

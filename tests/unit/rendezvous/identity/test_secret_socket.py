@@ -53,7 +53,7 @@ def test_two_processes_cannot_serve_one_port() -> None:
     served.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 def test_another_user_gets_nothing() -> None:
     port = a_port()
     served = SecretSocket(port, SECRET)
