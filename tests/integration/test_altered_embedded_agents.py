@@ -1,4 +1,4 @@
-"""Somebody on the path between a launcher and its guests: an error, and nothing of it is run."""
+"""An attacker between a launcher and its embedded agents: an error; altered data is not used."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
 MARK = b"the mark of this test"
-TO_GUEST, TO_LAUNCHER = 0, 1
+TO_AGENT, TO_LAUNCHER = 0, 1
 
 
 class Proxy:
-    """Passes on connections, and flips a bit of one byte of one direction of each.
+    """Forwards connections and flips a bit of one byte in one direction of each.
 
-    ``where`` is the byte's position in the stream, or what begins with it.
+    ``where`` is the byte's position in the stream, or bytes that begin with it.
     """
 
     def __init__(self, agent: tuple[str, int], direction: int, where: int | bytes) -> None:
@@ -56,9 +56,9 @@ class Proxy:
             self._pass_on(launcher, agent)
 
     def _pass_on(self, launcher: socket.socket, agent: socket.socket) -> None:
-        targets = {launcher: (agent, TO_GUEST), agent: (launcher, TO_LAUNCHER)}
+        targets = {launcher: (agent, TO_AGENT), agent: (launcher, TO_LAUNCHER)}
         passed = 0
-        while agent in targets:  # its end is that of all
+        while agent in targets:  # when it ends, all end
             for source in select.select(list(targets), [], [])[0]:
                 target, direction = targets[source]
                 data = source.recv(1 << 16)
@@ -103,12 +103,12 @@ def marked(path: Path, mark: bytes) -> Any:
     ("direction", "where", "reason"),
     [
         # Greeting: nonce and proof. Records: their lengths and codes, the plan, the call.
-        (TO_GUEST, 3, "does not know the job's secret"),
-        (TO_GUEST, 40, "does not know the job's secret"),
-        (TO_GUEST, 64, "did not arrive as it was: record 1 "),
-        (TO_GUEST, 70, "did not arrive as it was: record 1 "),
-        (TO_GUEST, 200, "did not arrive as it was: record 1 "),
-        (TO_GUEST, "mark", "did not arrive as it was: record 2 "),
+        (TO_AGENT, 3, "does not know the job's secret"),
+        (TO_AGENT, 40, "does not know the job's secret"),
+        (TO_AGENT, 64, "did not arrive as it was: record 1 "),
+        (TO_AGENT, 70, "did not arrive as it was: record 1 "),
+        (TO_AGENT, 200, "did not arrive as it was: record 1 "),
+        (TO_AGENT, "mark", "did not arrive as it was: record 2 "),
         # Greeting: magic, nonce, proof. Records: the first one's length and code, the answer.
         (TO_LAUNCHER, 0, "something else listens there"),
         (TO_LAUNCHER, 15, "does not know the job's secret"),
@@ -120,21 +120,21 @@ def marked(path: Path, mark: bytes) -> Any:
 )
 def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason: str) -> None:
     witness = tmp_path / "witness"
-    # Not the mark itself as a parameter: the plan has the environment, which has those of a test.
+    # The mark itself is no parameter: pytest puts parameters into the environment, which is sent.
     with proxied(direction, where if isinstance(where, int) else MARK) as (proxy, agent, secret):
-        # Before the plan has come the guest knows no other name than the machine's.
+        # Before the agent has the plan it knows only the machine's name.
         host = rf"(node/a|{os.uname().nodename})"
         with pytest.raises(RuntimeError, match=rf"{host}(.|\n)*{reason}"):
             call(marked(witness, MARK), {"node/a": proxy}, secret)
         assert proxy.has_flipped
-        if direction == TO_GUEST and "record" in reason:
-            assert agent.wait() == 1  # an engine may start it again
-    # Only if it was the answer that did not arrive.
+        if direction == TO_AGENT and "record" in reason:
+            assert agent.wait() == 1  # an engine may restart it
+    # Only if the answer was lost.
     assert witness.exists() == (direction == TO_LAUNCHER and where == "mark")
 
 
 def test_a_path_that_changes_nothing(tmp_path: Path) -> None:
-    with proxied(TO_GUEST, b"this does not occur") as (proxy, agent, secret):
+    with proxied(TO_AGENT, b"this does not occur") as (proxy, agent, secret):
         assert call(marked(tmp_path / "witness", MARK), {"node/a": proxy}, secret) == [MARK]
         assert not proxy.has_flipped
         assert agent.wait() == 0

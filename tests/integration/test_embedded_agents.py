@@ -1,4 +1,4 @@
-"""Jobs on guests: agents that another engine has started, which here is the test itself."""
+"""Jobs on embedded agents, which another engine starts; here the test does."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ import sys
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 name, secret = sys.stdin.readline().split()
 with EmbeddedAgent("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
-           environment={"GUEST": name}) as guest:
-    print(guest.address[1], flush=True)
-    sys.exit(guest.wait())
+           environment={"AGENT": name}) as agent:
+    print(agent.address[1], flush=True)
+    sys.exit(agent.wait())
 """
 
 
 @dataclass
 class Engine:
-    """A process that has taken in a guest, which is at ``address``."""
+    """A process with an embedded agent, which listens at ``address``."""
 
     process: subprocess.Popen[str]
     address: tuple[str, int]
 
 
 @contextmanager
-def two_guests(secret: bytes) -> Iterator[dict[str, EmbeddedAgent]]:
+def two_agents(secret: bytes) -> Iterator[dict[str, EmbeddedAgent]]:
     with ExitStack() as agents:
         yield {
             f"node/{name}": agents.enter_context(
-                EmbeddedAgent(HERE, secret, launcher=HERE, environment={"GUEST": name})
+                EmbeddedAgent(HERE, secret, launcher=HERE, environment={"AGENT": name})
             )
             for name in ("a", "b")
         }
@@ -87,14 +87,14 @@ def place_of_worker() -> tuple[Any, ...]:
 
     hvd.init()
     sum_ = float(hvd.allreduce(np.array([hvd.rank() + 1.0]), op=hvd.Sum)[0])
-    names = os.environ["GUEST"], os.environ["HOROVOD_HOSTNAME"]
+    names = os.environ["AGENT"], os.environ["HOROVOD_HOSTNAME"]
     print("hello from", names[0])
     return hvd.rank(), hvd.local_rank(), hvd.local_size(), *names, sum_
 
 
-def test_a_job_on_guests(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_job_on_embedded_agents(capfd: pytest.CaptureFixture[str]) -> None:
     secret = os.urandom(32)
-    with two_guests(secret) as agents:
+    with two_agents(secret) as agents:
         found = call(place_of_worker, agents, secret)
         assert found == [(0, 0, 2, "a", "node", 3), (1, 1, 2, "b", "node", 3)]
         assert [agent.wait() for agent in agents.values()] == [0, 0]
@@ -111,7 +111,7 @@ def test_the_error_of_a_rank(capfd: pytest.CaptureFixture[str]) -> None:
 
     secret = os.urandom(32)
     with (
-        two_guests(secret) as agents,
+        two_agents(secret) as agents,
         pytest.raises(RuntimeError, match="rank 1 raised KeyError: 'of rank 1'") as caught,
     ):
         call(fail, agents, secret)
@@ -119,7 +119,7 @@ def test_the_error_of_a_rank(capfd: pytest.CaptureFixture[str]) -> None:
     assert "KeyError: 'of rank 1'" in capfd.readouterr().err
 
 
-def test_a_guest_that_is_lost_is_named() -> None:
+def test_a_lost_agent_is_named() -> None:
     def wait_for_an_end() -> None:
         import horovod.numpy as hvd
 
@@ -130,30 +130,30 @@ def test_a_guest_that_is_lost_is_named() -> None:
 
     secret = os.urandom(32)
     with (
-        two_guests(secret) as agents,
+        two_agents(secret) as agents,
         pytest.raises(RuntimeError, match=r"(?s)connection to node/b \(rank 1\).*Process name: 1"),
     ):
         call(wait_for_an_end, agents, secret)
 
 
-def test_strangers_are_not_let_in() -> None:
-    with two_guests(os.urandom(32)) as agents:
+def test_unauthenticated_peers_are_refused() -> None:
+    with two_agents(os.urandom(32)) as agents:
         with pytest.raises(RuntimeError, match="could not connect to some guests"):
             call(place_of_worker, agents, os.urandom(32))
         for agent in agents.values():
-            with socket.create_connection(agent.address) as stranger:
-                stranger.sendall(b"x" * 100)
-                while stranger.recv(1000):  # its greeting, and then the end
+            with socket.create_connection(agent.address) as peer:
+                peer.sendall(b"x" * 100)
+                while peer.recv(1000):  # its handshake, and then the end
                     pass
 
 
-def test_the_end_of_a_guest_ends_its_worker(tmp_path: Path) -> None:
+def test_the_end_of_an_agent_ends_its_worker(tmp_path: Path) -> None:
     def hang() -> None:
-        Path(tmp_path, os.environ["GUEST"]).write_text(str(os.getpid()))
+        Path(tmp_path, os.environ["AGENT"]).write_text(str(os.getpid()))
         signal.pause()
 
     secret, file = os.urandom(32), Path(tmp_path, "b")
-    with two_guests(secret) as agents, ThreadPoolExecutor(1) as pool:
+    with two_agents(secret) as agents, ThreadPoolExecutor(1) as pool:
         found = pool.submit(call, hang, agents, secret)
         while not (file.exists() and file.read_text()) and not found.done():
             time.sleep(0.01)
@@ -165,11 +165,11 @@ def test_the_end_of_a_guest_ends_its_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_the_end_of_the_engines_process_ends_guest_and_worker(
+def test_the_end_of_the_engines_process_ends_agent_and_worker(
     tmp_path: Path, signum: signal.Signals
 ) -> None:
     def hang() -> None:
-        file = Path(tmp_path, os.environ["GUEST"])
+        file = Path(tmp_path, os.environ["AGENT"])
         file.with_suffix(".new").write_text(f"{os.getppid()} {os.getpid()}")
         file.with_suffix(".new").rename(file)
         signal.pause()
@@ -186,7 +186,7 @@ def test_the_end_of_the_engines_process_ends_guest_and_worker(
         assert_gone([int(pid) for file in files for pid in file.read_text().split()])
 
 
-def test_an_elastic_job_gets_another_guest() -> None:
+def test_an_elastic_job_gets_another_agent() -> None:
     secret, book = os.urandom(32), AgentDirectory()
     agents: dict[str, EmbeddedAgent] = {}
     lock = threading.Lock()
@@ -201,7 +201,7 @@ def test_an_elastic_job_gets_another_guest() -> None:
             book.write({name: FoundAgent(address) for name, address in addresses.items()})
 
     def task(node: str) -> None:
-        """Like an engine that starts a failed task again."""
+        """Like an engine that restarts a failed task."""
         for attempt in range(3):
             name = f"{node}/{attempt}"
             with EmbeddedAgent(HERE, secret, launcher=HERE, ends_with_failure=True) as agent:
